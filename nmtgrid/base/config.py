@@ -1,0 +1,199 @@
+"""Configurations: frozen dataclasses, read from and written to JSON, changed by `--set a.b=c`.
+
+All faults are collected and told at once; an unknown key is answered with the nearest known one.
+A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from nmtgrid.base.errors import ConfigError, nearest
+
+Config = TypeVar("Config")
+
+
+def to_json(config: Any) -> Any:
+    """Return `config` (a dataclass, nested) as plain JSON values."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, (list, tuple)):
+        return [to_json(item) for item in config]
+    if isinstance(config, dict):
+        return {str(name): to_json(item) for name, item in config.items()}
+    return config
+
+
+def from_json(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
+    """Return a `kind` made of `values`; missing keys take their defaults.
+
+    Raises ConfigError with every unknown key, wrong type and value that `faults` refuses.
+    """
+    faults: list[str] = []
+    config = _read(kind, values, where, faults)
+    if faults:
+        raise ConfigError(faults)
+    check(config, where)
+    return typing.cast(Config, config)
+
+
+def check(config: Any, where: str = "") -> None:
+    """Raise ConfigError with all that `faults` finds in `config` and below it."""
+    found = _faults(config, where)
+    if found:
+        raise ConfigError(found)
+
+
+def override(
+    config: Config, changes: Mapping[str, Any] | Sequence[str], option: str = "--set"
+) -> Config:
+    """Return `config` with `changes` ("a.b=c" strings, or a mapping from "a.b" to values).
+
+    Raises ConfigError with every fault in the changes at once.
+    """
+    faults: list[str] = []
+    pairs = changes if isinstance(changes, Mapping) else _parse(changes, option, faults)
+    values = to_json(config)
+    for path, value in pairs.items():
+        _assign(type(config), values, path, value, option, faults)
+    if faults:
+        raise ConfigError(faults)
+    return from_json(type(config), values)
+
+
+def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return (dotted name, type) for each setting of `kind`."""
+    rows: list[tuple[str, str]] = []
+    for name, hint in _hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            rows += describe(typing.cast(Any, hint), f"{prefix}{name}.")
+        else:
+            rows.append((prefix + name, _type_name(hint)))
+    return rows
+
+
+def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            faults.append(f"`{option} {text}` is not of the form name=value.")
+            continue
+        try:
+            pairs[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            lowered = value.strip().lower()
+            constants = {"true": True, "false": False, "none": None}
+            pairs[name.strip()] = constants.get(lowered, value)
+    return pairs
+
+
+def _assign(
+    kind: type[Any], values: Any, path: str, value: Any, option: str, faults: list[str]
+) -> None:
+    head, *rest = path.split(".")
+    hints = _hints(kind)
+    if head not in hints:
+        known = [name for name, _ in describe(kind)]
+        faults.append(f"`{option} {path}`: there is no such setting. {nearest(path, known)}")
+        return
+    inner = hints[head]
+    if not rest and dataclasses.is_dataclass(inner):
+        faults.append(f"`{option} {path}`: this is a group; name a setting in it.")
+    elif rest and not dataclasses.is_dataclass(inner):
+        faults.append(f"`{option} {path}`: `{head}` has no settings below it.")
+    elif rest:
+        nested: list[str] = []
+        _assign(typing.cast(Any, inner), values[head], ".".join(rest), value, option, nested)
+        faults += [text.replace(f"`{option} ", f"`{option} {head}.", 1) for text in nested]
+    else:
+        found: list[str] = []
+        _convert(inner, value, f"{option} {path}", found)
+        faults += found
+        values[head] = value
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
+    if not isinstance(values, Mapping):
+        faults.append(f"{where or 'the configuration'} must be a group of settings.")
+        return None
+    hints = _hints(kind)
+    for name in values:
+        if name not in hints:
+            faults.append(f"There is no setting `{where}{name}`. {nearest(str(name), hints)}")
+    read = {
+        name: _convert(hint, values[name], where + name, faults)
+        for name, hint in hints.items()
+        if name in values
+    }
+    return None if faults else kind(**read)
+
+
+def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
+    """Return `value` as `hint` wants it, or enter a fault."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _read(hint, value, where + ".", faults)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(
+            next(a for a in arguments if a is not type(None)), value, where, faults
+        )
+    if origin is typing.Literal:
+        if value in arguments and not isinstance(value, bool):
+            return value
+        choices = [str(choice) for choice in arguments]
+        names = ", ".join(f"`{choice}`" for choice in choices)
+        close = nearest(str(value), choices)
+        hint_text = f" {close}" if close.startswith("Did") else ""
+        faults.append(f"`{where}` must be one of {names}, but is `{value}`.{hint_text}")
+        return None
+    if origin is tuple:
+        if isinstance(value, (list, tuple)):
+            return tuple(_convert(arguments[0], item, where, faults) for item in value)
+        faults.append(f"`{where}` must be a list such as [1, 2], but is `{value}`.")
+        return None
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, float, str, bool) and type(value) is hint:
+        return value
+    faults.append(f"`{where}` must be {_type_name(hint)}, but is `{value}`.")
+    return None
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if hint in names:
+        return names[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(
+            "none" if a is type(None) else _type_name(a) for a in arguments
+        )
+    if origin is tuple:
+        return f"a list of {_type_name(arguments[0])}"
+    return str(hint)
+
+
+def _faults(config: Any, where: str) -> list[str]:
+    found: list[str] = []
+    if hasattr(config, "faults"):
+        found += config.faults()
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found += _faults(value, f"{where}{field.name}.")
+    return found

@@ -1,0 +1,83 @@
+"""The only place below the command line that prints: tables, progress with time left, messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+Item = TypeVar("Item")
+
+output = Console(soft_wrap=True, highlight=False)
+messages = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a message for people on standard error."""
+    messages.print(text, markup=False)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    messages.print(f"warning: {text}", style="yellow", markup=False)
+
+
+def error(problem: str, advice: str = "") -> None:
+    """Print an error on standard error."""
+    messages.print(f"error: {problem}", style="bold red", markup=False)
+    if advice:
+        messages.print(f"       {advice}", markup=False)
+
+
+def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table on standard error; numbers stand right."""
+    drawn = Table(title=title, title_justify="left")
+    rows = [list(row) for row in rows]
+    for place, heading in enumerate(headings):
+        numeric = bool(rows) and all(isinstance(row[place], (int, float)) for row in rows)
+        drawn.add_column(heading, justify="right" if numeric else "left")
+    for row in rows:
+        drawn.add_row(*(_show(cell) for cell in row))
+    messages.print(drawn)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Progress]:
+    """Show a progress bar on a terminal; nothing elsewhere.
+
+    Use `bar.update(bar.task_ids[0], advance=1)`, `total=` and `note=` (a text such as a rate).
+    """
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=messages,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        bar.add_task(description, total=total, note="")
+        yield bar
+
+
+def _show(cell: Any) -> str:
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return str(cell)

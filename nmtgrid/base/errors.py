@@ -1,0 +1,65 @@
+"""The errors that people see: each says what is wrong and what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class NmtgridError(Exception):
+    """A fault that the user can mend: `problem` says what is wrong, `advice` what to do."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        self.problem = problem
+        self.advice = advice
+        super().__init__(f"{problem} {advice}".strip())
+
+
+class InputError(NmtgridError):
+    """A fault in a text file, with its line (1-based) where there is one."""
+
+    def __init__(
+        self, problem: str, advice: str = "", *, path: str | Path = "", line: int = 0
+    ) -> None:
+        where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
+        self.path, self.line = str(path), line
+        super().__init__(where + problem, advice)
+
+
+class ConfigError(NmtgridError):
+    """One or more faulty settings, all named at once."""
+
+    def __init__(self, faults: str | Sequence[str], advice: str = "") -> None:
+        self.faults = [faults] if isinstance(faults, str) else list(faults)
+        super().__init__("\n".join(self.faults), advice)
+
+
+class StorageError(NmtgridError):
+    """A file of ours that cannot be written, or is missing, truncated or altered."""
+
+
+class DataError(NmtgridError):
+    """A dataset directory that lacks something."""
+
+
+class ModelError(NmtgridError):
+    """A model directory that lacks something or does not fit."""
+
+
+class DeviceError(NmtgridError):
+    """A device that is not there or too small."""
+
+
+class TrainingError(NmtgridError):
+    """Training that cannot go on, such as a loss that is not finite."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean `x`?`` for the known name nearest to `word`, or the names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    shown = ", ".join(f"`{name}`" for name in names[:12])
+    return f"Known: {shown}{', ...' if len(names) > 12 else ''}." if names else ""

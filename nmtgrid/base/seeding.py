@@ -1,0 +1,28 @@
+"""Random states: set, saved as tensors and restored, so that training resumes bit for bit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch's generators on every device. Nothing in the library uses another one."""
+    torch.manual_seed(seed)
+
+
+def random_states() -> dict[str, Tensor]:
+    """Return torch's random states as uint8 tensors."""
+    states = {"random.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            states[f"random.cuda.{index}"] = torch.cuda.get_rng_state(index)
+    return states
+
+
+def restore_random_states(states: dict[str, Tensor]) -> None:
+    """Set the random states that `random_states` returned."""
+    torch.set_rng_state(states["random.cpu"].cpu())
+    for name, state in states.items():
+        if name.startswith("random.cuda.") and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state.cpu(), int(name.rsplit(".", 1)[1]))
