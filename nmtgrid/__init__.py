@@ -1,0 +1,39 @@
+"""Neural machine translation on the source-target grid, from raw text to scored translations.
+
+Data flows one way, and each arrow is one record type:
+
+    raw text -> tokens -> Dataset -> Batch -> features at Sites -> Loss -> model directory
+                                                        model directory -> Hypothesis -> text, scores
+
+Read it in this order; each folder imports only what stands before it:
+
+1. `base/`      errors that say what to do next, configurations, rows of a state, storage
+2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` puts them together
+3. `data/`      the dataset directory, `Batch`, and the toy corpus
+4. `models/api` the one protocol of every architecture; then `models/pervasive` and `models/zoo`
+5. `layers/`    what the models are made of; `layers/kernels` holds each fast form beside its twin
+6. `search/`    the one decoding loop
+7. `training/`  objectives, optimisers, and a training loop that yields events
+8. `metrics/`, `analysis/`, `cli/`: scores, pictures, and a thin command line over all of it
+
+`tests/test_floors.py` holds this order, `tests/laws/` what every architecture must obey.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nmtgrid.search.translate import load as load
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # `import nmtgrid` and `nmtgrid --help` must stay quick: torch is loaded only for `load`.
+    if name == "load":
+        from nmtgrid.search.translate import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
