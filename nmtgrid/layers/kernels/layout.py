@@ -1,0 +1,184 @@
+"""Where the cells of a batch of grids lie in memory when padding is left out.
+
+A batch of B grids, T_b target by S_b source positions each, is stored flat: x [M, D] holds the
+valid cells only, sentence after sentence, row-major in (t, s). Position-wise maps then cost
+nothing for padding, and a full batch (all sentences equally long) is a free view of [B, T, S, D].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GridLayout:
+    """Places of the valid cells of B grids; built by `make`, shared by all layers of a model.
+
+    target_lengths, source_lengths, offsets: [B] int64, sentence b owning the rows
+    offsets[b] .. offsets[b] + T_b * S_b of a flat tensor [M, D].
+    """
+
+    target_lengths: Tensor
+    source_lengths: Tensor
+    offsets: Tensor
+    shapes: tuple[tuple[int, int], ...]
+    """(T_b, S_b) of each sentence as plain numbers, so that no device has to be asked again."""
+    target_size: int
+    """T, the longest target."""
+    source_size: int
+    """S, the longest source."""
+    cell_count: int
+    """M, the number of valid cells."""
+
+    @classmethod
+    def make(cls, target_lengths: Tensor, source_lengths: Tensor) -> GridLayout:
+        """Build the layout for lengths [B] of both sides.
+
+        Raises: ValueError for no sentence, unequal shapes or a length below 1.
+        """
+        targets, sources = target_lengths.long(), source_lengths.long()
+        if targets.dim() != 1 or targets.shape != sources.shape or not len(targets):
+            raise ValueError("target_lengths and source_lengths must both be [B] with B >= 1")
+        shapes = tuple(zip(targets.tolist(), sources.tolist(), strict=True))
+        if min(min(shape) for shape in shapes) < 1:
+            raise ValueError("every grid needs at least one row and one column")
+        areas = targets * sources
+        return cls(
+            target_lengths=targets,
+            source_lengths=sources,
+            offsets=areas.cumsum(0) - areas,
+            shapes=shapes,
+            target_size=max(rows for rows, _ in shapes),
+            source_size=max(columns for _, columns in shapes),
+            cell_count=sum(rows * columns for rows, columns in shapes),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """B, the number of sentences."""
+        return len(self.shapes)
+
+    @property
+    def is_full(self) -> bool:
+        """True when there is no padding, so that flat and padded forms share memory."""
+        return self.cell_count == self.batch_size * self.target_size * self.source_size
+
+    @cached_property
+    def sentence(self) -> Tensor:
+        """[M] int64: the sentence that each cell belongs to."""
+        areas = self.target_lengths * self.source_lengths
+        numbers = torch.arange(self.batch_size, device=areas.device)
+        return numbers.repeat_interleave(areas, output_size=self.cell_count)
+
+    @cached_property
+    def _within(self) -> tuple[Tensor, Tensor]:
+        place = torch.arange(self.cell_count, device=self.offsets.device)
+        place = place - self.offsets[self.sentence]
+        width = self.source_lengths[self.sentence]
+        row = torch.div(place, width, rounding_mode="floor")
+        return row, place - row * width
+
+    @property
+    def target_position(self) -> Tensor:
+        """[M] int64: t of each cell."""
+        return self._within[0]
+
+    @property
+    def source_position(self) -> Tensor:
+        """[M] int64: s of each cell."""
+        return self._within[1]
+
+    @cached_property
+    def target_rows(self) -> Tensor:
+        """[M] int64: b * T + t of each cell, its row in a flattened [B, T, D]."""
+        return self.sentence * self.target_size + self.target_position
+
+    @cached_property
+    def source_rows(self) -> Tensor:
+        """[M] int64: b * S + s of each cell, its row in a flattened [B, S, D]."""
+        return self.sentence * self.source_size + self.source_position
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """[M] int64: (b * T + t) * S + s of each cell, its row in a flattened [B, T, S, D]."""
+        return self.target_rows * self.source_size + self.source_position
+
+    @cached_property
+    def is_cell(self) -> Tensor:
+        """[B, T, S] bool: True at valid cells."""
+        shape = (self.batch_size, self.target_size, self.source_size)
+        found = torch.zeros(shape, dtype=torch.bool, device=self.offsets.device)
+        found.view(-1)[self.cells] = True
+        return found
+
+    def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """Spread flat cells x [M, D] over a grid [B, T, S, D] whose padding holds `fill`.
+
+        A view of `x` when the layout is full.
+        """
+        if self.is_full:
+            return x.reshape(self.batch_size, self.target_size, self.source_size, x.shape[1])
+        padded: Tensor = _Pad.apply(x, self, fill)  # type: ignore[no-untyped-call]
+        return padded
+
+    def pack(self, grid: Tensor) -> Tensor:
+        """Collect the valid cells [M, D] of a grid [B, T, S, D].
+
+        A view of `grid` when the layout is full; otherwise padding gets a zero gradient.
+        """
+        if self.is_full:
+            return grid.reshape(self.cell_count, grid.shape[-1])
+        packed: Tensor = _Pack.apply(grid, self)  # type: ignore[no-untyped-call]
+        return packed
+
+
+def scatter_cells(x: Tensor, layout: GridLayout, fill: float = 0.0, above: int = 0) -> Tensor:
+    """Write flat cells x [M, D] into a new [B, above + T, S, D], `fill` elsewhere.
+
+    No gradient; `above` counts empty rows kept free over each grid, for a causal kernel.
+    """
+    rows, columns, width = layout.target_size + above, layout.source_size, x.shape[1]
+    if layout.is_full and not above:
+        return x.reshape(layout.batch_size, rows, columns, width).clone()
+    grid = x.new_full((layout.batch_size, rows, columns, width), fill)
+    cells = layout.cells
+    if above:
+        cells = cells + (layout.sentence + 1) * (above * columns)
+    grid.view(-1, width).index_copy_(0, cells, x)
+    return grid
+
+
+def gather_cells(grid: Tensor, layout: GridLayout) -> Tensor:
+    """Collect the valid cells [M, D] of a grid [B, T, S, D], without gradient."""
+    if layout.is_full:
+        return grid.reshape(layout.cell_count, grid.shape[-1])
+    return grid.reshape(-1, grid.shape[-1]).index_select(0, layout.cells)
+
+
+class _Pad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, layout: GridLayout, fill: float) -> Tensor:
+        ctx.layout = layout  # type: ignore[attr-defined]
+        return scatter_cells(x, layout, fill)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        layout: GridLayout = ctx.layout  # type: ignore[attr-defined]
+        return layout.pack(gradients[0]), None, None
+
+
+class _Pack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, grid: Tensor, layout: GridLayout) -> Tensor:
+        ctx.layout = layout  # type: ignore[attr-defined]
+        return gather_cells(grid, layout)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
+        layout: GridLayout = ctx.layout  # type: ignore[attr-defined]
+        return layout.pad(gradients[0]), None

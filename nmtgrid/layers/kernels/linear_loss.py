@@ -1,0 +1,198 @@
+"""Label-smoothed cross-entropy fused with the output map, so that no logits [M, V] are kept.
+
+The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
+forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
+With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
+`w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so
+both are applied to [M, D] and [V, D] tensors rather than to the logits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+
+def plain_linear_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
+    total = torch.promote_types(features.dtype, torch.float32)
+    held_bias = None if bias is None else bias.to(features.dtype)
+    logits = F.linear(features, weight.to(features.dtype), held_bias).to(total)
+    losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+    likelihoods = F.cross_entropy(logits.detach(), targets, reduction="none")
+    if weights is not None:
+        losses, likelihoods = losses * weights, likelihoods * weights
+    return losses.sum(), likelihoods.detach().sum()
+
+
+def linear_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    chunk: int = 1024,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums (loss with gradient, negative log-likelihood without).
+
+    features [M, D], weight [V, D], bias [V] or None, targets [M] int64, weights [M] or None for
+    ones (they get no gradient). Smoothing spreads eps over all V types, the target among them.
+    The products run in the features' dtype, or autocast's where that is on; logits are reduced
+    in float32 at least; natural logarithms. Raises: ValueError for smoothing outside [0, 1) or
+    a chunk below 1.
+    """
+    if not 0.0 <= label_smoothing < 1.0:
+        raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, but is {chunk}")
+    dtype, device = features.dtype, features.device.type
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    plan = _Plan(dtype, label_smoothing, chunk)
+    sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        features, weight, bias, targets, weights, plan
+    )
+    return sums
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    dtype: torch.dtype
+    smoothing: float
+    chunk: int
+
+
+@dataclasses.dataclass
+class _Gradients:
+    """What a pass over the chunks gathers: gradients of features, weight [V, D] and bias [V]."""
+
+    features: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def any(self) -> bool:
+        return any(x is not None for x in (self.features, self.weight, self.bias))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor | None,
+        plan: _Plan,
+    ) -> tuple[Tensor, Tensor]:
+        total = torch.promote_types(plan.dtype, torch.float32)
+        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        found = _Gradients(
+            torch.empty_like(features, dtype=plan.dtype) if wanted[0] else None,
+            torch.zeros_like(weight, dtype=total) if wanted[1] else None,
+            torch.zeros_like(bias, dtype=total) if bias is not None and wanted[2] else None,
+        )
+        with torch.autocast(features.device.type, enabled=False):
+            sums = _run(features, weight, bias, targets, weights, plan, found)
+        ctx.save_for_backward(found.features, found.weight, found.bias)  # type: ignore[arg-type]
+        ctx.dtypes = (  # type: ignore[attr-defined]
+            features.dtype, weight.dtype, None if bias is None else bias.dtype
+        )
+        ctx.mark_non_differentiable(sums[1])
+        return sums
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scale = gradients[0]
+        saved: tuple[Tensor | None, ...] = ctx.saved_tensors
+        dtypes: tuple[torch.dtype, ...] = ctx.dtypes  # type: ignore[attr-defined]
+        scaled = (
+            None if held is None else held.mul(scale.to(held.dtype)).to(dtype)
+            for held, dtype in zip(saved, dtypes, strict=True)
+        )
+        return (*scaled, None, None, None)
+
+
+def _run(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor | None,
+    plan: _Plan,
+    found: _Gradients,
+) -> tuple[Tensor, Tensor]:
+    """Go through the chunks: fill `found` and return the sums of loss and likelihood."""
+    total = torch.promote_types(plan.dtype, torch.float32)
+    shares = features.new_ones(len(targets), dtype=total) if weights is None else weights.to(total)
+    matrix = weight.to(plan.dtype)
+    shift = None if bias is None else bias.to(plan.dtype)
+    mean_row = weight.mean(0, dtype=total)
+    mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
+    loss, likelihood = features.new_zeros(2, dtype=total).unbind()
+    for start in range(0, len(targets), plan.chunk):
+        place = slice(start, start + plan.chunk)
+        part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
+        logits = F.linear(part, matrix, shift)
+        log_probs = F.log_softmax(logits, dim=1, dtype=total)
+        hit = log_probs.gather(1, target)[:, 0]
+        likelihood -= hit @ share
+        if plan.smoothing:
+            normaliser = logits.gather(1, target)[:, 0].to(total) - hit
+            mean_logit = part.to(total) @ mean_row + mean_bias
+            loss += (normaliser - mean_logit) @ share
+        if found.any():
+            errors = _errors(log_probs, target, plan)
+            _add_gradients(found, place, part, share, errors, matrix)
+    if plan.smoothing and found.any():
+        _add_smoothing(found, features, shares, mean_row, plan)
+    return likelihood * (1.0 - plan.smoothing) + loss * plan.smoothing, likelihood
+
+
+def _errors(log_probs: Tensor, target: Tensor, plan: _Plan) -> Tensor:
+    """Return softmax minus the unsmoothed part of the target distribution, in place."""
+    part_on_target = log_probs.new_full(target.shape, plan.smoothing - 1.0)
+    return log_probs.exp_().scatter_add_(1, target, part_on_target)
+
+
+def _add_gradients(
+    found: _Gradients, place: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
+) -> None:
+    narrow = errors.to(part.dtype)
+    if found.features is not None:
+        torch.mm(narrow, matrix, out=found.features[place])
+        found.features[place].mul_(share[:, None])
+    if found.weight is not None:
+        scaled = (part * share[:, None]).to(part.dtype)
+        if part.dtype == found.weight.dtype:
+            found.weight.addmm_(narrow.t(), scaled)
+        else:
+            found.weight.add_(narrow.t() @ scaled)
+    if found.bias is not None:
+        found.bias.addmv_(errors.t(), share)
+
+
+def _add_smoothing(
+    found: _Gradients, features: Tensor, shares: Tensor, mean_row: Tensor, plan: _Plan
+) -> None:
+    """Add what the uniform part of the target distribution contributes to the gradients."""
+    if found.features is not None:
+        found.features.addr_(shares.to(plan.dtype), mean_row.to(plan.dtype), alpha=-plan.smoothing)
+    if found.weight is not None:
+        mass = features.to(shares.dtype).t() @ shares
+        found.weight.sub_(mass, alpha=plan.smoothing / len(found.weight))
+    if found.bias is not None:
+        found.bias.sub_(shares.sum() * (plan.smoothing / len(found.bias)))
