@@ -1,0 +1,52 @@
+"""What an objective is: it turns a batch into a loss, a sum over sites that has a gradient.
+
+The trainer divides the gradient once, by the number of target tokens of the whole update, so that
+micro-batches of any size add up to exactly one large batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from nmtgrid.base.registry import Registry
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+
+
+@dataclasses.dataclass(frozen=True)
+class LossParts:
+    """A batch's loss: `total` (a sum, with gradient), the target `tokens` that it is counted in,
+    the negative log-likelihood `nll` (a sum without gradient or smoothing, natural logarithm),
+    and named sums worth logging, divided by `tokens` when they are shown.
+    """
+
+    total: Tensor
+    tokens: int
+    nll: Tensor
+    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+class Objective(Protocol):
+    """What training minimises."""
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the batch's loss, under the caller's autocast and gradient mode."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveKind:
+    """An objective's name, what it is, its settings (a frozen dataclass) and how it is made."""
+
+    name: str
+    description: str
+    settings: type[Any]
+    make: Callable[[Any], Objective]
+
+
+objectives: Registry[ObjectiveKind] = Registry("objective")
+"""Objectives by name."""

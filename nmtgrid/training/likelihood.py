@@ -1,0 +1,81 @@
+"""The form of every translation objective, and maximum likelihood, its plainest case.
+
+A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). Which sites
+there are, what each one's weight is and how far its target is smoothed make the objective.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
+from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+
+
+def site_loss(
+    model: TranslationModel,
+    batch: Batch,
+    sites: Sites,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> LossParts:
+    """Return the cross-entropy at `sites`, weighted by `weights` [M] (None: ones).
+
+    `tokens` is the number of target tokens of the batch, whatever the number of sites.
+    """
+    features = model.features(batch, sites)
+    held = model.classifier()
+    weight, bias = held.weight, held.bias
+    if not torch.is_grad_enabled():
+        # Detached, so that the fused loss computes no gradients in its forward pass.
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+    targets = batch.target_output[sites.sentence, sites.position]
+    total, nll = linear_cross_entropy(
+        features, weight, bias, targets, weights, label_smoothing=label_smoothing
+    )
+    return LossParts(total, int(batch.target_lengths.sum()), nll)
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodSettings:
+    """Settings of maximum likelihood."""
+
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        if 0 <= self.label_smoothing < 1:
+            return []
+        return [
+            "`objective.label_smoothing` must be at least 0 and below 1, but is "
+            f"{self.label_smoothing}."
+        ]
+
+
+class Likelihood:
+    """Maximum likelihood: one prediction for each target token, with the whole source."""
+
+    def __init__(self, settings: LikelihoodSettings) -> None:
+        self.settings = settings
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy, summed over the target tokens."""
+        sites = Sites.offline(batch)
+        return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
+
+
+objectives.add(
+    "likelihood",
+    ObjectiveKind(
+        "likelihood",
+        "maximum likelihood of each target token, with label smoothing",
+        LikelihoodSettings,
+        Likelihood,
+    ),
+)

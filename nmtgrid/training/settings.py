@@ -1,0 +1,181 @@
+"""All that a training run can be told: frozen dataclasses, checked before any data is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from nmtgrid.search.api import SearchPlan
+
+Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
+Optimiser = Literal["adamw", "adam", "nesterov"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+BY_NAME = ("arch", "preset", "objective_name")
+"""Entries of the root that have command-line options of their own; `--set` does not reach them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """How the weights are moved, when the run is checked and saved, and when it ends.
+
+    A zero switches a limit, an interval, clipping, decay or averaging off. Minutes are those of
+    the whole run, validation and saving included, carried over when it is resumed.
+    """
+
+    optimiser: Optimiser = "adamw"
+    learning_rate: float = 0.002
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-8
+    momentum: float = 0.99
+    """Of Nesterov's SGD."""
+    weight_decay: float = 0.0001
+    """Decoupled for adamw, an L2 penalty for the others; never on biases and normalisation."""
+    clip_norm: float = 5.0
+    schedule: Schedule = "inverse-sqrt"
+    warmup_updates: int = 4000
+    warmup_fraction: float = 0.05
+    """Part of max_minutes that the warm-up takes (cosine-time)."""
+    initial_learning_rate: float = 1e-7
+    """Where the warm-up starts."""
+    final_learning_rate: float = 0.01
+    """Where the cosine ends, as a part of learning_rate."""
+    decay_factor: float = 0.8
+    """What the rate is multiplied with (plateau, step)."""
+    decay_patience: int = 3
+    """Evaluations without improvement before a decay (plateau)."""
+    decay_updates: int = 10000
+    """Updates between decays (step)."""
+    seed: int = 1
+    precision: Precision = "auto"
+    max_updates: int = 50000
+    max_minutes: float = 0.0
+    max_epochs: int = 0
+    patience: int = 0
+    """Evaluations without improvement before the run stops."""
+    validate_updates: int = 0
+    validate_minutes: float = 0.0
+    validate_epochs: int = 1
+    validate_bleu: bool = True
+    validate_sentences: int = 1000
+    """Sentences of the validation split that are translated for BLEU (0: all)."""
+    save_minutes: float = 10.0
+    """Longest time between two saved states."""
+    log_updates: int = 50
+    average: int = 0
+    """Number of last checkpoints whose weights are averaged at the end."""
+    ema_decay: float = 0.0
+    """Running average of the weights: what is kept of it at each step."""
+    ema_updates: int = 4
+    """Updates between two steps of the running average."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [*self._rate_faults(), *self._limit_faults()]
+
+    def _rate_faults(self) -> list[str]:
+        found = _above_zero("training", self, "learning_rate", "epsilon", "decay_factor")
+        below_one = ("beta1", "beta2", "momentum", "warmup_fraction", "ema_decay")
+        for name in below_one:
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                found.append(f"`training.{name}` must be at least 0 and below 1, but is {value}.")
+        if not 0 <= self.final_learning_rate <= 1:
+            found.append(
+                "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
+                f"to 1, but is {self.final_learning_rate}."
+            )
+        names = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
+        found += _not_negative("training", self, *names)
+        if self.decay_factor >= 1:
+            found.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
+        return found
+
+    def _limit_faults(self) -> list[str]:
+        names = (
+            "seed", "max_updates", "max_minutes", "max_epochs", "patience", "validate_updates",
+            "validate_minutes", "validate_epochs", "validate_sentences", "save_minutes", "average",
+        )  # fmt: skip
+        found = _not_negative("training", self, *names)
+        found += _above_zero(
+            "training", self, "log_updates", "ema_updates", "decay_patience", "decay_updates"
+        )
+        if not (self.max_updates or self.max_minutes or self.max_epochs):
+            found.append(
+                "The run has no end: set `training.max_updates`, `training.max_minutes` or "
+                "`training.max_epochs`."
+            )
+        if self.schedule == "cosine" and not self.max_updates:
+            found.append("`training.schedule` cosine needs `training.max_updates`.")
+        if self.schedule == "cosine-time" and not self.max_minutes:
+            found.append(
+                "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
+            )
+        if self.schedule in ("plateau", "step") and self.decay_factor >= 1:
+            found.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSettings:
+    """What makes a batch; an update takes `accumulation` of them."""
+
+    max_tokens: int = 4000
+    """Target tokens of a batch, padding and end symbols included."""
+    max_cells: int = 0
+    """Grid cells of a batch (sentences x target x source positions), padding included."""
+    max_length: int = 100
+    """Training pairs with more tokens on either side are skipped, counted and told."""
+    accumulation: int = 1
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *_above_zero("batches", self, "max_tokens", "accumulation"),
+            *_not_negative("batches", self, "max_cells", "max_length"),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """All settings of a run; `model` and `objective` hold the dataclasses of what was chosen."""
+
+    arch: str
+    objective_name: str = "likelihood"
+    preset: str | None = None
+    model: Any = None
+    objective: Any = None
+    training: TrainingSettings = TrainingSettings()
+    batches: BatchSettings = BatchSettings()
+    search: SearchPlan = SearchPlan()
+
+
+def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
+    """Return RunSettings whose groups `model` and `objective` have these types."""
+    made = dataclasses.make_dataclass(
+        "RunSettings",
+        [
+            ("model", model, dataclasses.field(default_factory=model)),
+            ("objective", objective, dataclasses.field(default_factory=objective)),
+        ],
+        bases=(RunSettings,),
+        frozen=True,
+    )
+    return made
+
+
+def _above_zero(group: str, held: Any, *names: str) -> list[str]:
+    return [
+        f"`{group}.{name}` must be above 0, but is {getattr(held, name)}."
+        for name in names
+        if not getattr(held, name) > 0
+    ]
+
+
+def _not_negative(group: str, held: Any, *names: str) -> list[str]:
+    return [
+        f"`{group}.{name}` must not be negative, but is {getattr(held, name)}."
+        for name in names
+        if not getattr(held, name) >= 0
+    ]
