@@ -3,7 +3,7 @@
 Data flows one way, and each arrow is one record type:
 
     raw text -> tokens -> Dataset -> Batch -> features at Sites -> Loss -> model directory
-                                                        model directory -> Hypothesis -> text, scores
+    model directory -> Hypothesis -> text, traces, scores, pictures
 
 Read it in this order; each folder imports only what stands before it:
 

@@ -1,0 +1,138 @@
+"""The command `nmtgrid`: puts the subcommands together and turns faults into messages.
+
+A subcommand's file is imported only when it is called or listed, and none of them imports torch
+before it works, so that `--help`, `--version` and shell completion answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from nmtgrid import __version__
+from nmtgrid.base import console
+from nmtgrid.base.errors import NmtgridError, nearest
+
+COMMANDS = {
+    "preprocess": "nmtgrid.cli.preprocess",
+    "bpe": "nmtgrid.cli.bpe",
+    "train": "nmtgrid.cli.train",
+    "decode": "nmtgrid.cli.decode",
+    "analyze": "nmtgrid.cli.analyze",
+}
+FAULT_OF_THE_USER, FAULT_OF_OURS, PIPE_CLOSED, INTERRUPTED = 2, 1, 1, 130
+_PROGRAM = "nmtgrid"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line on `arguments` (default: those of the process); return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    given, debug = _take_debug(given)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except Exception as fault:
+        return _explain(fault, given, debug)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        console.say("Interrupted.")
+    return code
+
+
+def assemble(names: Sequence[str]) -> typer.Typer:
+    """Return the application with the subcommands `names`."""
+    app = typer.Typer(
+        name=_PROGRAM,
+        help="Neural machine translation, from raw parallel text to scored translations.",
+        epilog="`--debug`, anywhere on the line, shows the traceback of an error.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    for name in names:
+        module = importlib.import_module(COMMANDS[name])
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Run before every subcommand."""
+
+
+def _run(given: list[str]) -> int:
+    if "--version" in given[:1]:
+        print(f"{_PROGRAM} {__version__}")
+        return 0
+    first = given[0] if given else "--help"
+    if first in COMMANDS:
+        app = assemble([first])
+        groups = {group.name for group in app.registered_groups}
+        if len(given) == 1 and first in groups:
+            given = [first, "--help"]
+    elif first.startswith("-"):
+        app = assemble(list(COMMANDS))
+        given = given or [first]
+    else:
+        raise NmtgridError(
+            f"There is no command `{first}`.",
+            f"{nearest(first, COMMANDS)} `{_PROGRAM} --help` lists them.",
+        )
+    command = typer.main.get_command(app)
+    result = command.main(args=given, prog_name=_PROGRAM, standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _take_debug(given: list[str]) -> tuple[list[str], bool]:
+    """Return the arguments without `--debug` before any `--`, and whether it was there."""
+    end = given.index("--") if "--" in given else len(given)
+    kept = [word for word in given[:end] if word != "--debug"]
+    return kept + given[end:], len(kept) < end
+
+
+def _explain(fault: Exception, given: list[str], debug: bool) -> int:
+    """Tell people of `fault`; return the exit code."""
+    if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
+        # The reader is gone; what Python still wants to flush at its end must go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    if debug:
+        traceback.print_exception(fault)
+    if isinstance(fault, NmtgridError):
+        console.error(fault.problem.replace("\n", "\n       "), fault.advice)
+        return FAULT_OF_THE_USER
+    if type(fault).__name__ == "Abort":
+        console.say("Interrupted.")
+        return INTERRUPTED
+    # Typer brings its own copy of click in some versions and takes the installed one in others:
+    # its usage errors are known by what they can do.
+    if hasattr(fault, "format_message"):
+        words = [_PROGRAM, *(word for word in given[:1] if word in COMMANDS), "--help"]
+        console.error(fault.format_message(), f"`{' '.join(words)}` shows how it is used.")
+        return FAULT_OF_THE_USER
+    if isinstance(fault, OSError) and fault.strerror:
+        console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
+        return FAULT_OF_THE_USER
+    if isinstance(fault, MemoryError):
+        console.error("The memory of this machine is full.", "Use smaller batches or models.")
+        return FAULT_OF_THE_USER
+    console.error(
+        f"This is a fault in {_PROGRAM} itself: {type(fault).__name__}: {fault}",
+        "Please report it; the same command with `--debug` shows where it happened.",
+    )
+    return FAULT_OF_OURS
