@@ -2,5 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.storage import write_text
+from nmtgrid.text.files import read_lines
+
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+class Vocabulary:
+    """Token types with their ids and training counts; the four special symbols come first.
+
+    A word of the text that is spelt like a special symbol never gets that symbol's id: it is
+    unknown.
+    """
+
+    def __init__(self, types: Sequence[str], counts: Sequence[int] | None = None) -> None:
+        """`types` are the ordinary types in the order of their ids, from id 4 on."""
+        self.types = (*SPECIALS, *types)
+        self.counts = (*(0 for _ in SPECIALS), *(counts or (0 for _ in types)))
+        self._ids = {kind: place for place, kind in enumerate(self.types)}
+        if len(self._ids) != len(self.types) or len(self.counts) != len(self.types):
+            raise ValueError("types must be distinct, and each must have one count")
+        for special in SPECIALS:
+            self._ids[special] = UNKNOWN
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
+        """Return the types seen at least `min_count` times, most frequent first, then by name."""
+        kept = [
+            (kind, count)
+            for kind, count in counts.items()
+            if count >= min_count and kind not in SPECIALS
+        ]
+        kept.sort(key=lambda pair: (-pair[1], pair[0]))
+        return cls([kind for kind, _ in kept], [count for _, count in kept])
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._ids and token not in SPECIALS
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of `tokens`; unknown ones get the id of `<unk>`."""
+        ids = self._ids
+        return [ids.get(token, UNKNOWN) for token in tokens]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Return the types of `ids`, special symbols included."""
+        return [self.types[int(place)] for place in ids]
+
+    def save(self, path: Path) -> None:
+        """Write one `type count` line for each type; line number - 1 is the id."""
+        pairs = zip(self.types, self.counts, strict=True)
+        write_text(Path(path), "".join(f"{kind} {count}\n" for kind, count in pairs))
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Return the vocabulary that `save` wrote. Raises StorageError when it is not one."""
+        try:
+            types, counts = _read_pairs(Path(path))
+        except InputError as fault:
+            raise StorageError(
+                f"{path} is damaged: {fault.problem}", "Make it again or restore a copy."
+            ) from fault
+        if tuple(types[:4]) != SPECIALS:
+            raise StorageError(
+                f"{path} is not a vocabulary of ours: it does not begin with "
+                f"{', '.join(SPECIALS)}.",
+                "Give dictionaries of other programs to `nmtgrid bpe learn --vocab-source F "
+                "--vocab-target F`.",
+            )
+        return cls(types[4:], counts[4:])
+
+    @classmethod
+    def read_foreign(cls, path: Path) -> Vocabulary:
+        """Return another program's dictionary with our special symbols before it.
+
+        Reads fairseq's `unit count` lines and lists with one word per line; special symbols that
+        the file itself holds are taken for ours. Raises InputError with the faulty line.
+        """
+        types, counts = _read_pairs(Path(path))
+        kept = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]
+        return cls([kind for kind, _ in kept], [count for _, count in kept])
+
+
+def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
+    types: dict[str, int] = {}
+    counted: bool | None = None
+    for number, line in enumerate(read_lines(path), start=1):
+        kind, space, count = line.rstrip().rpartition(" ")
+        has_count = bool(space) and count.isascii() and count.isdigit()
+        if counted is None:
+            counted = has_count
+        if not counted:
+            kind, count = line.strip(), "0"
+        if not kind or " " in kind or (counted and not has_count):
+            wanted = "`type count`" if counted else "one word"
+            raise InputError(
+                f"a line of a vocabulary must be {wanted}, but is `{line[:60]}`.",
+                "Mend the line, or give another file.",
+                path=path,
+                line=number,
+            )
+        if kind in types:
+            raise InputError(
+                f"the type `{kind[:60]}` stands twice.",
+                "Remove one of the lines.",
+                path=path,
+                line=number,
+            )
+        types[kind] = int(count)
+    return list(types), list(types.values())

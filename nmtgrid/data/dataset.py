@@ -1,0 +1,172 @@
+"""The dataset directory, read: encoded splits as memory maps, and the pipeline that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.base.errors import DataError, StorageError, nearest
+from nmtgrid.base.storage import map_arrays
+from nmtgrid.data import manifest as manifests
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.text.files import read_lines
+from nmtgrid.text.pipeline import FACTS, Pipeline
+
+ARRAYS = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")
+_AGAIN = "Run `nmtgrid bpe learn` on it again, or restore a copy."
+
+
+class Dataset:
+    """A dataset directory; `open` makes it."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], pipeline: Pipeline) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.pipeline = pipeline
+        self._splits: dict[str, Split] = {}
+
+    @classmethod
+    def open(cls, path: str | Path) -> Dataset:
+        """Return the dataset in the folder `path`, its files checked.
+
+        Raises DataError when a part is missing, StorageError when one is damaged.
+        """
+        folder = Path(path)
+        manifest = manifests.read(folder)
+        if "units" not in manifest:
+            raise DataError(
+                f"The dataset {folder} has no vocabulary yet.", f"Run `nmtgrid bpe learn {folder}`."
+            )
+        if not (folder / FACTS).is_file():
+            raise DataError(f"The dataset {folder} lacks `{FACTS}`.", _AGAIN)
+        pipeline = Pipeline.load(folder)
+        for name in manifest["splits"]:
+            manifests.check_file(folder, manifest, f"{name}.safetensors")
+        return cls(folder, manifest, pipeline)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the splits: train, valid, test and other tests."""
+        return list(self.manifest["splits"])
+
+    def split(self, name: str) -> Split:
+        """Return a split. Raises DataError for an unknown name."""
+        if name not in self.manifest["splits"]:
+            raise DataError(
+                f"The dataset {self.path} has no split `{name}`.", nearest(name, self.names)
+            )
+        if name not in self._splits:
+            self._splits[name] = Split(self, name)
+        return self._splits[name]
+
+
+class Split:
+    """The sentence pairs of a split, as token ids without special symbols."""
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self.name = name
+        self._dataset = dataset
+        path = dataset.path / f"{name}.safetensors"
+        arrays = map_arrays(path)
+        missing = [array for array in ARRAYS if array not in arrays]
+        if missing:
+            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
+        self._source, self._source_offsets, self._target, self._target_offsets = (
+            arrays[array] for array in ARRAYS
+        )
+        vocabularies = dataset.pipeline.source_vocabulary, dataset.pipeline.target_vocabulary
+        for side, size in zip(("source", "target"), map(len, vocabularies), strict=True):
+            _check_side(path, arrays[f"{side}.tokens"], arrays[f"{side}.offsets"], side, size)
+        if len(self._source_offsets) != len(self._target_offsets):
+            raise StorageError(f"{path} is damaged: its sides differ in length.", _AGAIN)
+
+    def __len__(self) -> int:
+        return len(self._source_offsets) - 1
+
+    def source(self, index: int) -> list[int]:
+        """Return the ids of source sentence `index`."""
+        return _sentence(self._source, self._source_offsets, index)
+
+    def target(self, index: int) -> list[int]:
+        """Return the ids of target sentence `index`."""
+        return _sentence(self._target, self._target_offsets, index)
+
+    @cached_property
+    def source_lengths(self) -> NDArray[numpy.int32]:
+        """[pairs], in units, end symbol not counted."""
+        return numpy.diff(self._source_offsets).astype(numpy.int32)
+
+    @cached_property
+    def target_lengths(self) -> NDArray[numpy.int32]:
+        """[pairs], in units, end symbol not counted."""
+        return numpy.diff(self._target_offsets).astype(numpy.int32)
+
+    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
+        """Return the pairs `indices` as one padded batch."""
+        places = [int(index) for index in indices]
+        return collate(
+            [self.source(place) for place in places],
+            [self.target(place) for place in places],
+            places,
+        )
+
+    def raw_source(self) -> list[str]:
+        """Return the untouched source lines (not of train)."""
+        return self._lines("raw", 0)
+
+    def raw_target(self) -> list[str]:
+        """Return the untouched target lines (not of train)."""
+        return self._lines("raw", 1)
+
+    def tokenized_source(self) -> list[str]:
+        """Return the tokenised source lines."""
+        return self._lines("text", 0)
+
+    def tokenized_target(self) -> list[str]:
+        """Return the tokenised target lines."""
+        return self._lines("text", 1)
+
+    def _lines(self, folder: str, side: int) -> list[str]:
+        if folder == "raw" and self.name == "train":
+            raise DataError(
+                "The raw text of `train` is not kept.", "Take a validation or test split."
+            )
+        language = self._dataset.pipeline.facts.languages[side]
+        path = manifests.check_file(
+            self._dataset.path, self._dataset.manifest, f"{folder}/{self.name}.{language}"
+        )
+        return list(read_lines(path, allow_empty=True))
+
+
+def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:
+    count = len(offsets) - 1
+    if not -count <= index < count:
+        raise IndexError(f"sentence {index} of {count}")
+    index %= count
+    ids: list[int] = tokens[offsets[index] : offsets[index + 1]].tolist()
+    return ids
+
+
+def _check_side(
+    path: Path, tokens: NDArray[Any], offsets: NDArray[Any], side: str, size: int
+) -> None:
+    """Raise StorageError when offsets or ids cannot belong to each other or the vocabulary."""
+    fits = (
+        len(offsets) > 0
+        and offsets[0] == 0
+        and offsets[-1] == len(tokens)
+        and bool((numpy.diff(offsets) >= 0).all())
+    )
+    if not fits:
+        raise StorageError(f"{path} is damaged: the {side} offsets make no sense.", _AGAIN)
+    step = 1 << 22
+    for start in range(0, len(tokens), step):
+        if tokens[start : start + step].max() >= size:
+            raise StorageError(
+                f"{path} does not fit the vocabulary: it has ids beyond {size - 1:,}.", _AGAIN
+            )

@@ -1,0 +1,134 @@
+"""Byte-pair encoding (Sennrich et al. 2016); the only door to subword-nmt.
+
+Codes files have subword-nmt's format 0.2 (older ones are read as well). A unit that does not end
+its word carries the joiner `@@`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.storage import write_text
+from nmtgrid.text.files import read_lines
+
+JOINER = "@@"
+_HEADER = "#version: 0.2"
+_JOINED = re.compile(rf"{JOINER}( |$)")
+_LARGEST_CACHE = 1_000_000
+
+
+class Codes:
+    """Merge operations, most important first."""
+
+    def __init__(self, merges: Sequence[str], header: str = _HEADER) -> None:
+        """`merges` are the lines "left right" of a codes file, without its header."""
+        self.merges = list(merges)
+        self._header = header
+        self._bpe = BPE(io.StringIO("\n".join(([header] if header else []) + self.merges)))
+        self._units: dict[str, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.merges)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Codes:
+        """Return the codes in `path`. Raises InputError with the faulty line."""
+        merges: list[str] = []
+        header = ""
+        for number, line in enumerate(read_lines(path), start=1):
+            if number == 1 and line.startswith("#version:"):
+                header = line.strip()
+                if not re.fullmatch(r"#version: 0\.[12](\.0+)*", header):
+                    raise InputError(
+                        f"codes of version `{header[9:].strip()}` are not known.",
+                        "Give codes of subword-nmt, version 0.1 or 0.2.", path=path, line=1,
+                    )  # fmt: skip
+                continue
+            fields = line.strip(" ").split(" ")
+            if len(fields) != 2:
+                raise InputError(
+                    f"a merge must be two units with a space between, but is `{line[:60]}`.",
+                    "Is this a codes file of subword-nmt?",
+                    path=path,
+                    line=number,
+                )
+            merges.append(" ".join(fields))
+        return cls(merges, header)
+
+    def save(self, path: str | Path) -> None:
+        """Write the codes as subword-nmt does."""
+        lines = [*([self._header] if self._header else []), *self.merges]
+        write_text(Path(path), "\n".join(lines) + "\n")
+
+    def segment(self, words: Iterable[str]) -> list[str]:
+        """Return the units of `words`; `@@` ends each unit that does not end its word."""
+        units: list[str] = []
+        known = self._units
+        for word in words:
+            parts = known.get(word)
+            if parts is None:
+                parts = self._segment(word)
+            units.extend(parts)
+        return units
+
+    def _segment(self, word: str) -> tuple[str, ...]:
+        parts = tuple(self._bpe.segment_tokens([word]))
+        # subword-nmt keeps each word for ever; both memories are emptied when they are full.
+        self._bpe.cache.clear()
+        if len(self._units) >= _LARGEST_CACHE:
+            self._units.clear()
+        self._units[word] = parts
+        return parts
+
+
+def learn(
+    word_counts: Mapping[str, int],
+    merges: int,
+    report: Callable[[int], None] | None = None,
+) -> Codes:
+    """Return up to `merges` merge operations learned from the words' counts.
+
+    `report` is called with the number of merges made so far. There are fewer merges than asked
+    for when no pair is left that occurs twice. Raises ConfigError when there is nothing to learn.
+    """
+    if merges < 1:
+        raise ConfigError(f"`--merges` must be at least 1, but is {merges}.")
+    if not any(len(word) > 1 for word in word_counts):
+        raise ConfigError(
+            "There is nothing to learn merges from: no word has two characters.",
+            "Check the training text, or use `--words`.",
+        )
+    # Order decides nothing but speed: subword-nmt breaks ties by the pair itself.
+    words = io.StringIO("".join(f"{word} {count}\n" for word, count in word_counts.items()))
+    learned = _Merges(report)
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe(words, learned, merges, is_dict=True)
+    return Codes(learned.lines)
+
+
+def undo(text: str) -> str:
+    """Return `text` with its units joined to words."""
+    return _JOINED.sub("", text)
+
+
+class _Merges:
+    """Takes what subword-nmt writes: the header, then one line for each merge."""
+
+    def __init__(self, report: Callable[[int], None] | None) -> None:
+        self.lines: list[str] = []
+        self._report = report
+
+    def write(self, text: str) -> None:
+        if text.startswith("#version:") and not self.lines:
+            return
+        self.lines.append(text.rstrip("\n"))
+        if self._report is not None:
+            self._report(len(self.lines))

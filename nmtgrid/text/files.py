@@ -1,0 +1,183 @@
+"""Reading text: plain or compressed, line by line, with every fault named by file and line.
+
+Lines end at "\\n" only: other Unicode separators (U+0085, U+2028, ...) stay inside a line.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.storage import atomic_file
+
+SUFFIXES = ("", ".gz", ".xz", ".bz2")
+STANDARD = "-"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_HAS_SEPARATOR = str.maketrans("", "", _SEPARATORS)
+_DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+
+
+@contextlib.contextmanager
+def open_text(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a plain, .gz, .xz or .bz2 file (told by its first bytes), or standard input for `-`.
+
+    Raises InputError when it is missing or cannot be read.
+    """
+    if str(path) == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed by the `with` below)
+    except FileNotFoundError as fault:
+        raise InputError("there is no such file.", "Check the name.", path=path) from fault
+    except IsADirectoryError as fault:
+        raise InputError("this is a folder.", "Name a text file.", path=path) from fault
+    except OSError as fault:
+        raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
+    with file, _decompress(file) as text:
+        yield text
+
+
+def _decompress(file: io.BufferedReader[Any]) -> IO[bytes]:
+    first = file.peek(6)[:6]
+    if first.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if first.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(file)
+    if first.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    return file
+
+
+def read_lines(
+    path: str | Path, notes: Counter[str] | None = None, *, allow_empty: bool = False
+) -> Iterator[str]:
+    """Yield the lines of a text file (`-`: standard input) without their ends.
+
+    One carriage return at the end of a line and a byte-order mark at the start of the file are
+    taken away; `notes` counts them (`carriage_returns`, `byte_order_marks`), and the lines that
+    hold other Unicode separators (`line_separators`), which stay in. Raises InputError with the
+    line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
+    any line (standard input may be empty).
+    """
+    counts: Counter[str] = Counter() if notes is None else notes
+    number = 0
+    with open_text(path) as file:
+        lines = iter(file)
+        while True:
+            try:
+                raw = next(lines, None)
+            except _DAMAGED as fault:
+                raise InputError(
+                    f"the compressed file is damaged ({fault}).",
+                    "Fetch or make it again.", path=path, line=number + 1,
+                ) from fault
+            except OSError as fault:
+                raise InputError(
+                    f"cannot be read: {fault.strerror or fault}.", path=path, line=number + 1
+                ) from fault
+            if raw is None:
+                break
+            number += 1
+            yield _decode(raw, path, number, counts)
+    if number == 0 and not allow_empty and str(path) != STANDARD:
+        raise InputError("the file is empty.", "Give a file with text.", path=path)
+
+
+def _decode(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
+    if number == 1 and raw.startswith(_BYTE_ORDER_MARK):
+        raw = raw[len(_BYTE_ORDER_MARK) :]
+        notes["byte_order_marks"] += 1
+    if raw.endswith(b"\n"):
+        raw = raw[:-1]
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+            notes["carriage_returns"] += 1
+    if b"\0" in raw:
+        raise InputError(
+            f"NUL byte at character {raw.index(0) + 1}.",
+            "This is not plain UTF-8 text (UTF-16, or damaged?); convert it or mend the line.",
+            path=path,
+            line=number,
+        )
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise InputError(
+            f"not valid UTF-8 (byte {fault.start + 1} of the line is 0x{raw[fault.start]:02x}).",
+            "Convert the file to UTF-8 (`iconv -f latin1 -t utf8`) or mend the line.",
+            path=path,
+            line=number,
+        ) from fault
+    if not line.isascii() or not line.isprintable():
+        notes["line_separators"] += len(line.translate(_HAS_SEPARATOR)) != len(line)
+    return line
+
+
+def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Path:
+    """Return the file `prefix.language` + ending, plain or compressed.
+
+    Raises InputError that says which suffixes there are instead.
+    """
+    tried = [Path(f"{prefix}.{language}{ending}{packed}")
+             for ending in endings for packed in SUFFIXES]  # fmt: skip
+    found = [path for path in tried if path.is_file()]
+    if len(found) > 1:
+        raise InputError(
+            f"both {found[0].name} and {found[1].name} are there.",
+            "Move one of them away, so that it is clear which one is meant.",
+            path=prefix,
+        )
+    if found:
+        return found[0]
+    base = Path(prefix)
+    folder = base.parent
+    if not folder.is_dir():
+        raise InputError("there is no such folder.", "Check the prefix.", path=folder)
+    others = sorted(p.name[len(base.name) :] for p in folder.iterdir()
+                    if p.name.startswith(base.name + "."))  # fmt: skip
+    shown = ", ".join(f"`{name}`" for name in others[:12])
+    raise InputError(
+        f"there is no `{base.name}.{language}` (nor with .gz, .xz or .bz2).",
+        f"With this prefix there are: {shown}. Check `--source-lang` and `--target-lang`."
+        if others
+        else f"No file there begins with `{base.name}.`; check the prefix.",
+        path=folder,
+    )
+
+
+@contextlib.contextmanager
+def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for bytes: compressed by its suffix, `-` is standard output.
+
+    It appears whole or not at all. Raises StorageError when it cannot be written.
+    """
+    if str(path) == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with atomic_file(Path(path)) as file:
+        suffix = Path(path).suffix
+        if suffix == ".gz":
+            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
+                yield cast(IO[bytes], packed)
+        elif suffix == ".xz":
+            with lzma.LZMAFile(file, "wb") as packed:
+                yield packed
+        elif suffix == ".bz2":
+            with bz2.BZ2File(file, "wb") as packed:
+                yield packed
+        else:
+            yield file

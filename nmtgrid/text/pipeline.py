@@ -1,0 +1,203 @@
+"""From raw text to token ids and back: all that a model must keep to translate raw text alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtgrid.base.config import from_json, to_json
+from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.storage import read_json, write_json
+from nmtgrid.text.bpe import Codes, undo
+from nmtgrid.text.moses import Moses
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
+
+FORMAT = 1
+FACTS = "text.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFacts:
+    """How raw text becomes units."""
+
+    source_lang: str
+    target_lang: str
+    tokenize: Literal["moses", "none"] = "moses"
+    lowercase: bool = False
+    subwords: Literal["bpe", "words"] = "bpe"
+    joint: bool = True
+    """One set of BPE codes for both languages; each language has its own vocabulary."""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The names that stand in file names: `source` and `target` if the languages are one."""
+        if self.source_lang == self.target_lang:
+            return "source", "target"
+        return self.source_lang, self.target_lang
+
+
+class Side:
+    """One language: raw line -> words -> units -> ids."""
+
+    def __init__(self, moses: Moses, codes: Codes | None, vocabulary: Vocabulary) -> None:
+        self.moses = moses
+        self.codes = codes
+        self.vocabulary = vocabulary
+
+    def units(self, words: list[str]) -> list[str]:
+        """Return the units of tokenised `words`."""
+        return words if self.codes is None else self.codes.segment(words)
+
+    def encode_words(self, words: list[str]) -> list[int]:
+        """Return the ids of tokenised `words`, without special symbols."""
+        return self.vocabulary.encode(self.units(words))
+
+    def tokens(self, raw_line: str) -> list[str]:
+        """Return the units of a raw line."""
+        return self.units(self.moses.tokenize(raw_line).split())
+
+
+class Pipeline:
+    """The two sides of a translation direction."""
+
+    def __init__(
+        self,
+        facts: TextFacts,
+        source_vocabulary: Vocabulary,
+        target_vocabulary: Vocabulary,
+        codes: Codes | None = None,
+        target_codes: Codes | None = None,
+    ) -> None:
+        """`codes` serve both languages unless there are `target_codes`; words need none."""
+        if (facts.subwords == "bpe") != (codes is not None):
+            raise ValueError("codes are given exactly when the units are BPE's")
+        moses = facts.tokenize == "moses"
+        self.facts = facts
+        self.source = Side(
+            Moses(facts.source_lang, moses, facts.lowercase), codes, source_vocabulary
+        )
+        self.target = Side(
+            Moses(facts.target_lang, moses, facts.lowercase),
+            codes if facts.joint else target_codes,
+            target_vocabulary,
+        )
+
+    @property
+    def source_vocabulary(self) -> Vocabulary:
+        """The types of the source language."""
+        return self.source.vocabulary
+
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        """The types of the target language."""
+        return self.target.vocabulary
+
+    def source_tokens(self, raw_line: str) -> list[str]:
+        """Return the units of a raw source line; [] for an empty line."""
+        return self.source.tokens(raw_line)
+
+    def encode_source(self, raw_line: str) -> list[int]:
+        """Return the ids of a raw source line, without special symbols; [] for an empty line."""
+        return self.source_vocabulary.encode(self.source.tokens(raw_line))
+
+    def encode_target(self, raw_line: str) -> list[int]:
+        """Return the ids of a raw target line, without special symbols; [] for an empty line."""
+        return self.target_vocabulary.encode(self.target.tokens(raw_line))
+
+    def target_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the target units of `ids` up to the first end symbol, without begin and pad."""
+        kept: list[int] = []
+        for token in map(int, ids):
+            if token == END:
+                break
+            if token not in (PAD, BEGIN):
+                kept.append(token)
+        return self.target_vocabulary.decode(kept)
+
+    def restore_tokenized(self, ids: Iterable[int]) -> str:
+        """Return the target words of `ids`: BPE undone, still tokenised."""
+        text = " ".join(self.target_tokens(ids))
+        return text if self.target.codes is None else undo(text)
+
+    def restore(self, ids: Iterable[int]) -> str:
+        """Return `ids` as raw target text: BPE undone, detokenised."""
+        return self.target.moses.detokenize(self.restore_tokenized(ids))
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files that `save` writes, the facts last."""
+        return [*_parts(self.facts), FACTS]
+
+    def save(self, folder: Path) -> None:
+        """Write `text.json`, `vocab.<lang>.txt` and the codes into `folder`."""
+        folder = Path(folder)
+        source, target = self.facts.languages
+        self.source_vocabulary.save(folder / f"vocab.{source}.txt")
+        self.target_vocabulary.save(folder / f"vocab.{target}.txt")
+        sides = [self.source] if self.facts.joint else [self.source, self.target]
+        for side, name in zip(sides, _codes_names(self.facts), strict=False):
+            if side.codes is not None:
+                side.codes.save(folder / name)
+        hashes = {name: _sha256(folder / name) for name in _parts(self.facts)}
+        write_json(
+            folder / FACTS, {"format": FORMAT, "text": to_json(self.facts), "sha256": hashes}
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Pipeline:
+        """Return the pipeline in `folder`.
+
+        Raises StorageError naming the part that is missing, damaged or altered.
+        """
+        folder = Path(folder)
+        facts, hashes = _read_facts(folder / FACTS)
+        for name in _parts(facts):
+            if not (folder / name).is_file():
+                raise StorageError(
+                    f"{folder} lacks `{name}`.", "Restore a copy, or make the folder again."
+                )
+            if name in hashes and _sha256(folder / name) != hashes[name]:
+                raise StorageError(
+                    f"{folder / name} has been truncated or altered (its checksum differs).",
+                    "Restore a copy, or make the folder again.",
+                )
+        source, target = (Vocabulary.load(folder / f"vocab.{name}.txt") for name in facts.languages)
+        codes = [_load_codes(folder / name) for name in _codes_names(facts)]
+        return cls(facts, source, target, *codes)
+
+
+def _parts(facts: TextFacts) -> list[str]:
+    return [*(f"vocab.{name}.txt" for name in facts.languages), *_codes_names(facts)]
+
+
+def _codes_names(facts: TextFacts) -> list[str]:
+    if facts.subwords == "words":
+        return []
+    return ["bpe.codes"] if facts.joint else [f"bpe.{name}.codes" for name in facts.languages]
+
+
+def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
+    values = read_json(path)
+    if not isinstance(values, dict) or not isinstance(values.get("text"), dict):
+        raise StorageError(f"{path} is damaged: it has no text settings.", "Restore a copy.")
+    if values.get("format") != FORMAT:
+        raise StorageError(
+            f"{path} has format {values.get('format')}, but this program reads {FORMAT}.",
+            "Use the version of nmtgrid that wrote it, or make it again.",
+        )
+    return from_json(TextFacts, values["text"]), dict(values.get("sha256") or {})
+
+
+def _load_codes(path: Path) -> Codes:
+    try:
+        return Codes.load(path)
+    except InputError as fault:
+        raise StorageError(f"{path} is damaged: {fault.problem}", "Restore a copy.") from fault
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
