@@ -1,0 +1,45 @@
+"""What all tests share: one thread, a fixed seed, and which marked tests are skipped where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU or real data where there is none."""
+    no_gpu = pytest.mark.skip(reason="no CUDA device here")
+    no_data = pytest.mark.skip(reason="NMTGRID_DATA names no folder")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+        if "real" in item.keywords and not os.environ.get("NMTGRID_DATA"):
+            item.add_marker(no_data)
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """Start each test with the same random state; leave no setting of torch behind."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    kind = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(kind)
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """The folder of real data."""
+    return Path(os.environ["NMTGRID_DATA"])
+
+
+@pytest.fixture
+def project() -> Path:
+    """The folder of the repository."""
+    return PROJECT
