@@ -147,9 +147,7 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
-        return _convert(
-            next(a for a in arguments if a is not type(None)), value, where, faults
-        )
+        return _convert(next(a for a in arguments if a is not type(None)), value, where, faults)
     if origin is typing.Literal:
         if value in arguments and not isinstance(value, bool):
             return value
@@ -180,9 +178,7 @@ def _type_name(hint: Any) -> str:
     if origin is typing.Literal:
         return " | ".join(str(choice) for choice in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(
-            "none" if a is type(None) else _type_name(a) for a in arguments
-        )
+        return " or ".join("none" if a is type(None) else _type_name(a) for a in arguments)
     if origin is tuple:
         return f"a list of {_type_name(arguments[0])}"
     return str(hint)

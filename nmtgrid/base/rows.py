@@ -18,7 +18,8 @@ State = TypeVar("State")
 
 def take(state: State, rows: Tensor) -> State:
     """Return `state` with the given `rows` [R'] (int64), in that order; repeats are allowed."""
-    return _map(state, rows)
+    taken: State = _map(state, rows)
+    return taken
 
 
 def repeat(state: State, times: int) -> State:

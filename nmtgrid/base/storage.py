@@ -199,8 +199,10 @@ class ArrayFile:
             name: path.with_name(f".{path.name}.{os.getpid()}.{place}.part")
             for place, name in enumerate(kinds)
         }
+        self._files: dict[str, BinaryIO] = {}
         try:
-            self._files = {name: open(part, "wb") for name, part in self._parts.items()}
+            for name, part in self._parts.items():
+                self._files[name] = open(part, "wb")  # noqa: SIM115
         except OSError as fault:
             self.discard()
             raise _explain(path, fault) from fault
@@ -243,17 +245,17 @@ class ArrayFile:
         header = json.dumps(entries).encode()
         header += b" " * (-len(header) % 8)
         try:
-            with atomic_file(self.path) as file:
-                file.write(struct.pack("<Q", len(header)) + header)
+            with atomic_file(self.path) as whole:
+                whole.write(struct.pack("<Q", len(header)) + header)
                 for name in names:
                     for block in _blocks(self._parts[name]):
-                        file.write(block)
+                        whole.write(block)
         finally:
             self.discard()
 
     def discard(self) -> None:
         """Remove the temporary files."""
-        for file in getattr(self, "_files", {}).values():
+        for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
         for part in self._parts.values():

@@ -1,0 +1,191 @@
+"""From a row of grid cells to one vector per target position (section 3.2.5).
+
+Each aggregator maps cells [..., S, D] and `is_source` [..., S] (True on real source tokens; None
+when all are) to [..., output_size]; padded columns never count. `weights` gives the by-product
+alignment, `contributions` the energies of the CoNLL paper, Eq. (5)-(7).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Aggregation = Literal["max", "average", "attention", "gated-max", "max-attention"]
+
+_LOWEST = -1e30
+
+
+class MaxPooling(nn.Module):
+    """Max over the source for each channel, Eq. (3.16)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        return _hide(cells, is_source).amax(-2)
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., S]: the share of channels that chose each source token, Eq. (3.23)."""
+        chosen = _hide(cells, is_source).argmax(-2)
+        votes = torch.zeros(cells.shape[:-1], device=cells.device)
+        one = torch.ones((), device=cells.device).expand(chosen.shape)
+        return votes.scatter_add(-1, chosen, one) / cells.shape[-1]
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy, Eq. (7).
+
+        readout [..., D] is the classifier's row for the written token.
+        """
+        highest, chosen = _hide(cells, is_source).max(-2)
+        energies = torch.zeros(cells.shape[:-1], device=cells.device, dtype=readout.dtype)
+        return energies.scatter_add(-1, chosen, highest.to(readout.dtype) * readout)
+
+
+class AveragePooling(nn.Module):
+    """The sum over the source divided by sqrt(|x|), Eq. (3.17).
+
+    Departs: the text calls it an average scaled by 1/sqrt(|x|); the formula's sum is meant.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        return (cells * self._scale(cells, is_source)[..., None]).sum(-2)
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., S]: the uniform weights; an average prefers no source token."""
+        scale = self._scale(cells, is_source).float()
+        return scale / scale.sum(-1, keepdim=True)
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        weighted = cells * self._scale(cells, is_source)[..., None]
+        return (weighted.to(readout.dtype) @ readout[..., None])[..., 0]
+
+    def _scale(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        if is_source is None:
+            return cells.new_full((cells.shape[-2],), cells.shape[-2] ** -0.5)
+        real = is_source.to(cells.dtype)
+        return real * is_source.sum(-1, keepdim=True).clamp(min=1).to(cells.dtype).rsqrt()
+
+
+class SourceAttention(nn.Module):
+    """A softmax over the source weights the cells, Eq. (3.18) and (3.22).
+
+    Printed without a non-linearity between W_1 and w_2, which makes one vector of the two;
+    `activation="tanh"` puts one there.
+    """
+
+    def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
+        super().__init__()
+        self.output_size = size
+        self.map = nn.Linear(size, size, bias=False)
+        self.vector = nn.Parameter(torch.empty(size))
+        self.activation = activation
+        nn.init.xavier_uniform_(self.map.weight)
+        nn.init.normal_(self.vector, std=size**-0.5)
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        scores = self.weights(cells, is_source).to(cells.dtype)
+        return (scores[..., None, :] @ cells)[..., 0, :]
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the attention [..., S] in fp32."""
+        hidden = self.map(cells)
+        if self.activation == "tanh":
+            hidden = hidden.tanh()
+        scores = (hidden @ self.vector.to(hidden.dtype)).float()
+        if is_source is not None:
+            scores = scores.masked_fill(~is_source, _LOWEST)
+        return scores.softmax(-1)
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
+        return self.weights(cells, is_source).to(readout.dtype) * energies
+
+
+class GatedMaxPooling(nn.Module):
+    """Max over the source of a gated linear unit of the cells, Eq. (3.19)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+        self.gate = nn.Linear(size, 2 * size)
+        self.pool = MaxPooling(size)
+        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        pooled: Tensor = self.pool(self._gated(cells), is_source)
+        return pooled
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., S]: the share of gated channels that chose each source token."""
+        return self.pool.weights(self._gated(cells), is_source)
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        return self.pool.contributions(self._gated(cells), is_source, readout)
+
+    def _gated(self, cells: Tensor) -> Tensor:
+        return nn.functional.glu(self.gate(cells), -1)
+
+
+class MaxAndAttention(nn.Module):
+    """Max-pooled and attended features side by side (CoNLL table 1)."""
+
+    def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
+        super().__init__()
+        self.output_size = 2 * size
+        self.size = size
+        self.pool = MaxPooling(size)
+        self.attention = SourceAttention(size, activation)
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., 2 D]."""
+        return torch.cat([self.pool(cells, is_source), self.attention(cells, is_source)], -1)
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the attention [..., S]."""
+        return self.attention.weights(cells, is_source)
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        for_pool, for_attention = readout.split(self.size, -1)
+        pooled = self.pool.contributions(cells, is_source, for_pool)
+        return pooled + self.attention.contributions(cells, is_source, for_attention)
+
+
+Aggregator = MaxPooling | AveragePooling | SourceAttention | GatedMaxPooling | MaxAndAttention
+
+
+def aggregator(
+    kind: Aggregation, size: int, attention_activation: Literal["none", "tanh"]
+) -> Aggregator:
+    """Return the aggregator of this kind for cells of `size` features."""
+    if kind == "max":
+        return MaxPooling(size)
+    if kind == "average":
+        return AveragePooling(size)
+    if kind == "attention":
+        return SourceAttention(size, attention_activation)
+    if kind == "gated-max":
+        return GatedMaxPooling(size)
+    return MaxAndAttention(size, attention_activation)
+
+
+def _hide(cells: Tensor, is_source: Tensor | None) -> Tensor:
+    """Return `cells` with padded columns lower than any value."""
+    if is_source is None:
+        return cells
+    return cells.masked_fill(~is_source[..., None], torch.finfo(cells.dtype).min)

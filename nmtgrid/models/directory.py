@@ -1,0 +1,180 @@
+"""A model directory: all that is needed to translate raw text, and nothing that can run code.
+
+`config.json` says what built the model, `model.safetensors` holds the chosen weights
+(`last.safetensors`, `average.safetensors` others), and the text pipeline stands beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.config import to_json
+from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
+from nmtgrid.base.storage import load_tensors, read_json, save_tensors, write_json
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.text.pipeline import Pipeline
+
+FORMAT = 1
+WEIGHTS = {
+    "best": "model.safetensors",
+    "last": "last.safetensors",
+    "average": "average.safetensors",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model as it stands in a directory, with its text pipeline and the run's settings."""
+
+    model: TranslationModel
+    pipeline: Pipeline
+    settings: dict[str, Any]
+    folder: Path
+
+
+def save_description(
+    folder: Path, model: TranslationModel, pipeline: Pipeline, settings: Mapping[str, Any]
+) -> None:
+    """Write `config.json` and the text pipeline into `folder`, which is made if need be.
+
+    `settings` are the run's settings as JSON values, kept for the record and for defaults.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pipeline.save(folder)
+    write_json(
+        folder / "config.json",
+        {
+            "format": FORMAT,
+            "arch": model.architecture,
+            "source_vocab_size": len(pipeline.source_vocabulary),
+            "target_vocab_size": len(pipeline.target_vocabulary),
+            "model": to_json(model.config),
+            "settings": dict(settings),
+        },
+    )
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Write a model's state as safetensors, with `facts` such as the update in its header."""
+    save_tensors(path, weights, facts)
+
+
+def save_model(
+    folder: Path, model: TranslationModel, pipeline: Pipeline, settings: Mapping[str, Any]
+) -> None:
+    """Write a whole model directory with the model's weights as the chosen ones."""
+    save_description(folder, model, pipeline, settings)
+    save_weights(folder / WEIGHTS["best"], model.state_dict(), {})
+
+
+def load_model(
+    folder: str | Path, device: torch.device | str | None = None, weights: str = "best"
+) -> LoadedModel:
+    """Return the model in `folder`, ready to decode.
+
+    Raises ModelError naming the part that is missing, damaged or does not fit.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    try:
+        pipeline = Pipeline.load(folder)
+        model = zoo.from_config(
+            config["arch"],
+            config["model"],
+            int(config["source_vocab_size"]),
+            int(config["target_vocab_size"]),
+        )
+    except (StorageError, ConfigError) as fault:
+        raise ModelError(f"{folder}: {fault.problem}", fault.advice) from fault
+    _check_vocabularies(folder, config, pipeline)
+    load_weights(model, weights_file(folder, weights))
+    model.eval()
+    if device is not None:
+        model.to(device)
+    return LoadedModel(model, pipeline, config.get("settings") or {}, folder)
+
+
+def weights_file(folder: Path, weights: str = "best") -> Path:
+    """Return the path of the weights called `weights`. Raises ModelError if they are not there."""
+    if weights not in WEIGHTS:
+        raise ModelError(f"There are no weights called `{weights}`.", nearest(weights, WEIGHTS))
+    path = folder / WEIGHTS[weights]
+    if not path.is_file():
+        present = [name for name, file in WEIGHTS.items() if (folder / file).is_file()]
+        advice = (
+            "Present: " + ", ".join(f"`{name}`" for name in present) + "."
+            if present
+            else "The training may not have been validated yet; let it run on (`--resume`)."
+        )
+        raise ModelError(f"{folder} lacks `{path.name}`.", advice)
+    return path
+
+
+def load_weights(model: TranslationModel, path: Path) -> None:
+    """Read the weights in `path` into `model`.
+
+    Raises ModelError naming tensors that are missing, left over or of another shape.
+    """
+    try:
+        tensors = load_tensors(path)
+    except StorageError as fault:
+        raise ModelError(fault.problem, fault.advice) from fault
+    expected = model.state_dict()
+    faults = [f"`{name}` is missing" for name in expected if name not in tensors]
+    faults += [f"`{name}` is not known" for name in tensors if name not in expected]
+    for name, tensor in expected.items():
+        if name in tensors and tensors[name].shape != tensor.shape:
+            found, wanted = list(tensors[name].shape), list(tensor.shape)
+            faults.append(f"`{name}` has shape {found} where the model wants {wanted}")
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ModelError(
+            f"{path} does not fit the model: " + "; ".join(faults[:5]) + more + ".",
+            "Use the settings that the weights were trained with.",
+        )
+    model.load_state_dict(tensors)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise ModelError(f"There is no model directory {folder}.", "Name one that `train` wrote.")
+    try:
+        config = read_json(folder / "config.json")
+    except StorageError as fault:
+        raise ModelError(fault.problem, fault.advice or "Is it a model directory?") from fault
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        found = config.get("format") if isinstance(config, dict) else None
+        raise ModelError(
+            f"{folder / 'config.json'} has format {found}, but this program reads {FORMAT}.",
+            "Use the version of nmtgrid that wrote it.",
+        )
+    wanted = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
+    for name, kind in wanted.items():
+        if not isinstance(config.get(name), kind):
+            raise ModelError(
+                f"{folder / 'config.json'} is damaged: `{name}` is missing or makes no sense.",
+                "Restore a copy.",
+            )
+    return config
+
+
+def _check_vocabularies(folder: Path, config: Mapping[str, Any], pipeline: Pipeline) -> None:
+    sides = {
+        "source": pipeline.source_vocabulary,
+        "target": pipeline.target_vocabulary,
+    }
+    for side, vocabulary in sides.items():
+        expected = config[f"{side}_vocab_size"]
+        if len(vocabulary) != expected:
+            raise ModelError(
+                f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
+                f"was built for {expected:,}.",
+                "The folder mixes parts of two models; restore its own vocabularies.",
+            )

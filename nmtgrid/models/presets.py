@@ -1,0 +1,200 @@
+"""Presets: settings named after the table or the data set that they answer to.
+
+A preset's keys are dotted setting names, as `--set` takes them. `vocabulary` holds the
+publication's numbers of (source, target) types, special symbols included, and `parameters` the
+published count at those sizes, where there is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A named set of settings."""
+
+    name: str
+    description: str
+    settings: Mapping[str, Any]
+    vocabulary: tuple[int, int] | None = None
+    parameters: float | None = None
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return the settings below `name.`, without that prefix."""
+        prefix = name + "."
+        held = self.settings.items()
+        return {key[len(prefix) :]: value for key, value in held if key.startswith(prefix)}
+
+
+# What the published checkpoint does beyond the text, and how it was trained.
+_PUBLISHED_TRAINING: dict[str, Any] = {
+    "training.learning_rate": 0.002,
+    "training.schedule": "inverse-sqrt",
+    "training.warmup_updates": 4000,
+    "training.initial_learning_rate": 1e-7,
+    "training.beta1": 0.9,
+    "training.beta2": 0.98,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 25.0,
+    "training.max_updates": 50000,
+    "objective.label_smoothing": 0.1,
+    "batches.max_tokens": 4200,
+    "batches.accumulation": 2,
+    "batches.max_length": 100,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+_IWSLT14 = {**_PUBLISHED_TRAINING, "model.output_map": True}
+_IWSLT14_TYPES = (8848, 6632)
+
+# The text alone: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated.
+_PRINTED = {
+    **_PUBLISHED_TRAINING,
+    "model.positions": "none",
+    "model.scale_embeddings": False,
+    "model.grid_bias": False,
+    "model.output_bias": False,
+    "model.accumulate": "layers",
+    "model.accumulate_scale": "square-root",
+}
+
+
+def _table(name: str, description: str, parameters: float, **model: Any) -> Preset:
+    """Return a row of table 3.4 or 3.5: pairs of at most 75 tokens."""
+    changed = {f"model.{key}": value for key, value in model.items()}
+    settings = {**_IWSLT14, "batches.max_length": 75, **changed}
+    return Preset(f"iwslt14-de-en-{name}", description, settings, _IWSLT14_TYPES, parameters)
+
+
+PERVASIVE = (
+    Preset(
+        "toy",
+        "the embedded synthetic corpus, in under two minutes on two CPU cores",
+        {
+            "model.depth": 3,
+            "model.size": 96,
+            "model.feed_forward_size": 192,
+            "model.target_kernel": 7,
+            "model.source_kernel": 7,
+            "model.aggregation": "gated-max",
+            "model.accumulate_scale": "square-root",
+            "model.output_map": True,
+            "model.dropout": 0.05,
+            "model.embedding_dropout": 0.05,
+            "model.output_dropout": 0.05,
+            "objective.label_smoothing": 0.1,
+            "training.learning_rate": 0.004,
+            "training.schedule": "cosine",
+            "training.warmup_updates": 100,
+            "training.max_updates": 1200,
+            "training.ema_decay": 0.98,
+            "batches.max_tokens": 1500,
+            "batches.max_cells": 20000,
+            "search.beam": 5,
+        },
+    ),
+    Preset(
+        "multi30k",
+        "Multi30k De-En, at most an hour on two CPU cores (cosine over --max-minutes)",
+        {
+            "model.depth": 6,
+            "model.size": 128,
+            "model.feed_forward_size": 256,
+            "model.target_kernel": 7,
+            "model.source_kernel": 7,
+            "model.aggregation": "gated-max",
+            "model.accumulate_scale": "square-root",
+            "model.output_map": True,
+            "model.dropout": 0.2,
+            "model.embedding_dropout": 0.2,
+            "model.output_dropout": 0.2,
+            "objective.label_smoothing": 0.1,
+            "training.learning_rate": 0.004,
+            "training.schedule": "cosine-time",
+            "training.warmup_fraction": 0.05,
+            "training.final_learning_rate": 0.01,
+            "training.max_minutes": 55.0,
+            "training.max_updates": 0,
+            "training.weight_decay": 1e-4,
+            "training.clip_norm": 5.0,
+            "training.ema_decay": 0.99,
+            "training.ema_updates": 4,
+            "training.validate_epochs": 0,
+            "training.validate_minutes": 6.0,
+            "batches.max_tokens": 1500,
+            "batches.max_cells": 24000,
+            "batches.max_length": 60,
+            "search.beam": 5,
+            "search.length_penalty": 1.0,
+        },
+    ),
+    Preset(
+        "iwslt14-de-en",
+        "table 3.7: N=14, 11x11, cumulative, attention, as the published checkpoint",
+        _IWSLT14,
+        _IWSLT14_TYPES,
+        12.9e6,
+    ),
+    Preset(
+        "iwslt14-de-en-printed",
+        "table 3.7 by the text alone: no positions, no scaling, every layer accumulated",
+        _PRINTED,
+        _IWSLT14_TYPES,
+        12.9e6,
+    ),
+    _table("dense", "table 3.4", 7.1e6, skip="dense", aggregation="max"),
+    _table(
+        "dense-without-norm", "table 3.4", 7.1e6, skip="dense", aggregation="max", dense_norm=False
+    ),
+    _table("residual", "table 3.4", 12.8e6, skip="residual", aggregation="max"),
+    _table("residual-norm", "table 3.4", 12.8e6, skip="residual-norm", aggregation="max"),
+    _table("residual-gated", "table 3.4", 12.8e6, skip="residual-gated", aggregation="max"),
+    _table("max", "tables 3.4 (residual-cumulative) and 3.5", 12.8e6, aggregation="max"),
+    _table("average", "table 3.5", 12.8e6, aggregation="average"),
+    _table("gated-max", "table 3.5", 12.9e6, aggregation="gated-max"),
+    _table("attention", "table 3.5", 12.9e6, aggregation="attention"),
+    Preset(
+        "iwslt15-en-vi",
+        "table 3.8: words, N=14, 11x11, cumulative, attention",
+        {**_PUBLISHED_TRAINING},
+        (17192, 7710),
+        15.2e6,
+    ),
+    Preset(
+        "wmt16-en-ro",
+        "table 3.8: 35K joint types, the three matrices tied",
+        {
+            **_PUBLISHED_TRAINING,
+            "model.tie": "all",
+            "training.learning_rate": 0.001,
+            "batches.max_tokens": 7250,
+            "batches.accumulation": 4,
+            "search.length_penalty": 0.5,
+        },
+        (35000, 35000),
+        17.9e6,
+    ),
+    Preset(
+        "wmt15-de-en",
+        "table 3.8: d=512, d_FF=2048, N=16, 32K joint types, the three matrices tied. "
+        "With embeddings of size d the count would be 55.7M; 296 gives the published 49.0M",
+        {
+            **_PUBLISHED_TRAINING,
+            "model.depth": 16,
+            "model.size": 512,
+            "model.embedding_size": 296,
+            "model.feed_forward_size": 2048,
+            "model.tie": "all",
+            "training.learning_rate": 0.0015,
+            "training.warmup_updates": 2000,
+            "batches.max_tokens": 7200,
+            "batches.accumulation": 64,
+            "search.length_penalty": 0.6,
+        },
+        (32000, 32000),
+        49.0e6,
+    ),
+)

@@ -1,0 +1,121 @@
+"""The model zoo: every architecture under its name, with its presets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nmtgrid.base.config import from_json, override
+from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.registry import Registry
+from nmtgrid.models import pervasive
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.presets import PERVASIVE, Preset
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """An architecture: its config dataclass, how it is built, and its presets by name."""
+
+    name: str
+    summary: str
+    config: type[Any]
+    make: Callable[[Any, int, int], TranslationModel]
+    presets: Mapping[str, Preset]
+
+
+_ARCHITECTURES: Registry[Architecture] = Registry("architecture")
+
+
+def register(
+    name: str,
+    summary: str,
+    config: type[Any],
+    make: Callable[[Any, int, int], TranslationModel],
+    presets: Sequence[Preset],
+) -> None:
+    """Enter an architecture into the zoo."""
+    held = {preset.name: preset for preset in presets}
+    _ARCHITECTURES.add(name, Architecture(name, summary, config, make, held))
+
+
+def architectures() -> Registry[Architecture]:
+    """Return the registry of architectures, by name."""
+    return _ARCHITECTURES
+
+
+def presets(arch: str) -> Mapping[str, Preset]:
+    """Return the presets of `arch` by name. Raises ConfigError for an unknown architecture."""
+    return _ARCHITECTURES.get(arch).presets
+
+
+def preset(arch: str, name: str) -> Preset:
+    """Return a preset. Raises ConfigError naming the nearest known one."""
+    held = presets(arch)
+    if name not in held:
+        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, held))
+    return held[name]
+
+
+def configure(
+    arch: str,
+    preset_name: str | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] | None = None,
+) -> Any:
+    """Return the config of `arch`: its defaults, changed by a preset, then by `overrides`.
+
+    `overrides` name the model's own settings ("depth", not "model.depth").
+    Raises ConfigError with every faulty setting.
+    """
+    config = _ARCHITECTURES.get(arch).config()
+    if preset_name is not None:
+        config = override(config, preset(arch, preset_name).section("model"))
+    return override(config, overrides or {})
+
+
+def build(
+    arch: str,
+    preset: str | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] | None = None,
+    *,
+    source_vocab_size: int,
+    target_vocab_size: int,
+) -> TranslationModel:
+    """Return a new model of the zoo with drawn weights.
+
+    The sizes count the special symbols. `overrides` name the model's own settings; the prefix
+    "model." may stand before them. Raises ConfigError for unknown names and faulty values.
+    """
+    given = overrides or {}
+    if isinstance(given, Mapping):
+        given = {name.removeprefix("model."): value for name, value in given.items()}
+    else:
+        given = [text.removeprefix("model.") for text in given]
+    config = configure(arch, preset, given)
+    return from_config(arch, config, source_vocab_size, target_vocab_size)
+
+
+def from_config(
+    arch: str, config: Any, source_vocab_size: int, target_vocab_size: int
+) -> TranslationModel:
+    """Return a new model for a config (or its JSON). Raises ConfigError if they do not fit."""
+    held = _ARCHITECTURES.get(arch)
+    if isinstance(config, Mapping):
+        config = from_json(held.config, config, "model.")
+    if getattr(config, "tie", None) == "all" and source_vocab_size != target_vocab_size:
+        raise ConfigError(
+            "`model.tie` all shares one matrix between both languages, but the vocabularies have "
+            f"{source_vocab_size:,} and {target_vocab_size:,} types.",
+            "Use one joint vocabulary for both sides, or set `model.tie=target`.",
+        )
+    return held.make(config, source_vocab_size, target_vocab_size)
+
+
+register(
+    "pervasive",
+    "Pervasive Attention: a causal 2-D convolutional network over the source-target grid",
+    pervasive.PervasiveConfig,
+    pervasive.build,
+    PERVASIVE,
+)
