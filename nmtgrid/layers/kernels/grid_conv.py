@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nmtgrid.layers.kernels.grid_conv_cpu import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
 
 
@@ -48,7 +49,12 @@ def grid_convolution(
     Padding reads as zero. The weight may be float32 beside a bfloat16 x; its gradient comes in
     its own dtype, zero on dead taps. Eq. (3.2). Raises: ValueError for an even kernel size.
     """
-    return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
+    taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
+    right = 0 if source_causal else left
+    flat: Tensor = CpuGridConvolution.apply(  # type: ignore[no-untyped-call]
+        x, taps, layout, left, right
+    )
+    return flat
 
 
 def prepare_step_weight(

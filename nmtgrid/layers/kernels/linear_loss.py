@@ -10,11 +10,12 @@ both are applied to [M, D] and [V, D] tensors rather than to the logits.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 
 def plain_linear_cross_entropy(
@@ -89,7 +90,7 @@ class _Gradients:
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
+        ctx: Any,
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -98,7 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         plan: _Plan,
     ) -> tuple[Tensor, Tensor]:
         total = torch.promote_types(plan.dtype, torch.float32)
-        wanted = ctx.needs_input_grad  # type: ignore[attr-defined]
+        wanted = ctx.needs_input_grad
         found = _Gradients(
             torch.empty_like(features, dtype=plan.dtype) if wanted[0] else None,
             torch.zeros_like(weight, dtype=total) if wanted[1] else None,
@@ -106,19 +107,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         with torch.autocast(features.device.type, enabled=False):
             sums = _run(features, weight, bias, targets, weights, plan, found)
-        ctx.save_for_backward(found.features, found.weight, found.bias)  # type: ignore[arg-type]
-        ctx.dtypes = (  # type: ignore[attr-defined]
-            features.dtype, weight.dtype, None if bias is None else bias.dtype
-        )
+        ctx.save_for_backward(found.features, found.weight, found.bias)
+        ctx.dtypes = (features.dtype, weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(sums[1])
         return sums
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0]
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
-        dtypes: tuple[torch.dtype, ...] = ctx.dtypes  # type: ignore[attr-defined]
+        dtypes: tuple[torch.dtype, ...] = ctx.dtypes
         scaled = (
             None if held is None else held.mul(scale.to(held.dtype)).to(dtype)
             for held, dtype in zip(saved, dtypes, strict=True)
