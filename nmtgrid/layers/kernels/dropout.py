@@ -1,0 +1,114 @@
+"""Dropout whose masks cost little on a CPU, alone and fused with a residual sum.
+
+The library's dropout draws one float for each element and takes longer than the matrix product
+beside it. Here one random byte decides for one element, so on a CPU the rate is a multiple of
+1/256, the nearest to the one asked for and at least 1/256; what is kept is scaled by exactly one
+over the kept share. All randomness comes from torch's default generator, one draw of 64 bits for
+eight elements, so a run resumes exactly. Other devices use the library's own masks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LEVELS = 256
+
+
+def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
+    """Zero elements of x with probability `rate` while training, and scale the others up.
+
+    Raises: ValueError for a rate outside [0, 1).
+    """
+    if not _is_active(rate, training):
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, rate)
+    dropped: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
+    return dropped
+
+
+def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: bool) -> Tensor:
+    """Return (h + dropout(y)) * scale, for h and y of one shape, in h's dtype.
+
+    Raises: ValueError for a rate outside [0, 1).
+    """
+    active = _is_active(rate, training)
+    y = y.to(h.dtype)
+    if active and h.device.type != "cpu":
+        y, active = F.dropout(y, rate), False
+    rate = rate if active else 0.0
+    result: Tensor = _Residual.apply(h, y, rate, scale)  # type: ignore[no-untyped-call]
+    return result
+
+
+def plain_residual_dropout(h: Tensor, y: Tensor, mask: Tensor, keep: float, scale: float) -> Tensor:
+    """Return the same for a mask already drawn (1 = kept): the plain twin."""
+    return (h + y * mask / keep) * scale
+
+
+def kept_share(rate: float) -> float:
+    """Return the probability with which a CPU mask keeps an element, a multiple of 1/256."""
+    return 1.0 - _dropped_levels(rate) / LEVELS
+
+
+def draw_mask(like: Tensor, rate: float) -> Tensor:
+    """Return a mask of the shape and dtype of `like`, 1 with probability `kept_share(rate)`."""
+    words = torch.empty((like.numel() + 7) // 8, dtype=torch.int64)
+    draws = words.random_(-(2**63), None).view(torch.uint8)[: like.numel()].view(like.shape)
+    # Writing the comparison in the dtype of use saves a conversion, which costs more than it.
+    mask = torch.empty(like.shape, dtype=like.dtype)
+    return torch.ge(draws, _dropped_levels(rate), out=mask)
+
+
+def _is_active(rate: float, training: bool) -> bool:
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"the dropout rate must be in [0, 1), but is {rate}")
+    return training and rate > 0.0
+
+
+def _dropped_levels(rate: float) -> int:
+    return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
+        mask = draw_mask(x, rate)
+        ctx.save_for_backward(mask)
+        ctx.factor = 1.0 / kept_share(rate)
+        return _masked(x, mask, ctx.factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _masked(gradient, ctx.saved_tensors[0], ctx.factor), None
+
+
+class _Residual(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
+        ctx.scale, ctx.factor = scale, scale / kept_share(rate)
+        if not rate:
+            ctx.save_for_backward()
+            return torch.add(h, y).mul_(scale)
+        mask = draw_mask(h, rate)
+        ctx.save_for_backward(mask)
+        return torch.addcmul(h, y, mask, value=1.0 / kept_share(rate)).mul_(scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        of_sum = gradient * ctx.scale if ctx.scale != 1.0 else gradient
+        if not ctx.saved_tensors:
+            return of_sum, of_sum, None, None
+        return of_sum, _masked(gradient, ctx.saved_tensors[0], ctx.factor), None, None
+
+
+def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
+    # Adding to one zero is the library's only way to two products in one pass.
+    return torch.addcmul(x.new_zeros(()), x, mask, value=factor)
