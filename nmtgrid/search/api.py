@@ -1,0 +1,100 @@
+"""What a search is asked for (the plan) and what it yields (hypotheses)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchPlan:
+    """How translations are sought; also the group `search.*` of a model's settings."""
+
+    beam: int = 1
+    """Width of the beam; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Alpha of eq. (2.28): 0 ranks by log-probability, more favours longer hypotheses."""
+    length_offset: float = 0.0
+    """Mu of eq. (2.28)."""
+    coverage_penalty: float = 0.0
+    """Beta of Wu et al. (2016): weight of the log of how far each source token is covered."""
+    nbest: int = 1
+    """Hypotheses returned for each sentence (with `sample`: how many are drawn)."""
+    max_length_a: float = 10.0
+    """At most a + b|x| target tokens; both sides are counted without the end symbol."""
+    max_length_b: float = 2.0
+    min_length: int = 0
+    """At least so many target tokens before the end symbol."""
+    sample: bool = False
+    """Draw tokens at random instead of seeking the best."""
+    temperature: float = 1.0
+    """Sampling: divides the logits; below 1 sharpens, above 1 flattens."""
+    top_k: int = 0
+    """Sampling: only among the k likeliest tokens (0: all)."""
+    top_p: float = 1.0
+    """Sampling: only among the likeliest tokens that together hold this much probability."""
+    seed: int = 1
+    """Sampling: the same seed, sentence and line number draw the same tokens."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the plan, one sentence each."""
+        found = [
+            f"`{name}` must be at least {least}, but is {getattr(self, name)}."
+            for name, least in _LEAST.items()
+            if getattr(self, name) < least
+        ]
+        if self.temperature <= 0:
+            found.append(f"`temperature` must be above 0, but is {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            found.append(f"`top_p` must be above 0 and at most 1, but is {self.top_p}.")
+        if self.sample and self.beam != 1:
+            found.append(f"`sample` draws without a beam: set `beam` to 1 (it is {self.beam}).")
+        if not self.sample and self.nbest > self.beam:
+            found.append(
+                f"`nbest` ({self.nbest}) cannot exceed `beam` ({self.beam}): widen the beam."
+            )
+        return found
+
+    def limits(self, source_lengths: Tensor) -> Tensor:
+        """Return the most target tokens for each sentence, for lengths with the end symbol [B]."""
+        longest = self.max_length_a + self.max_length_b * (source_lengths - 1)
+        return longest.floor().long().clamp(min=max(1, self.min_length))
+
+    def length_norm(self, lengths: Tensor) -> Tensor:
+        """Return ((mu + |y|) / (mu + 1))^alpha, where |y| counts the end symbol. Eq. (2.28)."""
+        if self.length_penalty == 0:
+            return torch.ones_like(lengths, dtype=torch.float32)
+        ratio = (self.length_offset + lengths.float()) / (self.length_offset + 1.0)
+        return ratio**self.length_penalty
+
+
+_LEAST = {
+    "beam": 1,
+    "length_penalty": 0,
+    "length_offset": 0,
+    "coverage_penalty": 0,
+    "nbest": 1,
+    "max_length_a": 0,
+    "max_length_b": 0,
+    "min_length": 0,
+    "top_k": 0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One translation of one sentence.
+
+    `tokens` are T ids without the end symbol; `log_probabilities` has T + 1 entries, the last for
+    the end symbol, and `log_probability` is their sum (natural logarithm). `score` is what ranks:
+    eq. (2.28) plus the coverage penalty. `alignment` [T + 1, S], on the CPU: for each token and
+    the end symbol, shares of the source tokens, the source's end symbol last.
+    """
+
+    tokens: list[int]
+    log_probabilities: list[float]
+    log_probability: float
+    score: float
+    alignment: Tensor | None = None

@@ -1,0 +1,229 @@
+"""The one decoding loop: greedy search, beams, sampling and ensembles of any architecture.
+
+Rows are sentences x width. The loop feeds every row's last token to the models, lets constraints
+strike tokens out, lets a selection pick what follows, and drops the sentences that are done. It
+knows of models only what models/api.py says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.rows import repeat, take
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.constraints import Banned, Constraint, MinLength
+from nmtgrid.search.records import History, Ledger
+from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+_CHECK_EVERY = 4
+"""Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+_LEAST_COVERAGE = 0.01
+"""A source token covered less than this counts as covered so much: its logarithm stays finite."""
+
+
+@torch.inference_mode()
+def search(
+    models: Sequence[TranslationModel],
+    source: Tensor,
+    lengths: Tensor,
+    plan: SearchPlan,
+    *,
+    align: bool = False,
+    constraints: Sequence[Constraint] = (),
+    keys: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """Return for each sentence its best hypotheses, best first.
+
+    source [B, S] ends with `</s>`, padded on the right, lengths [B] count it; `models` (in
+    evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
+    tell sentences apart in sampling, so that draws do not depend on the batch.
+
+    Raises ConfigError when alignments are needed that a model does not have, ModelError when the
+    models' vocabularies differ in size.
+    """
+    check(models, plan, align)
+    run = _Run(models, source, lengths, plan, align, constraints, keys)
+    for step in range(run.most_steps):
+        if not run.advance(step):
+            break
+    found = run.ledger.hypotheses(run.history, run.lengths)
+    copies = run.copies
+    grouped = [found[first : first + copies] for first in range(0, len(found), copies)]
+    return [
+        sorted((one for group in some for one in group), key=lambda one: -one.score)
+        for some in grouped
+    ]
+
+
+def check(models: Sequence[TranslationModel], plan: SearchPlan, align: bool = False) -> None:
+    """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
+    if align or plan.coverage_penalty > 0:
+        blind = sorted({m.architecture for m in models if not m.traits.aligns})
+        if blind:
+            what = "alignments" if align else "`coverage_penalty`"
+            raise ConfigError(
+                f"{what} cannot be had from `{'`, `'.join(blind)}`: "
+                "this architecture yields no alignments.",
+                "Leave the option away or use a model that aligns.",
+            )
+    sizes = [model.classifier().weight.shape[0] for model in models]
+    if len(set(sizes)) > 1:
+        raise ModelError(
+            f"The models of an ensemble have target vocabularies of different sizes: {sizes}.",
+            "Only models made from one dataset can be averaged.",
+        )
+
+
+class _Run:
+    """One search under way: the live rows, their states, and what is remembered."""
+
+    def __init__(
+        self,
+        models: Sequence[TranslationModel],
+        source: Tensor,
+        lengths: Tensor,
+        plan: SearchPlan,
+        align: bool,
+        constraints: Sequence[Constraint],
+        keys: Tensor | None,
+    ) -> None:
+        device = source.device
+        self.models, self.plan, self.aligned = models, plan, align
+        self.copies = plan.nbest if plan.sample else 1
+        groups = len(source) * self.copies
+        self.limits = plan.limits(lengths)
+        self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
+        self.lengths = lengths.repeat_interleave(self.copies).tolist()
+        self.select = _selection(plan, keys, groups, self.copies, device)
+        self.constraints = _rules(plan, constraints)
+        self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
+        self.groups = torch.arange(groups, device=device)
+        self.tokens = torch.full((groups,), BEGIN, device=device)
+        self.so_far = torch.zeros(groups, device=device)
+        self.history = History(groups, device)
+        limits = self.limits.repeat_interleave(self.copies)
+        self.ledger = Ledger(plan, self.select.width, limits)
+        self.is_word = self.coverage = None
+        if plan.coverage_penalty:
+            self.is_word = _covered_words(source, lengths, self.copies)
+            self.coverage = torch.zeros(self.is_word.shape, device=device)
+        self.check_every = 1 if device.type == "cpu" else _CHECK_EVERY
+
+    def advance(self, step: int) -> bool:
+        """Write one token in each live row; return False when all sentences are done."""
+        following = self._rule(self._predict(), step)
+        choice = self.select.choose(following, self.so_far, self.groups, step)
+        self.ledger.enter(
+            self.groups,
+            step + 1,
+            choice.end_log_probabilities,
+            self._coverage_score(choice.end_parents),
+            self.history.nodes[choice.end_parents],
+        )
+        return self._move(choice, (step + 1) % self.check_every == 0)
+
+    def _rule(self, following: Tensor, step: int) -> Tensor:
+        """Strike out what must not follow; a row at its limit can end whatever the rules say."""
+        sentence = (self.groups // self.copies).repeat_interleave(
+            len(self.tokens) // len(self.groups)
+        )
+        end = following[:, END].clone()
+        for constraint in self.constraints:
+            following = constraint.apply(following, step, sentence)
+        if step < self.shortest_limit:
+            return following
+        only_end = torch.full_like(following, -math.inf)
+        only_end[:, END] = end
+        return torch.where((self.limits[sentence] <= step)[:, None], only_end, following)
+
+    def _predict(self) -> Tensor:
+        """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
+        wanted = self.aligned or self.coverage is not None
+        steps = [
+            model.step(self.tokens, state, align=wanted)
+            for model, state in zip(self.models, self.states, strict=True)
+        ]
+        self.states = [step.state for step in steps]
+        if wanted:
+            shares = [step.alignment.float() for step in steps if step.alignment is not None]
+            alignment = torch.stack(shares).mean(0)
+            if self.aligned:
+                self.history.add_alignment(alignment)
+            if self.coverage is not None:
+                self.coverage = self.coverage + alignment
+        values = [step.logits.float().log_softmax(1) for step in steps]
+        if len(values) == 1:
+            return values[0]
+        return torch.stack(values).logsumexp(0) - math.log(len(values))
+
+    def _coverage_score(self, rows: Tensor) -> Tensor:
+        """Return [G, E], the coverage penalty (Wu et al., 2016) of hypotheses that end."""
+        if self.coverage is None or self.is_word is None:
+            return torch.zeros_like(rows, dtype=torch.float32)
+        logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
+        return self.plan.coverage_penalty * (logs * self.is_word).sum(1)[rows]
+
+    def _move(self, choice: Choice, look: bool) -> bool:
+        """Make the chosen rows the live ones, without the sentences that are done."""
+        count = len(self.groups)
+        live = choice.log_probabilities.view(count, -1)
+        is_done = self.ledger.is_done(self.groups, live)
+        # Rows of a sentence that is done stay until the next look, but nothing comes of them.
+        so_far = live.masked_fill(is_done[:, None], -math.inf).flatten()
+        tokens, parents = choice.tokens, choice.parents
+        if look:
+            going = (~is_done).nonzero()[:, 0]
+            if len(going) == 0:
+                return False
+            if len(going) < count:
+                rows = torch.arange(len(so_far), device=going.device).view(count, -1)[going]
+                rows = rows.flatten()
+                tokens, so_far, self.groups = tokens[rows], so_far[rows], self.groups[going]
+                parents = rows if parents is None else parents[rows]
+        self._take(parents)
+        nodes = self.history.nodes
+        self.history.grow(tokens, nodes if parents is None else nodes[parents], so_far)
+        self.tokens, self.so_far = tokens, so_far
+        return True
+
+    def _take(self, parents: Tensor | None) -> None:
+        """Reorder, drop and repeat what the rows own; nothing is copied when no row moves."""
+        if parents is None:
+            return
+        still = torch.arange(len(self.tokens), device=parents.device)
+        if parents.device.type == "cpu" and torch.equal(parents, still):
+            return
+        self.states = [take(state, parents) for state in self.states]
+        if self.coverage is not None and self.is_word is not None:
+            self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
+
+
+def _selection(
+    plan: SearchPlan, keys: Tensor | None, groups: int, copies: int, device: torch.device
+) -> Select:
+    if plan.sample:
+        copy = torch.arange(groups, device=device)
+        own = copy if keys is None else keys.to(device).repeat_interleave(copies)
+        own = copy // copies if keys is None else own
+        return Sample(plan, own * 1_000_003 + copy % copies)
+    return Greedy() if plan.beam == 1 else Beam(plan.beam)
+
+
+def _rules(plan: SearchPlan, constraints: Sequence[Constraint]) -> list[Constraint]:
+    rules: list[Constraint] = [Banned((PAD, BEGIN))]
+    if plan.min_length:
+        rules.append(MinLength(plan.min_length))
+    return [*rules, *constraints]
+
+
+def _covered_words(source: Tensor, lengths: Tensor, copies: int) -> Tensor:
+    """Return [R, S], True on source tokens that should be covered: all but the end symbol."""
+    places = torch.arange(source.shape[1], device=source.device)
+    return (places[None] < lengths[:, None] - 1).repeat_interleave(copies, 0)

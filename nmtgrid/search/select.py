@@ -1,0 +1,186 @@
+"""How a search picks the next tokens: greedily, by a beam, or by drawing.
+
+Rows come in groups of equal width: a group is a sentence with its beam, or one single row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.text.vocabulary import END
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What a selection took, for R rows that give R' rows in G groups.
+
+    tokens [R'], their parent rows [R'] (None: every row goes on as itself) and the rows' whole
+    log-probabilities [R'], -inf where a row is dead. What ended: end_parents [G, E] (rows) and
+    end_log_probabilities [G, E], the end symbol included, -inf where there is none.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    log_probabilities: Tensor
+    end_parents: Tensor
+    end_log_probabilities: Tensor
+
+
+class Select(Protocol):
+    """Picks what follows each row."""
+
+    width: int
+    """Rows in a group after the first step."""
+
+    def choose(
+        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
+    ) -> Choice:
+        """Pick from next-token log-probabilities [R, V] for rows worth `so_far` [R].
+
+        `groups` [G] are the numbers the groups had at the start; `step` tokens are written.
+        """
+        ...
+
+
+def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest of each row of `values` [R, N] (float32) and their places.
+
+    Among equals the lowest place wins, on every device and whatever stands in the other rows.
+    """
+    bits = values.contiguous().view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # whole numbers in the order of the floats
+    places = torch.arange(values.shape[1], device=values.device)
+    keys = ordered.long().bitwise_left_shift_(32).sub_(places)
+    chosen = keys.topk(count, dim=1).indices
+    return values.gather(1, chosen), chosen
+
+
+class Greedy:
+    """Takes the likeliest token of each row."""
+
+    width = 1
+
+    def choose(
+        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
+    ) -> Choice:
+        """Pick the likeliest token."""
+        value, token = log_probabilities.max(1)
+        return _go_on(token, so_far + value)
+
+
+class Sample:
+    """Draws each row's token from the model's distribution, sharpened and cut as the plan says.
+
+    The random numbers depend on the seed, the row's key and the step alone, so that a draw does
+    not change with the sentences beside it. The log-probabilities stay the model's own.
+    """
+
+    width = 1
+
+    def __init__(self, plan: SearchPlan, keys: Tensor) -> None:
+        """`keys` [G] (int64) tell the groups apart."""
+        self.plan = plan
+        self.keys = keys
+
+    def choose(
+        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
+    ) -> Choice:
+        """Draw by inverting the cumulative distribution."""
+        shares = self._shares(log_probabilities).double().cumsum(1)
+        drawn = uniform(self.plan.seed, self.keys[groups], step)[:, None] * shares[:, -1:]
+        token = (shares <= drawn).sum(1).clamp(max=shares.shape[1] - 1)
+        value = log_probabilities.gather(1, token[:, None])[:, 0]
+        return _go_on(token, so_far + value)
+
+    def _shares(self, log_probabilities: Tensor) -> Tensor:
+        """Return [R, V], what each token may be drawn with (not normalised)."""
+        plan = self.plan
+        shares = (log_probabilities / plan.temperature).softmax(1)
+        if plan.top_k and plan.top_k < shares.shape[1]:
+            kept = torch.zeros_like(shares)
+            value, place = best(shares, plan.top_k)
+            shares = kept.scatter_(1, place, value)
+        if plan.top_p < 1:
+            value, place = shares.sort(dim=1, descending=True, stable=True)
+            before = value.cumsum(1) - value
+            value = value.masked_fill(before >= plan.top_p * value.sum(1, keepdim=True), 0.0)
+            shares = torch.zeros_like(shares).scatter_(1, place, value)
+        return shares
+
+
+class Beam:
+    """Keeps the `width` best of all continuations of a sentence's rows.
+
+    An ended hypothesis counts only where it stands among the `width` best continuations; the
+    live rows are then filled up from those that come next.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def choose(
+        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
+    ) -> Choice:
+        """Pick the best continuations of each group, all groups at once."""
+        count, rows = len(groups), len(so_far)
+        # At most one continuation of each row ends, so 2 x width hold enough that go on.
+        value, token = best(log_probabilities, min(2 * self.width, log_probabilities.shape[1]))
+        each = value.shape[1]
+        value = (value + so_far[:, None]).view(count, -1)
+        missing = max(0, 2 * self.width - value.shape[1])
+        value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
+        token = torch.nn.functional.pad(token.view(count, -1), (0, missing))
+        value, place = best(value, 2 * self.width)
+        token = token.gather(1, place)
+        first = torch.arange(0, rows, rows // count, device=token.device)[:, None]
+        parent = first + (place // each).clamp(max=rows // count - 1)
+        is_end = token == END
+        goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
+        ended = value.masked_fill(~is_end, -math.inf)[:, : self.width]
+        return Choice(
+            token.gather(1, goes_on).flatten(),
+            parent.gather(1, goes_on).flatten(),
+            value.gather(1, goes_on).flatten(),
+            parent[:, : self.width],
+            ended,
+        )
+
+
+def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
+    """Return numbers in [0, 1) (float64) that depend on seed, keys [R] and step (splitmix64)."""
+    mixed = _mix(_mix(keys + _signed(seed * _STRIDE)) + _signed(step * _STRIDE))
+    return ((mixed >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
+
+
+_STRIDE = 0x9E3779B97F4A7C15
+
+
+def _signed(value: int) -> int:
+    """Return `value` modulo 2^64 as torch's int64 holds it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _mix(value: Tensor) -> Tensor:
+    value = value + _signed(_STRIDE)
+    value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+    return value ^ ((value >> 31) & ((1 << 33) - 1))
+
+
+def _go_on(token: Tensor, total: Tensor) -> Choice:
+    """Return the choice of one token for each row, each row a group of its own."""
+    is_end = token == END
+    rows = torch.arange(len(token), device=token.device)
+    return Choice(
+        token,
+        None,
+        total.masked_fill(is_end, -math.inf),
+        rows[:, None],
+        total.masked_fill(~is_end, -math.inf)[:, None],
+    )

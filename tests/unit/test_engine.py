@@ -1,0 +1,304 @@
+"""The decoding loop against enumeration, on a table model small enough to enumerate."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.constraints import Banned, ForcedPrefix
+from nmtgrid.search.engine import search
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from tests.unit.table_model import TableModel, TableState, batch
+
+
+def forced_score(models: list[TableModel], source: list[int], tokens: list[int]) -> list[float]:
+    """Log-probabilities of these tokens and the end symbol, one row, no search."""
+    rows, lengths = batch(source)
+    states = [m.begin(rows, lengths) for m in models]
+    values, last = [], BEGIN
+    for token in [*tokens, END]:
+        steps = [m.step(torch.tensor([last]), s) for m, s in zip(models, states, strict=True)]
+        states = [s.state for s in steps]
+        shares = torch.stack([s.logits[0].softmax(0) for s in steps]).mean(0)
+        values.append(float(shares[token].log()))
+        last = token
+    return values
+
+
+def enumerate_all(
+    models: list[TableModel], source: list[int], longest: int, types: int = 6
+) -> dict[tuple[int, ...], float]:
+    """Log-probability of every translation of at most `longest` tokens."""
+    written = [t for t in range(types) if t not in (PAD, BEGIN, END)]
+    return {
+        tokens: sum(forced_score(models, source, list(tokens)))
+        for length in range(longest + 1)
+        for tokens in itertools.product(written, repeat=length)
+    }
+
+
+SOURCES = ([3, 4, 5], [5], [4, 4, 3, 5, 3], [3, 5])
+FOUR = SearchPlan(max_length_a=4.0, max_length_b=0.0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("members", [1, 2])
+def test_wide_beam_is_brute_force(alpha: float, members: int) -> None:
+    models = [TableModel(seed) for seed in range(members)]
+    plan = dataclasses.replace(FOUR, beam=130, length_penalty=alpha, length_offset=1.5, nbest=7)
+    found = search(models, *batch(*SOURCES), plan)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        scores = {
+            tokens: value / ((1.5 + len(tokens) + 1) / 2.5) ** alpha
+            for tokens, value in enumerate_all(models, source, 4).items()
+        }
+        expected = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
+        assert [tuple(h.tokens) for h in hypotheses] == expected
+        for hypothesis in hypotheses:
+            assert hypothesis.score == pytest.approx(scores[tuple(hypothesis.tokens)], abs=1e-5)
+
+
+def test_one_wide_nbest_holds_all_there_is() -> None:
+    model = TableModel()
+    plan = dataclasses.replace(FOUR, beam=200, nbest=200)
+    (hypotheses,) = search([model], *batch([3, 4]), plan)
+    assert len(hypotheses) == 1 + 3 + 9 + 27 + 81
+    assert sum(math.exp(h.log_probability) for h in hypotheses) < 1.0
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+def test_score_is_teacher_forced_score(beam: int) -> None:
+    models = [TableModel(3, types=9), TableModel(4, types=9)]
+    plan = SearchPlan(beam=beam, nbest=beam, length_penalty=0.7)
+    for source, hypotheses in zip(SOURCES, search(models, *batch(*SOURCES), plan), strict=True):
+        for one in hypotheses:
+            expected = forced_score(models, source, one.tokens)
+            assert one.log_probabilities == pytest.approx(expected, abs=1e-5)
+            assert one.log_probability == pytest.approx(sum(expected), abs=1e-5)
+            assert one.score == pytest.approx(sum(expected) / (len(one.tokens) + 1) ** 0.7)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+
+
+def test_greedy_takes_the_likeliest_token() -> None:
+    model = TableModel(5, types=20)
+    for source, (one,) in zip(
+        SOURCES, search([model], *batch(*SOURCES), SearchPlan()), strict=True
+    ):
+        rows, lengths = batch(source)
+        state, last = model.begin(rows, lengths), BEGIN
+        written: list[int] = []
+        limit = 10 + 2 * len(source)
+        while len(written) < limit:
+            step = model.step(torch.tensor([last]), state)
+            state, logits = step.state, step.logits[0].clone()
+            logits[[PAD, BEGIN]] = -math.inf
+            last = int(logits.argmax())
+            if last == END:
+                break
+            written.append(last)
+        assert one.tokens == written
+
+
+def test_beam_of_width_one_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    import nmtgrid.search.engine as engine
+    from nmtgrid.search.select import Beam
+
+    sources = [[3 + (7 * i + j) % 5 for j in range(1 + i % 6)] for i in range(40)]
+    model = TableModel(6, types=12)
+    greedy = search([model], *batch(*sources), SearchPlan())
+    monkeypatch.setattr(engine, "Greedy", lambda: Beam(1))
+    assert search([model], *batch(*sources), SearchPlan()) == greedy
+    assert len({len(h[0].tokens) for h in greedy}) > 3
+
+
+def reference_beam(model: TableModel, source: list[int], plan: SearchPlan) -> list[Hypothesis]:
+    """The beam of one sentence, in plain Python, without early stopping by bound."""
+    rows, lengths = batch(source)
+    limit = math.floor(plan.max_length_a + plan.max_length_b * len(source))
+    live: list[tuple[float, list[int], TableState]] = [(0.0, [], model.begin(rows, lengths))]
+    ended: list[tuple[float, list[int]]] = []
+    for step in range(limit + 1):
+        candidates: list[tuple[float, list[int], TableState]] = []
+        for total, tokens, state in live:
+            after = model.step(torch.tensor([tokens[-1] if tokens else BEGIN]), state)
+            values = after.logits[0].log_softmax(0).tolist()
+            for token, value in enumerate(values):
+                may = token == END if step == limit else token not in (PAD, BEGIN)
+                if may:
+                    candidates.append((total + value, [*tokens, token], after.state))
+        candidates.sort(key=lambda c: -c[0])
+        for total, tokens, _ in candidates[: plan.beam]:
+            if tokens[-1] == END:
+                ended.append((total / len(tokens) ** plan.length_penalty, tokens[:-1]))
+        live = [c for c in candidates if c[1][-1] != END][: plan.beam]
+        if len(ended) >= plan.beam:
+            break
+    ended.sort(key=lambda one: -one[0])
+    return [Hypothesis(t, [], 0.0, s) for s, t in ended[: plan.nbest]]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("beam", [2, 3, 5])
+def test_batched_beam_is_the_beam_of_one_sentence(alpha: float, beam: int) -> None:
+    model = TableModel(7, types=15, sharp=1.5)
+    plan = SearchPlan(beam=beam, nbest=2, length_penalty=alpha, max_length_a=6)
+    sources = [[3 + (5 * i + j) % 11 for j in range(1 + i % 4)] for i in range(12)]
+    for source, found in zip(sources, search([model], *batch(*sources), plan), strict=True):
+        expected = reference_beam(model, source, plan)
+        assert [h.tokens for h in found] == [h.tokens for h in expected]
+        assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SearchPlan(),
+        SearchPlan(beam=4, nbest=3),
+        SearchPlan(sample=True, nbest=3, seed=5),
+        SearchPlan(beam=3, coverage_penalty=0.4),
+    ],
+)
+def test_results_do_not_depend_on_the_batch(plan: SearchPlan) -> None:
+    model = TableModel(8, types=10)
+    keys = torch.tensor([11, 12, 13, 14])
+    together = search([model], *batch(*SOURCES), plan, keys=keys)
+    for place, source in enumerate(SOURCES):
+        (alone,) = search([model], *batch(source), plan, keys=keys[place : place + 1])
+        assert [h.tokens for h in alone] == [h.tokens for h in together[place]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[place]])
+
+
+def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator the loop looks every few steps at what is done."""
+    import nmtgrid.search.engine as engine
+
+    model = TableModel(9, types=10, sharp=2.0)
+    often = [
+        search([model], *batch(*SOURCES), plan)
+        for plan in (SearchPlan(), SearchPlan(beam=4, nbest=4, length_penalty=0.0))
+    ]
+    original = engine._Run.advance
+
+    def advance(run: engine._Run, step: int) -> bool:
+        run.check_every = 3
+        return original(run, step)
+
+    monkeypatch.setattr(engine._Run, "advance", advance)
+    assert often == [
+        search([model], *batch(*SOURCES), plan)
+        for plan in (SearchPlan(), SearchPlan(beam=4, nbest=4, length_penalty=0.0))
+    ]
+
+
+def test_finished_sentences_are_dropped() -> None:
+    model = TableModel(10, types=8)
+    found = search([model], *batch(*SOURCES), SearchPlan())
+    lengths = [len(h[0].tokens) + 1 for h in found]
+    expected = [sum(length > step for length in lengths) for step in range(max(lengths))]
+    assert model.rows == expected
+
+
+def test_early_stop_saves_steps_and_changes_nothing() -> None:
+    """Without a length norm a live row can never rise: the search ends once it is behind."""
+    model = TableModel(11, types=30, sharp=2.0)
+    model.bigrams[:, END] += 4.0
+    plan = SearchPlan(beam=8, length_penalty=0.0, max_length_a=40.0, max_length_b=0.0)
+    found = search([model], *batch(*SOURCES), plan)
+    steps = len(model.rows)
+    model.rows.clear()
+    everything = search([model], *batch(*SOURCES), dataclasses.replace(plan, nbest=8))
+    assert [h[0].tokens for h in found] == [h[0].tokens for h in everything]
+    assert steps < len(model.rows)
+
+
+def test_alignment_rows_belong_to_the_tokens() -> None:
+    model = TableModel(12, types=10)
+    plan = SearchPlan(beam=3, nbest=2)
+    for source, hypotheses in zip(
+        SOURCES, search([model], *batch(*SOURCES), plan, align=True), strict=True
+    ):
+        for one in hypotheses:
+            assert one.alignment is not None
+            size = len(source) + 1
+            assert one.alignment.shape == (len(one.tokens) + 1, size)
+            expected = [min(t, size - 1) for t in range(len(one.tokens) + 1)]
+            assert one.alignment.argmax(1).tolist() == expected
+
+
+def test_coverage_penalty_by_hand() -> None:
+    """The table model covers source token t with prediction t, so coverage is known."""
+    model = TableModel(13)
+    plain = dataclasses.replace(FOUR, beam=130, nbest=121, length_penalty=0.0)
+    covered = dataclasses.replace(plain, coverage_penalty=0.5)
+    source = [3, 4, 5]
+    (without,) = search([model], *batch(source), plain)
+    (with_penalty,) = search([model], *batch(source), covered)
+    scores = {tuple(h.tokens): h.score for h in with_penalty}
+    for one in without:
+        missed = max(0, 3 - (len(one.tokens) + 1))
+        expected = one.score + 0.5 * missed * math.log(0.01)
+        assert scores[tuple(one.tokens)] == pytest.approx(expected, abs=1e-4)
+
+
+def test_length_limit_forces_the_end() -> None:
+    model = TableModel(14)
+    model.bigrams[:, END] = -20.0
+    for beam in (1, 3):
+        plan = SearchPlan(beam, max_length_a=1.0, max_length_b=1.5, length_penalty=0.0)
+        for source, (one,) in zip(SOURCES, search([model], *batch(*SOURCES), plan), strict=True):
+            assert len(one.tokens) == math.floor(1 + 1.5 * len(source))
+            expected = sum(forced_score([model], source, one.tokens))
+            assert one.score == pytest.approx(expected, abs=1e-4)
+
+
+def test_constraints() -> None:
+    model = TableModel(15, types=12)
+    rows = batch(*SOURCES)
+    for plan in (SearchPlan(min_length=5), SearchPlan(min_length=5, beam=3)):
+        prefix = ForcedPrefix([[7, 8], [], [9], [6, 6, 6]], rows[0].device)
+        found = search([model], *rows, plan, constraints=[prefix, Banned((4,))])
+        for start, (one,) in zip([[7, 8], [], [9], [6, 6, 6]], found, strict=True):
+            assert one.tokens[: len(start)] == start
+            assert len(one.tokens) >= 5
+            assert 4 not in one.tokens
+
+
+def test_sampling_follows_the_distribution() -> None:
+    model = TableModel(16)
+    plan = dataclasses.replace(FOUR, sample=True, nbest=4000)
+    (drawn,) = search([model], *batch([3, 4]), plan)
+    chances = enumerate_all([model], [3, 4], 4)
+    # What is never written or cut by the limit makes the drawn shares differ: compare first tokens.
+    rows, lengths = batch([3, 4])
+    first = model.step(torch.tensor([BEGIN]), model.begin(rows, lengths)).logits[0]
+    first[[PAD, BEGIN]] = -math.inf
+    for token, share in enumerate(first.softmax(0).tolist()):
+        count = sum((h.tokens[0] if h.tokens else END) == token for h in drawn)
+        assert count / 4000 == pytest.approx(share, abs=4 * math.sqrt(share / 4000) + 1e-9)
+    for one in drawn[:50]:
+        assert one.log_probability == pytest.approx(chances[tuple(one.tokens)], abs=1e-4)
+
+
+def test_seed_decides_the_sample() -> None:
+    model = TableModel(17, types=30)
+    plan = SearchPlan(sample=True, nbest=5, seed=2)
+    first = search([model], *batch(*SOURCES), plan)
+    assert search([model], *batch(*SOURCES), plan) == first
+    assert search([model], *batch(*SOURCES), dataclasses.replace(plan, seed=3)) != first
+
+
+def test_what_cannot_be_done_is_refused_before_decoding() -> None:
+    blind = TableModel(aligns=False)
+    with pytest.raises(ConfigError, match="coverage_penalty"):
+        search([blind], *batch([3]), SearchPlan(beam=2, coverage_penalty=0.2))
+    with pytest.raises(ConfigError, match="alignments"):
+        search([blind], *batch([3]), SearchPlan(), align=True)
+    with pytest.raises(ModelError, match="different sizes"):
+        search([TableModel(types=6), TableModel(types=7)], *batch([3]), SearchPlan())
+    assert not blind.rows
