@@ -98,11 +98,12 @@ class SourceAttention(nn.Module):
         return (scores[..., None, :] @ cells)[..., 0, :]
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the attention [..., S] in fp32."""
+        """Return the attention [..., S], in fp32 at least."""
         hidden = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
-        scores = (hidden @ self.vector.to(hidden.dtype)).float()
+        scores = hidden @ self.vector.to(hidden.dtype)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if is_source is not None:
             scores = scores.masked_fill(~is_source, _LOWEST)
         return scores.softmax(-1)

@@ -142,7 +142,7 @@ class ResidualCumulativeNetwork(GridNetwork):
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
         every = 1 if self.plan.accumulate == "layers" else 2
-        total, terms = features.float(), 1
+        total, terms = _widened(features), 1
         for place, layer in enumerate(self.layers, 1):
 
             def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
@@ -172,7 +172,7 @@ class ResidualGatedNetwork(GridNetwork):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
-        total = self.snapshot_gates[0] * features.float()
+        total = self.snapshot_gates[0] * _widened(features)
         for place, layer in enumerate(self.layers):
 
             def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
@@ -249,6 +249,11 @@ NETWORKS: dict[Skip, type[GridNetwork]] = {
     "residual-gated": ResidualGatedNetwork,
     "dense": DenseNetwork,
 }
+
+
+def _widened(features: Tensor) -> Tensor:
+    """Return `features` in fp32 at least: long sums lose too much in bf16."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def _linear(input_size: int, output_size: int) -> nn.Linear:

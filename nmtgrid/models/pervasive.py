@@ -186,10 +186,10 @@ class PervasiveAttention(TranslationModel):
             scores = self.aggregator.weights(features, real)
         else:
             held = self.classifier()
-            readout = held.weight.float()[batch.target_output]
+            readout = held.weight[batch.target_output]
             if isinstance(self.output_map, nn.Linear):
-                readout = readout @ self.output_map.weight.float()
-            scores = self.aggregator.contributions(features.float(), real, readout)
+                readout = readout @ self.output_map.weight
+            scores = self.aggregator.contributions(features.to(readout.dtype), real, readout)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return scores.float().masked_fill(~present, 0.0)
 

@@ -1,0 +1,106 @@
+"""Files appear whole or not at all, and damaged ones are refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmtgrid.base import storage
+from nmtgrid.base.errors import StorageError
+
+
+def test_tensors_come_back_and_shared_ones_too(tmp_path: Path) -> None:
+    shared = torch.randn(3, 2)
+    tensors = {"a": shared, "b": shared, "c": torch.arange(5), "d": torch.zeros(0)}
+    storage.save_tensors(tmp_path / "x.safetensors", tensors, {"update": "7"})
+    read = storage.load_tensors(tmp_path / "x.safetensors")
+    assert set(read) == set(tensors)
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(read[name], tensor)
+    assert storage.read_header(tmp_path / "x.safetensors")[1]["update"] == "7"
+
+
+def test_every_altered_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    storage.save_tensors(path, {"a": torch.arange(16, dtype=torch.uint8)})
+    whole = path.read_bytes()
+    start = 8 + struct.unpack("<Q", whole[:8])[0]
+    for place in range(start, len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match="altered"):
+            storage.load_tensors(path)
+
+
+def test_every_truncation_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    storage.save_tensors(path, {"a": torch.arange(16, dtype=torch.uint8)})
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(StorageError, match="damaged"):
+            storage.load_tensors(path)
+
+
+def test_a_header_that_promises_gigabytes_allocates_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
+    with pytest.raises(StorageError, match="damaged"):
+        storage.map_arrays(path)
+    header = json.dumps({"a": {"dtype": "I64", "shape": [1 << 40], "data_offsets": [0, 8]}})
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(8))
+    with pytest.raises(StorageError, match="does not fit its shape"):
+        storage.map_arrays(path)
+
+
+def test_arrays_written_in_pieces_are_mapped_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    file = storage.ArrayFile(path, {"tokens": "U16", "offsets": "I64"})
+    file.append("tokens", np.array([1, 2, 3]))
+    file.append("offsets", np.array([0]))
+    file.append("tokens", np.array([65535]))
+    file.append("offsets", np.array([3, 4]))
+    file.close({"split": "train"})
+    arrays = storage.map_arrays(path)
+    assert arrays["tokens"].tolist() == [1, 2, 3, 65535]
+    assert arrays["offsets"].tolist() == [0, 3, 4]
+    storage.verify(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+    assert storage.load_tensors(path)["offsets"].tolist() == [0, 3, 4]
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space"), KeyboardInterrupt()])
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, fault: BaseException) -> None:
+    path = tmp_path / "x.json"
+    storage.write_json(path, {"old": 1})
+    expected = StorageError if isinstance(fault, OSError) else KeyboardInterrupt
+    with pytest.raises(expected), storage.atomic_file(path) as file:
+        file.write(b"half")
+        raise fault
+    assert storage.read_json(path) == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: object, mode: str) -> object:
+        return real("/dev/full", mode)
+
+    real = open
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        storage.write_text(tmp_path / "x.txt", "text")
+
+
+def test_missing_and_broken_json(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="missing"):
+        storage.read_json(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_bytes(b"{\xff")
+    with pytest.raises(StorageError, match="not JSON"):
+        storage.read_json(tmp_path / "bad.json")
