@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.masks import is_token
@@ -83,3 +86,132 @@ def collate(
 def _pad(rows: list[list[int]]) -> Tensor:
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run is in its data: the next batch to be read."""
+
+    epoch: int = 0
+    pool: int = 0
+    batch: int = 0
+
+
+class BatchPlan:
+    """Which pairs come together, and in which order, in each epoch.
+
+    Pairs are put in order of target length, then source length, so that padding is rare on both
+    sides; the order is cut where a batch would exceed `max_tokens` padded target tokens or
+    `max_cells` padded grid cells (0: no limit), and the batches are shuffled. Large corpora are
+    taken in pools: random blocks of neighbours, a million pairs together, so that memory stays
+    small. All is a function of (seed, epoch): a run resumes exactly at any `Place`.
+    Lengths are given without end symbols and counted with them. Pairs longer than `max_length`
+    (0: no limit) on a side, or empty on one, are skipped; `skipped` says how many.
+    """
+
+    def __init__(
+        self,
+        source_lengths: NDArray[Any],
+        target_lengths: NDArray[Any],
+        max_tokens: int,
+        max_cells: int = 0,
+        max_length: int = 0,
+        seed: int = 1,
+        *,
+        pool_size: int = 1_000_000,
+        block_size: int = 1000,
+    ) -> None:
+        self.source_lengths = numpy.asarray(source_lengths)
+        self.target_lengths = numpy.asarray(target_lengths)
+        self.max_tokens, self.max_cells, self.seed = max_tokens, max_cells, seed
+        self.max_length = max_length
+        self.pool_size, self.block_size = pool_size, min(block_size, pool_size)
+        usable = self._is_usable(slice(None))
+        self.skipped = len(usable) - int(usable.sum())
+        self.count = int(usable.sum())
+
+    def epoch(self, number: int) -> list[NDArray[Any]]:
+        """Return the batches (arrays of indices) of epoch `number`."""
+        return [indices for _, indices in self.walk(Place(number), epochs=1)]
+
+    def walk(
+        self, start: Place, epochs: int | None = None
+    ) -> Iterator[tuple[Place, NDArray[Any]]]:
+        """Yield batches from `start` on, each with the place that follows it."""
+        if not self.count:
+            return
+        epoch = start.epoch
+        while epochs is None or epoch < start.epoch + epochs:
+            pools = self._pools(epoch)
+            for pool in range(start.pool if epoch == start.epoch else 0, len(pools)):
+                batches = self._cut_pool(pools[pool], epoch, pool)
+                at_start = epoch == start.epoch and pool == start.pool
+                for batch in range(start.batch if at_start else 0, len(batches)):
+                    yield self._following(epoch, pool, batch, len(batches), len(pools)), (
+                        batches[batch]
+                    )
+            epoch += 1
+
+    @staticmethod
+    def _following(epoch: int, pool: int, batch: int, batches: int, pools: int) -> Place:
+        if batch + 1 < batches:
+            return Place(epoch, pool, batch + 1)
+        return Place(epoch, pool + 1) if pool + 1 < pools else Place(epoch + 1)
+
+    def _is_usable(self, which: slice | NDArray[Any]) -> NDArray[Any]:
+        source, target = self.source_lengths[which], self.target_lengths[which]
+        usable = (source > 0) & (target > 0)
+        if self.max_length:
+            usable &= (source <= self.max_length) & (target <= self.max_length)
+        return numpy.asarray(usable)
+
+    def _pools(self, epoch: int) -> list[NDArray[Any]]:
+        """Return the blocks (their numbers) of each pool."""
+        blocks = -(-len(self.source_lengths) // self.block_size)
+        order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
+        each = max(1, self.pool_size // self.block_size)
+        return [order[first : first + each] for first in range(0, blocks, each)]
+
+    def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
+        """Return the shuffled batches of the pairs in `blocks`."""
+        size = self.block_size
+        pairs = (blocks[:, None] * size + numpy.arange(size)[None, :]).reshape(-1)
+        pairs = pairs[pairs < len(self.source_lengths)]
+        pairs = pairs[self._is_usable(pairs)]
+        generator = numpy.random.default_rng([self.seed, epoch, pool + 1])
+        generator.shuffle(pairs)
+        batches = cut_by_length(
+            self.source_lengths, self.target_lengths, pairs, self.max_tokens, self.max_cells
+        )
+        return [batches[place] for place in generator.permutation(len(batches))]
+
+
+def cut_by_length(
+    source_lengths: NDArray[Any],
+    target_lengths: NDArray[Any],
+    pairs: NDArray[Any],
+    max_tokens: int,
+    max_cells: int = 0,
+) -> list[NDArray[Any]]:
+    """Return the `pairs` in order of length, cut into batches; ties keep the order of `pairs`.
+
+    Source lengths go up and down in turn from one target length to the next, so that neighbours
+    stay alike. A pair that alone exceeds a limit is a batch of its own.
+    """
+    source, target = source_lengths[pairs].astype(int), target_lengths[pairs].astype(int)
+    order = numpy.lexsort((numpy.where(target % 2 == 1, source, -source), target))
+    pairs = pairs[order]
+    widths, heights = (source[order] + 1).tolist(), (target[order] + 1).tolist()
+    batches, first, width = [], 0, 0
+    for place, (wide, height) in enumerate(zip(widths, heights, strict=True)):
+        width = max(width, wide)
+        # Targets only grow along the order: this pair's height is the batch's.
+        tokens = (place + 1 - first) * height
+        if place > first and (
+            tokens > max_tokens or (max_cells and tokens * width > max_cells)
+        ):
+            batches.append(pairs[first:place])
+            first, width = place, wide
+    if len(pairs):
+        batches.append(pairs[first:])
+    return batches

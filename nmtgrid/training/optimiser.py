@@ -32,7 +32,7 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimiser's moments and step counts under `<parameter>|<name>`."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {held: name for name, held in model.named_parameters()}
     return {
         f"{names[parameter]}|{key}": value
         for parameter, held in optimiser.state.items()
@@ -58,7 +58,8 @@ def clip_and_scale(parameters: list[nn.Parameter], tokens: int, clip_norm: float
     The norm is the one before clipping, of the divided gradient.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / tokens
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm: Tensor = torch.linalg.vector_norm(norms) / tokens
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)

@@ -11,9 +11,6 @@ Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "
 Optimiser = Literal["adamw", "adam", "nesterov"]
 Precision = Literal["auto", "fp32", "bf16"]
 
-BY_NAME = ("arch", "preset", "objective_name")
-"""Entries of the root that have command-line options of their own; `--set` does not reach them."""
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
@@ -112,8 +109,6 @@ class TrainingSettings:
             found.append(
                 "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
             )
-        if self.schedule in ("plateau", "step") and self.decay_factor >= 1:
-            found.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
         return found
 
 
@@ -146,9 +141,9 @@ class RunSettings:
     preset: str | None = None
     model: Any = None
     objective: Any = None
-    training: TrainingSettings = TrainingSettings()
-    batches: BatchSettings = BatchSettings()
-    search: SearchPlan = SearchPlan()
+    training: TrainingSettings = dataclasses.field(default_factory=TrainingSettings)
+    batches: BatchSettings = dataclasses.field(default_factory=BatchSettings)
+    search: SearchPlan = dataclasses.field(default_factory=SearchPlan)
 
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:

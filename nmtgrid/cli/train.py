@@ -1,0 +1,119 @@
+"""`nmtgrid train`: options, progress and the plan; the work is done in `nmtgrid.training`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import Device, JsonFile, Overrides, pick_device, write_report
+
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16"] | None,
+    typer.Option(help="`auto`: bf16 where the machine computes it natively.", show_default="auto"),
+]
+
+
+def command(
+    data: Annotated[Path | None, typer.Argument(help="Dataset directory.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Model directory to write.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture (see `--list`).")] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings by name.")] = None,
+    objective: Annotated[str | None, typer.Option(help="What is minimised.")] = None,
+    changes: Overrides = None,
+    device: Device = "auto",
+    precision: Precision = None,
+    max_updates: Annotated[int | None, typer.Option(help="Updates to do; 0: no limit.")] = None,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes to train, validation and saving included, carried over `--resume`; "
+            "the last validation comes after them."
+        ),
+    ] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Epochs to do.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N.")
+    ] = None,
+    init: Annotated[Path | None, typer.Option(help="Begin from another model's weights.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUT.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
+    average: Annotated[
+        int | None, typer.Option(help="Also try the mean of the last N checkpoints.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and its cost; train nothing.")
+    ] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show architectures, presets, objectives, settings.")
+    ] = False,
+    source_vocab_size: Annotated[
+        int | None, typer.Option(help="For `--dry-run` without data.")
+    ] = None,
+    target_vocab_size: Annotated[
+        int | None, typer.Option(help="For `--dry-run` without data.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Train a model on DATA into the model directory OUT.
+
+    Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
+    goes on from there, as it does after a kill.
+    """
+    if list_:
+        from nmtgrid.cli.train_plan import show_list
+
+        write_report(json, show_list(arch))
+        return
+    flags = {
+        "training.precision": precision,
+        "training.max_updates": max_updates,
+        "training.max_minutes": max_minutes,
+        "training.max_epochs": max_epochs,
+        "training.seed": seed,
+        "training.average": average,
+    }
+    from nmtgrid.training.prepare import Request
+
+    request = Request(arch, preset, objective, tuple(changes or ()), flags)
+    if dry_run:
+        from nmtgrid.cli.train_plan import show_plan
+
+        sizes = (source_vocab_size, target_vocab_size)
+        write_report(json, show_plan(request, data, sizes))
+        return
+    _check_arguments(data, out, resume, overwrite, seed, seeds)
+    assert data is not None and out is not None
+    from nmtgrid.cli.train_run import run_all
+
+    chosen = pick_device(device)
+    code, values = run_all(
+        request, data, out, chosen, seeds, resume=resume, overwrite=overwrite, init=init
+    )
+    write_report(json, values)
+    if code:
+        raise typer.Exit(code)
+
+
+def _check_arguments(
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    seed: int | None,
+    seeds: str | None,
+) -> None:
+    faults = []
+    if data is None:
+        faults.append("The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.")
+    if out is None:
+        faults.append("`--out MODEL` is missing: where shall the model be written?")
+    if resume and overwrite:
+        faults.append("`--resume` and `--overwrite` contradict each other; give one of them.")
+    if seed is not None and seeds is not None:
+        faults.append("`--seed` and `--seeds` contradict each other; give one of them.")
+    if faults:
+        raise ConfigError(faults)

@@ -1,0 +1,221 @@
+"""Running trainings for the command line: signals, progress, one line for each event."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.progress import Progress
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.training import events
+from nmtgrid.training.meters import MetricsLog, perplexity
+from nmtgrid.training.prepare import METRICS, Request, prepare, resolve, resolve_resumed
+from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.trainer import StopRequest, Trainer
+
+_SIGNALS = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
+
+
+def run_all(
+    request: Request,
+    data: Path,
+    out: Path,
+    device: torch.device,
+    seeds: str | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    init: Path | None,
+) -> tuple[int, dict[str, Any]]:
+    """Train once, or once for each of `seeds`; return the exit code and the report."""
+    if seeds is None:
+        settings = _settings(request, out, resume)
+        code, report = run_one(
+            data, settings, out, device, resume=resume, overwrite=overwrite, init=init
+        )
+        return code, report
+    reports = []
+    for seed in parse_seeds(seeds):
+        folder = out / f"seed-{seed}"
+        started = resume and folder.exists()
+        console.say(f"Seed {seed}, into {folder}:")
+        flags = {**request.flags, "training.seed": seed}
+        asked = Request(request.arch, request.preset, request.objective, request.changes, flags)
+        settings = _settings(asked, folder, started)
+        code, report = run_one(
+            data, settings, folder, device, resume=started, overwrite=overwrite, init=init
+        )
+        reports.append({"seed": seed, **report})
+        if code:
+            return code, {"seeds": reports}
+    return 0, {"seeds": reports, **_spread(reports)}
+
+
+def run_one(
+    data: Path,
+    settings: RunSettings,
+    out: Path,
+    device: torch.device,
+    *,
+    resume: bool,
+    overwrite: bool,
+    init: Path | None,
+) -> tuple[int, dict[str, Any]]:
+    """Train one model; return the exit code (0, or 128 + signal) and the report."""
+    stop = StopRequest()
+    trainer = prepare(
+        data, settings, out, device, resume=resume, overwrite=overwrite, init=init, stop=stop
+    )
+    log = MetricsLog(out / METRICS)
+    log.keep_until(trainer.progress.update)
+    finished = None
+    with _stopping(stop) as caught, console.progress("training", _total(settings.training)) as bar:
+        for event in trainer.run():
+            log.write(event)
+            show(event, bar, settings.training)
+            if isinstance(event, events.Finished):
+                finished = event
+    assert finished is not None
+    console.say(f"The model is in {out}.")
+    code = 128 + caught[0] if caught else 0
+    return code, _report(finished, trainer)
+
+
+def show(event: events.Event, bar: Progress, training: TrainingSettings) -> None:
+    """Tell people of `event`."""
+    if isinstance(event, events.Updated):
+        done = event.update if training.max_updates else event.minutes
+        left = "" if event.minutes_left is None else f", {event.minutes_left:.1f} min left"
+        bar.update(bar.task_ids[0], completed=done, note=f"{event.tokens_per_second:,.0f} tokens/s")
+        console.say(
+            f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
+            f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
+            f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  "
+            f"{event.tokens_per_second:,.0f} tokens/s  {event.cells_per_second:,.0f} cells/s{left}"
+        )
+    elif isinstance(event, events.Started):
+        console.say(_started(event))
+    elif isinstance(event, events.Validated):
+        bleu = "" if event.bleu is None else f"  greedy BLEU {event.bleu:.2f}"
+        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
+        best = "  best so far" if event.is_best else ""
+        console.say(
+            f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}  "
+            f"ppl {perplexity(event.nll):.2f}{bleu}{best}  ({event.seconds:.0f} s)"
+        )
+    elif isinstance(event, events.Split):
+        console.warn(
+            f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
+            "(the update is exact). A smaller `batches.max_tokens` or `batches.max_cells` is faster."
+        )
+    elif isinstance(event, events.Finished):
+        console.say(_finished(event))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds of a list such as `1,2,3` or `1..3`."""
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dots, last = part.partition("..")
+            found += range(int(first), int(last) + 1) if dots else [int(first)]
+    except ValueError:
+        found = []
+    if not found or len(set(found)) != len(found) or min(found) < 0:
+        raise ConfigError(
+            f"`--seeds {text}` is not a list of different seeds.", "Write 1,2,3 or 1..3."
+        )
+    return found
+
+
+def _settings(request: Request, out: Path, resume: bool) -> RunSettings:
+    if resume:
+        return resolve_resumed(out, request)
+    return resolve(request)
+
+
+@contextlib.contextmanager
+def _stopping(stop: StopRequest) -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
+    caught: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+        stop.reason = f"stopped by {_SIGNALS[signal.Signals(number)]}"
+        console.say("Stopping after this update; the state will be saved.")
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _total(training: TrainingSettings) -> float | None:
+    return training.max_updates or training.max_minutes or None
+
+
+def _started(event: events.Started) -> str:
+    skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
+    begun = f"Going on from update {event.update:,}" if event.update else "Training"
+    return (
+        f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
+        f"{event.device}, {event.precision}."
+    )
+
+
+def _finished(event: events.Finished) -> str:
+    kinds = {
+        "last": "the weights", "ema": "the running average of the weights",
+        "average": "the mean of the last checkpoints' weights",
+    }  # fmt: skip
+    text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
+    if event.best_nll is None:
+        return text + " There was no validation: model.safetensors holds the last weights."
+    bleu = "" if event.bleu is None else f", greedy BLEU {event.bleu:.2f}"
+    return text + (
+        f"\nBest on validation, now in model.safetensors: {kinds[event.best]} of update "
+        f"{event.best_update:,}, loss {event.best_nll:.4f}, ppl {perplexity(event.best_nll):.2f}{bleu}."
+    )
+
+
+def _report(event: events.Finished, trainer: Trainer) -> dict[str, Any]:
+    return {
+        "updates": event.update,
+        "epochs": event.epoch,
+        "minutes": event.minutes,
+        "reason": event.reason,
+        "best": event.best,
+        "best_update": event.best_update,
+        "valid_loss": event.best_nll,
+        "valid_perplexity": None if event.best_nll is None else perplexity(event.best_nll),
+        "valid_bleu": event.bleu,
+        "parameters": trainer.model.count_parameters(),
+    }
+
+
+def _spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean and standard deviation over the runs, and show them."""
+    found: dict[str, Any] = {}
+    rows = []
+    for name in ("valid_loss", "valid_perplexity", "valid_bleu"):
+        values = [report[name] for report in reports if report[name] is not None]
+        if len(values) < 2:
+            continue
+        mean, deviation = statistics.fmean(values), statistics.stdev(values)
+        found[name] = {"mean": mean, "standard_deviation": deviation}
+        rows.append([name, f"{mean:.4f}", f"{deviation:.4f}"])
+    if rows:
+        console.table(f"{len(reports)} seeds", ["", "mean", "standard deviation"], rows)
+    return found

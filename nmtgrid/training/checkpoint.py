@@ -1,0 +1,153 @@
+"""Saved states of a run: each a numbered folder that appears whole or not at all.
+
+`checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
+far), `training.safetensors` (moments, running average, random states) and `training.json`
+(counters, place in the data). The folder is filled under another name and renamed, so a run that
+is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
+`last.safetensors` of the model directory are links to the newest folder's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import StorageError
+from nmtgrid.base.storage import load_tensors, read_json, save_tensors, write_json
+
+FORMAT = 1
+FOLDER = "checkpoints"
+BEST, LAST, AVERAGE = "model.safetensors", "last.safetensors", "average.safetensors"
+_TENSORS, _FACTS = "training.safetensors", "training.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A state: weights and what training needs, as tensors and as plain values."""
+
+    weights: dict[str, Tensor]
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """The saved states of the model directory `folder`; `keep` of them keep their weights."""
+
+    def __init__(self, folder: Path, keep: int = 1) -> None:
+        self.model_folder = folder
+        self.folder = folder / FOLDER
+        self.keep = max(1, keep)
+
+    def save(self, snapshot: Snapshot, best: Mapping[str, Tensor] | None) -> Path:
+        """Write `snapshot`; `best` holds new best weights, or None to keep those before.
+
+        Raises StorageError when the disk is full; the states before are then still there.
+        """
+        existing = self.existing()
+        number = int(existing[-1].name) + 1 if existing else 1
+        part, place = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True)
+            save_tensors(part / LAST, snapshot.weights)
+            save_tensors(part / _TENSORS, snapshot.tensors)
+            write_json(part / _FACTS, {"format": FORMAT, **snapshot.facts})
+            if best is not None:
+                save_tensors(part / BEST, best)
+            elif existing and (existing[-1] / BEST).exists():
+                _link(existing[-1] / BEST, part / BEST)
+            else:
+                _link(part / LAST, part / BEST)
+            os.rename(part, place)
+        except OSError as fault:
+            raise StorageError(f"{place} could not be written: {fault.strerror}.") from fault
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        self.publish(place)
+        self._prune()
+        return place
+
+    def publish(self, place: Path) -> None:
+        """Let the model directory's files be those of the state at `place`."""
+        for name in (BEST, LAST):
+            _link(place / name, self.model_folder / name)
+
+    def load(self) -> Snapshot | None:
+        """Return the newest state, or None. Raises StorageError when it is damaged."""
+        existing = self.existing()
+        if not existing:
+            return None
+        place = existing[-1]
+        facts = read_json(place / _FACTS)
+        if facts.pop("format", None) != FORMAT:
+            raise StorageError(
+                f"{place} was written in another format.", "Resume it with the version it is from."
+            )
+        weights, tensors = load_tensors(place / LAST), load_tensors(place / _TENSORS)
+        self.publish(place)
+        return Snapshot(weights, tensors, facts)
+
+    def existing(self) -> list[Path]:
+        """Return the folders of the saved states, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(place for place in self.folder.iterdir() if place.name.isdigit())
+
+    def average(self, count: int) -> dict[str, Tensor] | None:
+        """Return the mean of the weights of the last `count` states; None below two."""
+        places = self.existing()[-count:]
+        if len(places) < 2:
+            return None
+        total: dict[str, Tensor] = {}
+        for place in places:
+            for name, tensor in load_tensors(place / LAST).items():
+                held = tensor.double() if tensor.is_floating_point() else tensor
+                total[name] = total[name] + held if name in total else held
+        return {
+            name: (tensor / len(places)).float() if tensor.is_floating_point() else tensor
+            for name, tensor in total.items()
+        }
+
+    def write_average(self, weights: Mapping[str, Tensor]) -> None:
+        """Write averaged weights into the model directory."""
+        save_tensors(self.model_folder / AVERAGE, weights)
+
+    def _prune(self) -> None:
+        """Keep the newest state whole, and of the `keep` last ones the weights."""
+        *older, _ = self.existing()
+        for place in older[: max(0, len(older) + 1 - self.keep)]:
+            shutil.rmtree(place, ignore_errors=True)
+        for place in older:
+            for name in (_TENSORS, _FACTS, BEST):
+                with contextlib.suppress(OSError):
+                    (place / name).unlink()
+
+
+def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the model's weights, on the CPU and of their own memory."""
+    return {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        os.replace(part, target)
+    except OSError as fault:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise StorageError(f"{target} could not be written: {fault.strerror}.") from fault

@@ -1,0 +1,91 @@
+"""What a running training tells: the trainer yields these and prints nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The run begins (or goes on, from `update`)."""
+
+    update: int
+    minutes: float
+    pairs: int
+    skipped: int
+    """Training pairs left out for their length."""
+    parameters: int
+    device: str
+    precision: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Updated:
+    """Updates done since the last such event; rates are per second of training alone."""
+
+    update: int
+    epoch: int
+    minutes: float
+    learning_rate: float
+    loss: float
+    nll: float
+    """Per target token, natural logarithm; so is the loss."""
+    gradient_norm: float
+    """Of the last update, before clipping."""
+    tokens_per_second: float
+    cells_per_second: float
+    minutes_left: float | None
+    extra: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A batch did not fit into memory and was halved; the update stayed exact."""
+
+    update: int
+    times: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Validated:
+    """The validation split was scored."""
+
+    update: int
+    epoch: int
+    minutes: float
+    nll: float
+    """Per target token, of the better candidate."""
+    weights: str
+    """Which weights that is: `last`, `ema` or `average`."""
+    losses: dict[str, float]
+    bleu: float | None
+    is_best: bool
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A state to resume from is on the disk."""
+
+    update: int
+    minutes: float
+    folder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """The run is over."""
+
+    update: int
+    epoch: int
+    minutes: float
+    reason: str
+    interrupted: bool
+    best: str
+    """Which weights are in model.safetensors."""
+    best_update: int
+    best_nll: float | None
+    bleu: float | None
+
+
+Event = Started | Updated | Split | Validated | Saved | Finished

@@ -1,0 +1,87 @@
+"""How far a run is, when it is validated and when it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nmtgrid.data.batches import Place
+from nmtgrid.training.settings import TrainingSettings
+
+
+@dataclasses.dataclass
+class Progress:
+    """Counters of a run; part of the saved state. Minutes are those of the whole run."""
+
+    update: int = 0
+    place: Place = dataclasses.field(default_factory=Place)
+    minutes: float = 0.0
+    waited: int = 0
+    """Evaluations since the best one."""
+    validated_update: int = 0
+    validated_epoch: int = 0
+    validated_minutes: float = 0.0
+    saved_update: int = 0
+    saved_minutes: float = 0.0
+
+    def validated(self, minutes: float) -> None:
+        """Note that the run is being validated."""
+        self.validated_update, self.validated_epoch = self.update, self.place.epoch
+        self.validated_minutes = minutes
+
+    def saved(self, minutes: float) -> None:
+        """Note that the run is being saved."""
+        self.minutes = self.saved_minutes = minutes
+        self.saved_update = self.update
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counters as plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """Return what `to_json` wrote."""
+        return cls(**{**values, "place": Place(**values["place"])})
+
+
+def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
+    """Return whether the run is to be validated now."""
+    if progress.validated_update == progress.update:
+        return False
+    by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
+    epochs = progress.place.epoch - progress.validated_epoch
+    by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
+    wait = settings.validate_minutes
+    by_minutes = wait and minutes - progress.validated_minutes >= wait
+    return bool(by_updates or by_epochs or by_minutes)
+
+
+def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -> str:
+    """Return why the run is to end now, or an empty text."""
+    if settings.max_updates and progress.update >= settings.max_updates:
+        return f"{settings.max_updates:,} updates are done"
+    if settings.max_minutes and minutes >= settings.max_minutes:
+        return f"{settings.max_minutes:g} minutes are over"
+    if settings.max_epochs and progress.place.epoch >= settings.max_epochs:
+        return f"{settings.max_epochs:,} epochs are done"
+    if settings.patience and progress.waited >= settings.patience:
+        return f"no improvement in {settings.patience} evaluations"
+    return ""
+
+
+def minutes_left(
+    settings: TrainingSettings,
+    progress: Progress,
+    minutes: float,
+    minutes_per_update: float,
+    minutes_per_epoch: float,
+) -> float | None:
+    """Return the minutes until the first limit, or None if none can be foreseen."""
+    found = []
+    if settings.max_updates:
+        found.append((settings.max_updates - progress.update) * minutes_per_update)
+    if settings.max_minutes:
+        found.append(settings.max_minutes - minutes)
+    if settings.max_epochs:
+        found.append((settings.max_epochs - progress.place.epoch) * minutes_per_epoch)
+    return max(0.0, min(found)) if found else None

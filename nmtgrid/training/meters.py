@@ -1,0 +1,78 @@
+"""Sums of what happens between two log lines, and the file that the lines go to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.storage import write_text
+from nmtgrid.training.events import Event, Finished, Updated, Validated
+from nmtgrid.training.update import UpdateResult
+
+
+@dataclasses.dataclass
+class Meter:
+    """Sums over updates since the last log line; part of the saved state."""
+
+    updates: int = 0
+    loss: float = 0.0
+    nll: float = 0.0
+    tokens: int = 0
+    cells: int = 0
+    pairs: int = 0
+    seconds: float = 0.0
+    gradient_norm: float = 0.0
+    extra: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def add(self, result: UpdateResult, seconds: float) -> None:
+        """Take in an update that took `seconds`."""
+        self.updates += 1
+        self.loss += result.loss
+        self.nll += result.nll
+        self.tokens += result.tokens
+        self.cells += result.cells
+        self.pairs += result.pairs
+        self.seconds += seconds
+        self.gradient_norm = result.gradient_norm
+        for name, value in result.extra.items():
+            self.extra[name] = self.extra.get(name, 0.0) + value
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one line for each interval and each validation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def keep_until(self, update: int) -> None:
+        """Drop lines of updates after `update` (they are done again), and a torn last line."""
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["update"] <= update:
+                    kept.append(line + "\n")
+            except (json.JSONDecodeError, KeyError, TypeError):
+                continue
+        write_text(self.path, "".join(kept))
+
+    def write(self, event: Event) -> None:
+        """Append `event`, if it is one with figures."""
+        if not isinstance(event, (Updated, Validated, Finished)):
+            return
+        values: dict[str, Any] = {"event": type(event).__name__.lower()}
+        values |= dataclasses.asdict(event)
+        nll = values.get("nll", values.get("best_nll"))
+        if nll is not None:
+            values["perplexity"] = perplexity(nll)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def perplexity(nll: float) -> float:
+    """Return exp(nll), bounded so that early figures stay numbers."""
+    return math.exp(min(nll, 50.0))

@@ -1,0 +1,177 @@
+"""One update: the summed gradient of its micro-batches, divided once, clipped and applied.
+
+A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
+the same sum, so the update stays exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from nmtgrid.base.errors import DeviceError, TrainingError
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.api import Objective
+from nmtgrid.training.optimiser import clip_and_scale
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateResult:
+    """What an update amounted to: sums over its target tokens, and the gradient's norm."""
+
+    loss: float
+    nll: float
+    tokens: int
+    pairs: int
+    cells: int
+    """Grid cells, padding included."""
+    gradient_norm: float
+    extra: dict[str, float]
+    splits: int
+    """Micro-batches that had to be halved for want of memory."""
+
+
+class Updater:
+    """Applies updates to a model."""
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        objective: Objective,
+        optimiser: torch.optim.Optimizer,
+        device: torch.device,
+        *,
+        bf16: bool,
+        clip_norm: float,
+    ) -> None:
+        self.model, self.objective, self.optimiser = model, objective, optimiser
+        self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
+        self.too_many_cells = math.inf
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def apply(self, batches: Sequence[Batch], learning_rate: float) -> UpdateResult:
+        """Do one update on `batches`.
+
+        Raises: DeviceError if a single pair does not fit into memory; TrainingError if the loss
+        or the gradient is not finite, the weights then being what they were.
+        """
+        self.model.train()
+        splits = 0
+        pieces = [half for batch in batches for half in self._presplit(batch)]
+        while True:
+            self.optimiser.zero_grad(set_to_none=True)
+            failed, sums = self._accumulate(pieces)
+            if failed is None:
+                break
+            splits += 1
+            piece = pieces[failed]
+            self.too_many_cells = min(self.too_many_cells, count_cells(piece))
+            pieces[failed : failed + 1] = halve(piece)
+        tokens = sum(int(batch.target_lengths.sum()) for batch in batches)
+        norm = clip_and_scale(self._parameters, tokens, self.clip_norm)
+        names = sorted(set(sums) - {"loss", "nll"})
+        held = [sums["loss"], sums["nll"], *(sums[name] for name in names)]
+        values = torch.stack([norm.float(), *(value.float() for value in held)]).tolist()
+        if not (math.isfinite(values[0]) and math.isfinite(values[1])):
+            raise _not_finite(values[0], values[1] / tokens, batches, learning_rate)
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        self.optimiser.step()
+        extra = dict(zip(names, values[3:], strict=True))
+        cells = sum(count_cells(batch) for batch in batches)
+        pairs = sum(map(len, batches))
+        return UpdateResult(values[1], values[2], tokens, pairs, cells, values[0], extra, splits)
+
+    def _presplit(self, batch: Batch) -> list[Batch]:
+        """Return `batch` in pieces below the size that did not fit before."""
+        if len(batch) < 2 or count_cells(batch) < self.too_many_cells:
+            return [batch]
+        return [piece for half in halve(batch) for piece in self._presplit(half)]
+
+    def _accumulate(
+        self, pieces: Sequence[Batch]
+    ) -> tuple[int | None, dict[str, torch.Tensor]]:
+        """Sum the gradients of `pieces`; return the first that did not fit (or None), and sums."""
+        sums: dict[str, torch.Tensor] = {}
+        for place, piece in enumerate(pieces):
+            try:
+                with autocast(self.device, self.bf16):
+                    parts = self.objective.loss(self.model, piece.to(self.device))
+                parts.total.backward()
+            except (RuntimeError, MemoryError) as fault:
+                if not is_out_of_memory(fault):
+                    raise
+                if len(piece) == 1:
+                    raise _too_large(piece) from fault
+                failed = place
+            else:
+                found = {"loss": parts.total.detach(), "nll": parts.nll, **parts.extra}
+                for name, value in found.items():
+                    sums[name] = sums[name] + value if name in sums else value
+                continue
+            # Outside the handler: its traceback would keep the failed pass's tensors alive.
+            self.optimiser.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            return failed, sums
+        return None, sums
+
+
+@contextlib.contextmanager
+def autocast(device: torch.device, bf16: bool) -> Iterator[None]:
+    """Run what is inside in bfloat16 where that is safe, if `bf16`."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        yield
+
+
+def has_native_bf16(device: torch.device) -> bool:
+    """Return whether bfloat16 products are fast on `device`."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def is_out_of_memory(fault: BaseException) -> bool:
+    """Return whether `fault` says that memory ran out, on any device."""
+    if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(fault)
+    return "DefaultCPUAllocator" in text or "not enough memory" in text
+
+
+def count_cells(batch: Batch) -> int:
+    """Return the number of grid cells of `batch`, padding included."""
+    return len(batch) * batch.source.shape[1] * batch.target_input.shape[1]
+
+
+def halve(batch: Batch) -> list[Batch]:
+    """Return the two halves of `batch`."""
+    middle = len(batch) // 2
+    rows = torch.arange(len(batch))
+    return [batch.select(rows[:middle]), batch.select(rows[middle:])]
+
+
+def _too_large(piece: Batch) -> DeviceError:
+    return DeviceError(
+        f"Training pair {int(piece.indices[0]) + 1} alone ({piece.source.shape[1]} source and "
+        f"{piece.target_input.shape[1]} target tokens) does not fit into memory.",
+        "Set a smaller `batches.max_length`, a smaller model, or "
+        "`--set model.checkpoint_activations=true`.",
+    )
+
+
+def _not_finite(
+    norm: float, loss: float, batches: Sequence[Batch], learning_rate: float
+) -> TrainingError:
+    lines = sorted(int(i) + 1 for batch in batches for i in batch.indices)
+    shown = ", ".join(map(str, lines[:20])) + (", ..." if len(lines) > 20 else "")
+    return TrainingError(
+        f"The loss is not finite (loss {loss:.4g} per token, gradient norm {norm:.4g}) at "
+        f"learning rate {learning_rate:.3g}, on the training pairs (lines) {shown}.",
+        "Try a lower `training.learning_rate`, a longer warm-up or `training.clip_norm`.",
+    )

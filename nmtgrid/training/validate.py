@@ -1,0 +1,95 @@
+"""Validation: the likelihood of the references, and BLEU through the search that decodes."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from nmtgrid.data.batches import cut_by_length
+from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.engine import search
+from nmtgrid.training.api import Objective
+from nmtgrid.training.settings import BatchSettings
+from nmtgrid.training.update import autocast
+
+
+class Validator(Protocol):
+    """Scores a model's present weights."""
+
+    def loss(self, model: TranslationModel) -> float:
+        """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
+        ...
+
+    def bleu(self, model: TranslationModel) -> float | None:
+        """Return BLEU of greedy translations, or None where it is not wanted."""
+        ...
+
+
+class SplitValidator:
+    """Scores on a split: the loss on all of it, BLEU on its first `sentences` (0: all)."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        objective: Objective,
+        batches: BatchSettings,
+        device: torch.device,
+        *,
+        bf16: bool = False,
+        with_bleu: bool = True,
+        sentences: int = 0,
+    ) -> None:
+        self.pipeline, self.split, self.objective = dataset.pipeline, split, objective
+        self.device, self.bf16 = device, bf16
+        # Nothing is kept for a backward pass, so twice the tokens fit.
+        limits = 2 * batches.max_tokens, 2 * batches.max_cells
+        lengths = split.source_lengths, split.target_lengths
+        filled = numpy.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+        self._batches = cut_by_length(*lengths, filled, *limits)
+        count = min(sentences or len(split), len(split))
+        self._translated = filled[filled < count] if with_bleu else filled[:0]
+        self._count = count
+        order = numpy.argsort(lengths[0][self._translated], kind="stable")
+        ordered = self._translated[order]
+        self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)
+        self._references = split.tokenized_target()[:count] if with_bleu else []
+
+    @torch.no_grad()
+    def loss(self, model: TranslationModel) -> float:
+        """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
+        model.eval()
+        total, tokens = 0.0, 0
+        for indices in self._batches:
+            batch = self.split.batch(indices).to(self.device)
+            with autocast(self.device, self.bf16):
+                parts = self.objective.loss(model, batch)
+            total += parts.nll.item()
+            tokens += parts.tokens
+        return total / max(tokens, 1)
+
+    @torch.no_grad()
+    def bleu(self, model: TranslationModel) -> float | None:
+        """Return tokenised BLEU of greedy translations, in percent."""
+        if not len(self._translated):
+            return None
+        # Imported late: it is slow to load, and a run may do without.
+        from nmtgrid.metrics.quality import score
+
+        model.eval()
+        hypotheses = [""] * self._count
+        for indices in self._groups:
+            for index, tokens in zip(indices, self._translate(model, indices), strict=True):
+                hypotheses[int(index)] = self.pipeline.restore_tokenized(tokens)
+        return float(score(hypotheses, self._references, tokenize="none")["bleu"])
+
+    def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
+        batch = self.split.batch(indices).to(self.device)
+        with autocast(self.device, self.bf16):
+            found = search([model], batch.source, batch.source_lengths, SearchPlan())
+        return [hypotheses[0].tokens for hypotheses in found]
