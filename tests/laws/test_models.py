@@ -1,0 +1,148 @@
+"""Laws of the model protocol, for every architecture and every choice it offers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nmtgrid.models import zoo
+from tests.laws.helpers import (
+    Case,
+    assert_close,
+    batch_for,
+    cases,
+    stepwise,
+    take_rows,
+    target_embeddings,
+    teacher_forced,
+)
+
+every_case = pytest.mark.parametrize("case", cases(), ids=str)
+
+
+def test_the_zoo_is_tried() -> None:
+    assert {case.arch for case in cases()} == set(zoo.architectures())
+    assert len(cases()) > len(set(zoo.architectures()))
+
+
+@every_case
+def test_the_cases_are_not_idle(case: Case) -> None:
+    """Predictions depend on the prefix, on the source, and on the place."""
+    model = case.build()
+    values = teacher_forced(model, batch_for(model, (6, 6, 6), (8, 8, 8)))
+    assert (values[0] - values[1]).abs().max() > 0.01
+    assert (values[0, 1:] - values[0, :-1]).abs().amax(-1).min() > 1e-4
+
+
+@every_case
+def test_stepwise_equals_teacher_forced(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model)
+    found, alignments, _ = stepwise(model, batch, align=model.traits.aligns)
+    assert_close(found[batch.is_target], teacher_forced(model, batch)[batch.is_target])
+    if alignments is not None:
+        kept = batch.is_target
+        assert_close(alignments[kept], model.alignments(batch)[kept])
+
+
+@every_case
+def test_alignments_are_shares_of_the_real_source(case: Case) -> None:
+    model = case.build()
+    if not model.traits.aligns:
+        pytest.skip("this architecture yields no alignments")
+    batch = batch_for(model)
+    shares = model.alignments(batch)
+    present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+    assert (shares[~present] == 0).all() and (shares >= 0).all()
+    assert_close(shares.sum(-1)[batch.is_target], torch.ones(int(batch.is_target.sum())))
+
+
+@every_case
+def test_no_prediction_sees_a_later_target_token(case: Case) -> None:
+    """The gradient with respect to later tokens is exactly zero, that to the last one is not."""
+    model = case.build()
+    batch = batch_for(model, (5, 3), (6, 4))
+    values, embedded = target_embeddings(model, batch)
+    readout = torch.randn(values.shape[-1])
+    for place in range(values.shape[1]):
+        summed = (values[:, place] * readout)[batch.is_target[:, place]].sum()
+        (gradient,) = torch.autograd.grad(summed, embedded, retain_graph=True)
+        assert (gradient[:, place + 1 :] == 0).all()
+        assert (gradient[batch.is_target[:, place], place].abs().amax(-1) > 0).all()
+
+
+@every_case
+def test_a_changed_token_changes_nothing_before_it(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model, (5, 3), (6, 6))
+    before = teacher_forced(model, batch)
+    for place in range(1, 7):
+        changed = batch.target_input.clone()
+        changed[:, place] = 3 + (changed[:, place] - 2) % (model.classifier().weight.shape[0] - 3)
+        other = type(batch)(
+            batch.source, batch.source_lengths, changed, batch.target_output,
+            batch.target_lengths, batch.indices,
+        )  # fmt: skip
+        after = teacher_forced(model, other)
+        assert_close(after[:, :place], before[:, :place], 1e-6)
+        assert (after[:, place] - before[:, place]).abs().amax(-1).min() > 1e-6
+
+
+@every_case
+def test_alone_equals_in_a_padded_batch(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model)
+    together = teacher_forced(model, batch)
+    steps, _, _ = stepwise(model, batch, 3)
+    for row in range(len(batch)):
+        alone = batch.select(torch.tensor([row]))
+        length = int(alone.target_lengths)
+        assert_close(teacher_forced(model, alone)[0], together[row, :length])
+        kept = min(length, 3)
+        assert_close(stepwise(model, alone, kept)[0][0], steps[row, :kept])
+
+
+@every_case
+def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model)
+    before = teacher_forced(model, batch)
+    other = type(batch)(
+        batch.source.masked_fill(~batch.is_source, 5), batch.source_lengths,
+        batch.target_input.masked_fill(~batch.is_target, 5), batch.target_output,
+        batch.target_lengths, batch.indices,
+    )  # fmt: skip
+    assert_close(teacher_forced(model, other)[batch.is_target], before[batch.is_target])
+
+
+@every_case
+@pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1]], ids=str)
+def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
+    """Reordered, repeated and dropped rows go on as they would have, at once and later."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
+    wanted, _, _ = stepwise(model, batch)
+    for done in (0, 1, 4):
+        state = stepwise(model, batch, done)[2] if done else None
+        state = state or model.begin(batch.source, batch.source_lengths)
+        state = take_rows(state, rows)
+        for place in range(done, done + 4):
+            step = model.step(batch.target_input[rows, place], state)
+            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+            state = step.state
+
+
+@every_case
+def test_a_state_can_be_taken_twice(case: Case) -> None:
+    """What one half of the rows writes does not reach the other half."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
+    wanted, _, _ = stepwise(model, batch)
+    state = stepwise(model, batch, 3)[2]
+    first, second = take_rows(state, [0, 1]), take_rows(state, [2, 3])
+    for place in (3, 4):
+        for half, rows in ((0, [0, 1]), (1, [2, 3])):
+            held = second if half else first
+            step = model.step(batch.target_input[rows, place], held)
+            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+            first, second = (first, step.state) if half else (step.state, second)

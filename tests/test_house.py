@@ -1,0 +1,230 @@
+"""The house: the command line answers at once and explains itself; the project's files agree."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import nmtgrid
+from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.cli import app
+
+HEAVY = ("torch", "numpy", "sacrebleu", "matplotlib", "sacremoses")
+QUICK = [["--help"], ["-h"], ["--version"], [], *([name, "-h"] for name in app.COMMANDS)]
+
+
+def _python(project: Path, code: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(project), **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
+def test_help_loads_nothing_heavy(project: Path, arguments: list[str]) -> None:
+    code = (
+        "import sys; from nmtgrid.cli.app import main; code = main();"
+        f"print(code, [name for name in {HEAVY} if name in sys.modules])"
+    )
+    shown = _python(project, code, *arguments)
+    assert shown.splitlines()[-1] == "0 []"
+    assert len(shown.splitlines()) > 1
+
+
+def test_completion_loads_nothing_heavy(project: Path) -> None:
+    code = (
+        "import sys; from nmtgrid.cli.app import main\n"
+        "try: main()\n"
+        f"finally: sys.stderr.write(str([name for name in {HEAVY} if name in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(project), "_NMTGRID_COMPLETE": "complete_bash",
+             "COMP_WORDS": "nmtgrid tr", "COMP_CWORD": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["train"]
+    assert done.stderr == "[]"
+
+
+def test_help_takes_less_than_half_a_second_of_processor(project: Path) -> None:
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        _python(project, "from nmtgrid.cli.app import main; main(['--help'])")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in shown for name in app.COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"nmtgrid {nmtgrid.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("trian", "train"), ("preproces", "preprocess"), ("decoder", "decode")]
+)
+def test_unknown_command(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([typed]) == 2
+    shown = capsys.readouterr().err
+    assert f"`{typed}`" in shown and f"Did you mean `{meant}`?" in shown
+
+
+def test_usage_errors_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["train", "--no-such-option"]) == 2
+    shown = capsys.readouterr().err
+    assert "--no-such-option" in shown and "nmtgrid train --help" in shown
+    assert len(shown.strip().splitlines()) <= 3
+
+
+def _command(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], None]) -> None:
+    def command() -> None:
+        deed()
+
+    monkeypatch.setitem(sys.modules, app.COMMANDS["train"], SimpleNamespace(command=command))
+
+
+def _raiser(fault: BaseException) -> Callable[[], None]:
+    def deed() -> None:
+        raise fault
+
+    return deed
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (NmtgridError("`--k` is 0.", "Give 1."), 2, ["error: `--k` is 0.\n       Give 1.\n"]),
+        (ConfigError(["One.", "Two."]), 2, ["error: One.\n       Two.\n"]),
+        (FileNotFoundError(2, "No such file", "corpus.de"), 2, ["corpus.de: No such file"]),
+        (MemoryError(), 2, ["memory"]),
+        (KeyError("x"), 1, ["KeyError", "--debug"]),
+        (KeyboardInterrupt(), 130, ["Interrupted."]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_faults_become_messages(
+    fault: BaseException, code: int, words: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _command(monkeypatch, _raiser(fault))
+    assert app.main(["train"]) == code
+    shown = capsys.readouterr().err
+    assert all(word in shown for word in words)
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "train"], ["train", "--debug"]])
+def test_debug_shows_the_traceback(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _command(monkeypatch, _raiser(NmtgridError("Broken.")))
+    assert app.main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "error: Broken." in shown
+
+
+def test_a_closed_pipe_is_quiet(project: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "nmtgrid", "--help"], stdout=writing, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(project)}, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_library_attributes(project: Path) -> None:
+    loaded = _python(project, "import sys, nmtgrid; print('torch' in sys.modules)")
+    assert loaded == "False\n"
+    with pytest.raises(AttributeError):
+        _ = nmtgrid.nothing
+    assert callable(nmtgrid.load)
+
+
+def _settings(project: Path) -> dict[str, list[str]]:
+    settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted: list[str] = settings["project"]["dependencies"]
+    return {re.split(r"[<>=~!\s\[]", text)[0]: [text] for text in wanted}
+
+
+def test_dependencies(project: Path) -> None:
+    wanted = _settings(project)
+    assert wanted["torch"] == ["torch>=2.11"]
+    assert {"typer", "rich", "sacremoses", "subword-nmt", "sacrebleu", "compare-mt"} <= set(wanted)
+    assert "six" in wanted
+    constraints = (project / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {line.split("==")[0] for line in constraints.splitlines() if "==" in line}
+    assert set(wanted) <= pinned
+
+
+def test_the_changelog_tells_of_this_version(project: Path) -> None:
+    text = (project / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[([^]]+)]", text, re.MULTILINE)
+    assert versions[0] == "Unreleased" or versions[0] == nmtgrid.__version__
+    assert nmtgrid.__version__ in versions
+
+
+@pytest.mark.parametrize("name", ["quickstart", "test", "multi30k", "iwslt14-de-en"])
+def test_recipes_are_sound_shell(project: Path, name: str) -> None:
+    path = project / "recipes" / f"{name}.sh"
+    assert "set -euo pipefail" in path.read_text(encoding="utf-8")
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("name", ["multi30k", "iwslt14-de-en"])
+def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> None:
+    """`--dry-run` prints the commands and touches nothing."""
+    done = subprocess.run(
+        ["bash", project / "recipes" / f"{name}.sh", "--dry-run"], cwd=tmp_path,
+        env={**os.environ, "MINUTES": "7", "SEED": "3"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in ("nmtgrid preprocess", "nmtgrid bpe learn", "nmtgrid train", "nmtgrid decode"):
+        assert words in done.stdout
+    assert "--max-minutes 7" in done.stdout and "--seed 3" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_readme_names_commands_that_exist(project: Path) -> None:
+    text = (project / "README.md").read_text(encoding="utf-8")
+    for command in re.findall(r"^nmtgrid ([a-z-]+)", text, re.MULTILINE):
+        assert command in app.COMMANDS
+    for recipe in set(re.findall(r"recipes/[\w-]+\.sh", text)):
+        assert (project / recipe).is_file()
+
+
+def test_no_test_is_empty(project: Path) -> None:
+    """A test without an assertion cannot fail."""
+    idle = []
+    for path in (project / "tests").rglob("test_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                body = ast.unparse(node)
+                if not re.search(r"assert|pytest\.raises|pytest\.warns|\.fail\(|check_", body):
+                    idle.append(f"{path.name}:{node.lineno} {node.name}")
+    assert idle == []
