@@ -17,6 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+CPU_LOGITS = 2**22
+DEVICE_LOGITS = 2**26
+"""Logits of one chunk: on a CPU few enough for its caches, elsewhere enough to fill it."""
+
 
 def plain_linear_cross_entropy(
     features: Tensor,
@@ -44,24 +48,26 @@ def linear_cross_entropy(
     targets: Tensor,
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
-    chunk: int = 1024,
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
     features [M, D], weight [V, D], bias [V] or None, targets [M] int64, weights [M] or None for
     ones (they get no gradient). Smoothing spreads eps over all V types, the target among them.
     The products run in the features' dtype, or autocast's where that is on; logits are reduced
-    in float32 at least; natural logarithms. Raises: ValueError for smoothing outside [0, 1) or
-    a chunk below 1.
+    in float32 at least; natural logarithms. chunk counts the features taken at a time; None
+    suits the device. Raises: ValueError for smoothing outside [0, 1) or a chunk below 1.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
+    dtype, device = features.dtype, features.device.type
+    if chunk is None:
+        chunk = max(64, (CPU_LOGITS if device == "cpu" else DEVICE_LOGITS) // weight.shape[0])
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, but is {chunk}")
-    dtype, device = features.dtype, features.device.type
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
-    plan = _Plan(dtype, label_smoothing, chunk)
+    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled())
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, plan
     )
@@ -73,6 +79,7 @@ class _Plan:
     dtype: torch.dtype
     smoothing: float
     chunk: int
+    may_need_gradients: bool
 
 
 @dataclasses.dataclass
@@ -99,7 +106,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         plan: _Plan,
     ) -> tuple[Tensor, Tensor]:
         total = torch.promote_types(plan.dtype, torch.float32)
-        wanted = ctx.needs_input_grad
+        # Within no_grad, needs_input_grad still speaks of the tensors alone.
+        wanted = [needs and plan.may_need_gradients for needs in ctx.needs_input_grad]
         found = _Gradients(
             torch.empty_like(features, dtype=plan.dtype) if wanted[0] else None,
             torch.zeros_like(weight, dtype=total) if wanted[1] else None,
@@ -145,26 +153,25 @@ def _run(
     for start in range(0, len(targets), plan.chunk):
         place = slice(start, start + plan.chunk)
         part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
-        logits = F.linear(part, matrix, shift)
-        log_probs = F.log_softmax(logits, dim=1, dtype=total)
-        hit = log_probs.gather(1, target)[:, 0]
-        likelihood -= hit @ share
+        logits = F.linear(part, matrix, shift).to(total)
+        probs = logits.softmax(1)
+        # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second exp.
+        normaliser = logits.amax(1) - probs.amax(1).log()
+        likelihood += (normaliser - logits.gather(1, target)[:, 0]) @ share
         if plan.smoothing:
-            normaliser = logits.gather(1, target)[:, 0].to(total) - hit
             mean_logit = part.to(total) @ mean_row + mean_bias
             loss += (normaliser - mean_logit) @ share
         if found.any():
-            errors = _errors(log_probs, target, plan)
+            errors = _errors(probs, target, plan)
             _add_gradients(found, place, part, share, errors, matrix)
     if plan.smoothing and found.any():
         _add_smoothing(found, features, shares, mean_row, plan)
     return likelihood * (1.0 - plan.smoothing) + loss * plan.smoothing, likelihood
 
 
-def _errors(log_probs: Tensor, target: Tensor, plan: _Plan) -> Tensor:
+def _errors(probs: Tensor, target: Tensor, plan: _Plan) -> Tensor:
     """Return softmax minus the unsmoothed part of the target distribution, in place."""
-    part_on_target = log_probs.new_full(target.shape, plan.smoothing - 1.0)
-    return log_probs.exp_().scatter_add_(1, target, part_on_target)
+    return probs.scatter_add_(1, target, probs.new_full(target.shape, plan.smoothing - 1.0))
 
 
 def _add_gradients(
