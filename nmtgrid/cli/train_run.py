@@ -114,7 +114,7 @@ def show(event: events.Event, bar: Progress, training: TrainingSettings) -> None
     elif isinstance(event, events.Split):
         console.warn(
             f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
-            "(the update is exact). A smaller `batches.max_tokens` or `batches.max_cells` is faster."
+            "(the update is exact). A smaller `batches.max_tokens` or `max_cells` is faster."
         )
     elif isinstance(event, events.Finished):
         console.say(_finished(event))
@@ -186,7 +186,8 @@ def _finished(event: events.Finished) -> str:
     bleu = "" if event.bleu is None else f", greedy BLEU {event.bleu:.2f}"
     return text + (
         f"\nBest on validation, now in model.safetensors: {kinds[event.best]} of update "
-        f"{event.best_update:,}, loss {event.best_nll:.4f}, ppl {perplexity(event.best_nll):.2f}{bleu}."
+        f"{event.best_update:,}, loss {event.best_nll:.4f}, "
+        f"ppl {perplexity(event.best_nll):.2f}{bleu}."
     )
 
 

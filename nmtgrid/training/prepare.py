@@ -223,8 +223,19 @@ def _change(
     texts += [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
+    good = []
+    for text in texts:
+        # Names and types first, one by one, so that a wrong one does not hide wrong values.
+        try:
+            override(settings, [text])
+        except ConfigError as fault:
+            wrong = [told for told in fault.faults if told.startswith("`--set")]
+            faults += wrong
+            if wrong:
+                continue
+        good.append(text)
     try:
-        changed = override(settings, texts)
+        changed = override(settings, good)
     except ConfigError as fault:
         faults += fault.faults
     if faults:
