@@ -1,0 +1,172 @@
+"""Laws of training: an interrupted run is the same run, and micro-batches add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from nmtgrid.base.seeding import seed_everything
+from nmtgrid.base.storage import load_tensors
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.models.api import Sites
+from nmtgrid.training import events
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
+from nmtgrid.training.trainer import StopRequest, Trainer
+from nmtgrid.training.update import Updater
+from tests.laws.helpers import SOURCE_TYPES, TARGET_TYPES, Case, basic_cases, batch_for, cases
+
+every_case = pytest.mark.parametrize("case", cases(), ids=str)
+every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)
+
+
+class Sentences:
+    """Twenty random pairs, as the trainer reads them."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(5)
+        sizes = torch.randint(1, 7, (20, 2), generator=draw).tolist()
+        self.pairs = [
+            (
+                torch.randint(3, SOURCE_TYPES, (source,), generator=draw).tolist(),
+                torch.randint(3, TARGET_TYPES, (target,), generator=draw).tolist(),
+            )
+            for source, target in sizes
+        ]
+
+    @property
+    def source_lengths(self) -> NDArray[Any]:
+        return numpy.array([len(source) for source, _ in self.pairs])
+
+    @property
+    def target_lengths(self) -> NDArray[Any]:
+        return numpy.array([len(target) for _, target in self.pairs])
+
+    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
+        chosen = [self.pairs[int(place)] for place in indices]
+        return collate([s for s, _ in chosen], [t for _, t in chosen], [int(i) for i in indices])
+
+
+def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
+    seed_everything(seed)
+    training = TrainingSettings(
+        max_updates=4, warmup_updates=3, ema_decay=0.9, ema_updates=1, log_updates=1,
+        save_minutes=0.0, validate_epochs=0, learning_rate=0.01,
+    )  # fmt: skip
+    settings = RunSettings(
+        case.arch, training=training, batches=BatchSettings(max_tokens=24, accumulation=2)
+    )
+    model = case.build(dropout=0.2)
+    objective = Likelihood(LikelihoodSettings())
+    return Trainer(
+        model, objective, Sentences(), settings, folder, torch.device("cpu"), stop=stop
+    )
+
+
+def _saved(trainer: Trainer) -> dict[str, torch.Tensor]:
+    place = trainer.checkpoints.existing()[-1]
+    return {
+        f"{file}:{name}": tensor
+        for file in ("last.safetensors", "training.safetensors")
+        for name, tensor in load_tensors(place / file).items()
+    }
+
+
+@every_architecture
+def test_two_and_two_updates_are_four(case: Case, tmp_path: Path) -> None:
+    """Weights, moments, running average and random states are equal bit for bit."""
+    whole = _trainer(case, tmp_path / "whole", StopRequest(), seed=1)
+    list(whole.run())
+    stop = StopRequest()
+    first = _trainer(case, tmp_path / "parts", stop, seed=1)
+    for event in first.run():
+        if isinstance(event, events.Updated) and event.update == 2:
+            stop.reason = "asked to"
+    assert first.progress.update == 2
+    second = _trainer(case, tmp_path / "parts", StopRequest(), seed=99)
+    assert second.resume()
+    list(second.run())
+    assert second.progress.update == whole.progress.update == 4
+    wanted, found = _saved(whole), _saved(second)
+    assert wanted.keys() == found.keys()
+    differing = [name for name in wanted if not torch.equal(wanted[name], found[name])]
+    assert differing == []
+    two = torch.cat([t.flatten().double() for t in _saved(first).values()])
+    assert not torch.equal(two, torch.cat([t.flatten().double() for t in wanted.values()]))
+
+
+@every_case
+def test_micro_batches_add_up(case: Case) -> None:
+    """The gradient of a batch is that of its parts, whatever their sizes and lengths."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 1, 9), (3, 8, 5, 2))
+    gradients = []
+    for parts in ([[0, 1, 2, 3]], [[2, 0], [1, 3]], [[3], [0, 1, 2]]):
+        pieces = [batch.select(torch.tensor(rows)) for rows in parts]
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        updater = Updater(
+            model, Likelihood(LikelihoodSettings()), optimiser, torch.device("cpu"),
+            bf16=False, clip_norm=0.0,
+        )  # fmt: skip
+        updater.apply(pieces, 0.0)
+        gradients.append(
+            torch.cat([
+                torch.zeros(p.numel()) if p.grad is None else p.grad.flatten().clone()
+                for p in model.parameters()
+            ])
+        )  # fmt: skip
+    whole, *others = gradients
+    assert whole.abs().max() > 1e-3
+    for found in others:
+        assert (found - whole).abs().max() <= 1e-5 * whole.abs().max()
+
+
+@every_case
+def test_a_gradient_is_the_slope_of_the_loss(case: Case) -> None:
+    """A small step along the gradient changes the loss by its squared length, to first order.
+
+    The margin is for the kinks of maxima and rectifiers that the step may cross.
+    """
+    model = case.build()
+    batch = batch_for(model, (4, 2), (3, 5))
+    objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
+    loss = objective.loss(model, batch).total
+    loss.backward()
+    moved = [p for p in model.parameters() if p.grad is not None]
+    slope = sum(float(p.grad.double().square().sum()) for p in moved if p.grad is not None)
+    size = 5e-4 / slope**0.5
+
+    def at(amount: float) -> float:
+        with torch.no_grad():
+            for p in moved:
+                assert p.grad is not None
+                p.add_(p.grad, alpha=amount)
+            value = float(objective.loss(model, batch).total.double())
+            for p in moved:
+                assert p.grad is not None
+                p.sub_(p.grad, alpha=amount)
+        return value
+
+    measured = (at(size) - at(-size)) / (2 * size)
+    assert measured == pytest.approx(slope, rel=0.05)
+
+
+@every_case
+def test_the_loss_is_the_sum_over_its_sites(case: Case) -> None:
+    """Without smoothing it is minus the log-probability of the target."""
+    model = case.build()
+    batch = batch_for(model)
+    sites = Sites.offline(batch)
+    values = model.classify(model.features(batch, sites)).log_softmax(-1)
+    targets = batch.target_output[sites.sentence, sites.position]
+    wanted = -values.gather(1, targets[:, None]).sum()
+    parts = Likelihood(LikelihoodSettings(label_smoothing=0.0)).loss(model, batch)
+    assert parts.tokens == int(batch.target_lengths.sum()) == len(sites)
+    assert float(parts.total.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    assert float(parts.nll) == pytest.approx(float(wanted.detach()), rel=1e-5)
