@@ -22,7 +22,7 @@ from nmtgrid.text.files import read_lines
 JOINER = "@@"
 _HEADER = "#version: 0.2"
 _JOINED = re.compile(rf"{JOINER}( |$)")
-_LARGEST_CACHE = 1_000_000
+_LARGEST_CACHE = 200_000
 
 
 class Codes:

@@ -25,12 +25,32 @@ STANDARD = "-"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-_HAS_SEPARATOR = str.maketrans("", "", _SEPARATORS)
+_WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
 _DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 
 
+class Meter:
+    """How much of the files has been read: `done` of `total` bytes, as they lie on the disk."""
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self.total = sum(path.stat().st_size for path in paths)
+        self.done = 0
+
+
+class _MeteredFile(io.FileIO):
+    """A file that tells a meter how much has been read from it."""
+
+    meter: Meter | None = None
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        if self.meter is not None and count:
+            self.meter.done += count
+        return count
+
+
 @contextlib.contextmanager
-def open_text(path: str | Path) -> Iterator[IO[bytes]]:
+def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes]]:
     """Open a plain, .gz, .xz or .bz2 file (told by its first bytes), or standard input for `-`.
 
     Raises InputError when it is missing or cannot be read.
@@ -39,14 +59,15 @@ def open_text(path: str | Path) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed by the `with` below)
+        plain = _MeteredFile(path, "r")
     except FileNotFoundError as fault:
         raise InputError("there is no such file.", "Check the name.", path=path) from fault
     except IsADirectoryError as fault:
         raise InputError("this is a folder.", "Name a text file.", path=path) from fault
     except OSError as fault:
         raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
-    with file, _decompress(file) as text:
+    plain.meter = meter
+    with io.BufferedReader(cast(Any, plain), 1 << 17) as file, _decompress(file) as text:
         yield text
 
 
@@ -62,19 +83,23 @@ def _decompress(file: io.BufferedReader[Any]) -> IO[bytes]:
 
 
 def read_lines(
-    path: str | Path, notes: Counter[str] | None = None, *, allow_empty: bool = False
+    path: str | Path,
+    notes: Counter[str] | None = None,
+    *,
+    allow_empty: bool = False,
+    meter: Meter | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a text file (`-`: standard input) without their ends.
 
-    One carriage return at the end of a line and a byte-order mark at the start of the file are
-    taken away; `notes` counts them (`carriage_returns`, `byte_order_marks`), and the lines that
-    hold other Unicode separators (`line_separators`), which stay in. Raises InputError with the
-    line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
-    any line (standard input may be empty).
+    Carriage returns at the end of a line and a byte-order mark at the start of the file are taken
+    away; `notes` counts such lines and files (`carriage_returns`, `byte_order_marks`), and the
+    lines that hold other Unicode separators (`line_separators`), which stay in. Raises InputError
+    with the line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file
+    without any line (standard input may be empty).
     """
     counts: Counter[str] = Counter() if notes is None else notes
     number = 0
-    with open_text(path) as file:
+    with open_text(path, meter) as file:
         lines = iter(file)
         while True:
             try:
@@ -97,14 +122,13 @@ def read_lines(
 
 
 def _decode(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
-    if number == 1 and raw.startswith(_BYTE_ORDER_MARK):
+    while number == 1 and raw.startswith(_BYTE_ORDER_MARK):
         raw = raw[len(_BYTE_ORDER_MARK) :]
         notes["byte_order_marks"] += 1
-    if raw.endswith(b"\n"):
-        raw = raw[:-1]
-        if raw.endswith(b"\r"):
-            raw = raw[:-1]
-            notes["carriage_returns"] += 1
+    raw = raw.removesuffix(b"\n")
+    if raw.endswith(b"\r"):
+        raw = raw.rstrip(b"\r")
+        notes["carriage_returns"] += 1
     if b"\0" in raw:
         raise InputError(
             f"NUL byte at character {raw.index(0) + 1}.",
@@ -122,7 +146,7 @@ def _decode(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> s
             line=number,
         ) from fault
     if not line.isascii() or not line.isprintable():
-        notes["line_separators"] += len(line.translate(_HAS_SEPARATOR)) != len(line)
+        notes["line_separators"] += len(line.translate(_WITHOUT_SEPARATORS)) != len(line)
     return line
 
 

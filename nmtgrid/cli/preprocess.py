@@ -1,0 +1,215 @@
+"""`nmtgrid preprocess`: parallel text to a dataset directory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import JsonFile, Workers, write_report
+
+_NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+
+
+def command(
+    out: Annotated[Path, typer.Option("--out", metavar="DATA", help="The new dataset directory.")],
+    source_lang: Annotated[
+        str | None, typer.Option(metavar="LANG", help="Suffix of the source files, such as `de`.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option(metavar="LANG", help="Suffix of the target files, such as `en`.")
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="Prefix: reads P.de and P.en, also .gz, .xz, .bz2."),
+    ] = None,
+    valid: Annotated[list[str] | None, typer.Option(metavar="P", help="Validation text.")] = None,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]P", help="Test text; the same name again is put behind the first."
+        ),
+    ] = None,
+    toy: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Build the toy corpus with N training pairs."),
+    ] = None,
+    toy_difficulty: Annotated[int, typer.Option(metavar="D", help="1, 2 or 3.")] = 1,
+    toy_seed: Annotated[int, typer.Option(min=0, help="Seed of the toy corpus.")] = 1,
+    xml: Annotated[bool, typer.Option("--xml", help="Read IWSLT's XML files.")] = False,
+    tokenize: Annotated[
+        Literal["moses", "none"], typer.Option(help="`none`: the text is tokenised already.")
+    ] = "moses",
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase/--cased", help="Whether to lower-case all text.")
+    ] = False,
+    max_words: Annotated[
+        int, typer.Option(help="Drop training pairs with a side of more words.")
+    ] = 175,
+    max_ratio: Annotated[
+        float, typer.Option(help="Drop training pairs whose lengths differ by a larger factor.")
+    ] = 1.5,
+    valid_every: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Move each N-th kept training pair to validation."),
+    ] = None,
+    workers: Workers = 1,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing dataset.")
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Tokenise and filter parallel text and put it into a dataset directory.
+
+    The filters concern training pairs only; every validation and test line is kept, in order.
+    Afterwards run `nmtgrid bpe learn DATA`.
+    """
+    from nmtgrid.text.workers import count_workers
+
+    if toy is None:
+        prefixes = _prefixes(train, valid, test)
+        missing = [
+            f"`--{name}` is missing."
+            for name, given in (
+                ("source-lang", source_lang),
+                ("target-lang", target_lang),
+                ("train", train),
+            )
+            if not given
+        ]
+        if missing:
+            raise ConfigError(missing, "See `nmtgrid preprocess --help`, or use `--toy N`.")
+    else:
+        _refuse_with_toy(source_lang, target_lang, train, valid, test, xml)
+        prefixes = {}
+    manifest = _build(
+        out,
+        prefixes,
+        plan={
+            "source_lang": source_lang or "qa",
+            "target_lang": target_lang or "qb",
+            "tokenize": tokenize,
+            "lowercase": lowercase,
+            "valid_every": valid_every,
+            "workers": count_workers(workers),
+        },
+        filters={"max_words": max_words, "max_ratio": max_ratio},
+        toy=None if toy is None else (toy, toy_seed, toy_difficulty),
+        xml=xml,
+        overwrite=overwrite,
+    )
+    show(manifest, out)
+    write_report(json, report_of(manifest))
+
+
+def report_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what `--json` writes: each split under `splits` and under its own name."""
+    facts = {key: value for key, value in manifest.items() if key != "files"}
+    return {**manifest["splits"], **facts}
+
+
+def show(manifest: dict[str, Any], out: Path) -> None:
+    """Print the counts, and what was put right."""
+    splits = manifest["splits"]
+    reasons = list(next(iter(splits.values()))["dropped"])
+    console.table(
+        f"{out}: pairs",
+        ["split", "read", "kept", *(f"dropped: {reason}" for reason in reasons)],
+        [
+            [name, split["pairs_read"], split["pairs_kept"], *split["dropped"].values()]
+            for name, split in splits.items()
+        ],
+    )
+    for split in splits.values():
+        if "moved_to_valid" in split:
+            console.say(f"{split['moved_to_valid']:,} kept pairs were moved to valid.")
+        for file, notes in split.get("notes", {}).items():
+            for note, count in notes.items():
+                console.say(f"{file}: {_NOTES[note].format(count=f'{count:,}')}")
+    if "valid" not in splits:
+        console.warn("there is no validation text; give `--valid P` or `--valid-every 23`.")
+
+
+_NOTES = {
+    "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
+    "byte_order_marks": "began with a byte-order mark, which was taken away.",
+    "line_separators": "{count} lines hold other Unicode line separators; they stay one line each.",
+}
+
+
+def _prefixes(
+    train: list[str] | None, valid: list[str] | None, test: list[str] | None
+) -> dict[str, list[str]]:
+    prefixes: dict[str, list[str]] = {"train": train or []}
+    if valid:
+        prefixes["valid"] = valid
+    for text in test or []:
+        match = _NAMED_TEST.fullmatch(text)
+        name, prefix = (match.group(1), match.group(2)) if match else ("test", text)
+        if name in ("train", "valid"):
+            raise ConfigError(f"`--test {text}`: a test cannot be called `{name}`.")
+        prefixes.setdefault(name, []).append(prefix)
+    return prefixes
+
+
+def _refuse_with_toy(
+    source_lang: str | None,
+    target_lang: str | None,
+    train: list[str] | None,
+    valid: list[str] | None,
+    test: list[str] | None,
+    xml: bool,
+) -> None:
+    faults = [
+        f"`--toy` makes its own text: leave `--{name}` out."
+        for name, given in (("train", train), ("valid", valid), ("test", test), ("xml", xml))
+        if given
+    ]
+    if source_lang not in (None, "qa") or target_lang not in (None, "qb"):
+        faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
+    if faults:
+        raise ConfigError(faults)
+
+
+def _build(
+    out: Path,
+    prefixes: dict[str, list[str]],
+    *,
+    plan: dict[str, Any],
+    filters: dict[str, Any],
+    toy: tuple[int, int, int] | None,
+    xml: bool,
+    overwrite: bool,
+) -> dict[str, Any]:
+    from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
+    from nmtgrid.text.cleaning import Filters
+    from nmtgrid.text.files import Meter
+
+    settings = TextPlan(**plan, filters=Filters(**filters))
+    with console.progress("MiB read" if toy is None else "pairs") as bar:
+
+        def report(meter: Meter, pairs: int) -> None:
+            speed = bar.tasks[0].finished_speed or bar.tasks[0].speed
+            elapsed = bar.tasks[0].elapsed or 0.0
+            rate = f", {pairs / elapsed:,.0f} pairs/s" if elapsed and speed is not None else ""
+            done, total = (meter.done >> 20, max(meter.total >> 20, 1)) if toy is None else (
+                pairs,
+                None,
+            )
+            bar.update(
+                bar.task_ids[0], completed=done, total=total, note=f"{pairs:,} pairs{rate}"
+            )
+
+        if toy is not None:
+            pairs, seed, difficulty = toy
+            return preprocess_toy(
+                settings, pairs, out, seed=seed, difficulty=difficulty,
+                overwrite=overwrite, report=report,
+            )  # fmt: skip
+        return preprocess_files(
+            settings, prefixes, out, xml=xml, overwrite=overwrite, report=report
+        )

@@ -1,0 +1,83 @@
+"""Directories that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from nmtgrid.base.errors import DataError, StorageError
+from nmtgrid.base.storage import read_json
+from nmtgrid.data import manifest as manifests
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a hidden folder beside `path` that takes its place when the block ends well.
+
+    Raises DataError when `path` is there already, unless it is an empty folder, or a dataset and
+    `overwrite` is set. A fault in the block leaves what stood there untouched.
+    """
+    path = Path(os.path.abspath(path))
+    refuse_existing(path, overwrite)
+    building = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+    except OSError as fault:
+        raise StorageError(
+            f"{path} cannot be made: {fault.strerror or fault}.", "Choose another `--out`."
+        ) from fault
+    try:
+        yield building
+        _put(building, path)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raise DataError unless something new may stand at `path`."""
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise DataError(f"{path} is there already and is not a folder.", "Choose another `--out`.")
+    if not any(path.iterdir()):
+        return
+    if not overwrite:
+        raise DataError(
+            f"The folder {path} is there already.",
+            "Choose another `--out`, or replace a dataset with `--overwrite`.",
+        )
+    if not _is_dataset(path):
+        raise DataError(
+            f"The folder {path} is not a dataset; `--overwrite` replaces only datasets.",
+            "Choose another `--out`, or remove the folder yourself.",
+        )
+
+
+def _is_dataset(path: Path) -> bool:
+    try:
+        found = read_json(path / manifests.NAME)
+    except StorageError:
+        return False
+    return isinstance(found, dict) and found.get("kind") == manifests.KIND
+
+
+def _put(building: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        if path.is_dir() and any(path.iterdir()):
+            os.rename(path, old)
+        try:
+            os.rename(building, path)
+        except OSError:
+            if old.is_dir():
+                os.rename(old, path)
+            raise
+    except OSError as fault:
+        raise StorageError(f"{path} cannot be made: {fault.strerror or fault}.") from fault
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,240 @@
+"""`bpe learn`: completes a dataset directory with codes, vocabularies and encoded splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.config import check
+from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.data import manifest as manifests
+from nmtgrid.data.encode import write_split
+from nmtgrid.text.bpe import Codes, learn
+from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
+from nmtgrid.text.files import read_lines
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+from nmtgrid.text.workers import chunks
+
+CHUNK = 2000
+MOST_LEARNED = 1_000_000
+"""Merges are learned from at most so many distinct words, the most frequent ones."""
+
+Report = Callable[[str, int, int], None]
+"""Is told the stage, and how much of how much of it is done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitsPlan:
+    """Which units the words are cut into."""
+
+    merges: int = 10000
+    joint: bool = True
+    """One set of merges for both languages, instead of one for each."""
+    words: bool = False
+    """Whole words, no BPE."""
+    min_count: int = 1
+    """Types seen less often in training are left out of the vocabularies."""
+    codes: tuple[str, ...] = ()
+    """Existing codes: one file for both languages, or one for each."""
+    source_vocabulary: str | None = None
+    target_vocabulary: str | None = None
+    """Existing dictionaries: ours, fairseq's, or one word per line."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the settings."""
+        found = []
+        if self.merges < 1:
+            found.append(f"`--merges` must be at least 1, but is {self.merges}.")
+        if self.min_count < 1:
+            found.append(f"`--min-count` must be at least 1, but is {self.min_count}.")
+        if self.words and self.codes:
+            found.append("`--words` means that there are no merges: leave `--codes` out.")
+        if len(self.codes) > 2:
+            found.append("Give `--codes` once, or twice: for the source and the target language.")
+        if len(self.codes) == 1 and not self.joint:
+            found.append("`--separate` needs `--codes` twice: for the source and the target.")
+        return found
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether both languages share their codes."""
+        return len(self.codes) == 1 or (self.joint and not self.codes)
+
+
+def learn_units(folder: Path, plan: UnitsPlan, report: Report | None = None) -> dict[str, Any]:
+    """Give the dataset in `folder` its codes, vocabularies and encoded splits; return the facts.
+
+    What was there of an earlier run is replaced; while it is being replaced, and after an
+    interruption just then, the dataset counts as one without a vocabulary. Raises ConfigError,
+    InputError, DataError and StorageError.
+    """
+    check(plan)
+    folder = Path(folder)
+    started = time.monotonic()
+    manifest = manifests.read(folder)
+    work = _Learning(folder, manifest, plan, report or (lambda stage, done, total: None))
+    building = folder / f".units.{os.getpid()}.part"
+    try:
+        try:
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+        except OSError as fault:
+            raise StorageError(f"{folder} cannot be written: {fault.strerror}.") from fault
+        pipeline, facts = work.pipeline()
+        pipeline.save(building)
+        splits = work.encode(pipeline, building)
+        facts = {**facts, "seconds": round(time.monotonic() - started, 3)}
+        _install(folder, building, manifest, facts, splits)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return {**facts, "splits": splits}
+
+
+def _install(
+    folder: Path,
+    building: Path,
+    manifest: dict[str, Any],
+    facts: dict[str, Any],
+    splits: Mapping[str, dict[str, Any]],
+) -> None:
+    """Move the new files into the dataset; the manifest speaks of them only when all are there."""
+    old = [name for name in manifest["files"] if "/" not in name]
+    bare = {key: value for key, value in manifest.items() if key not in ("units", "kind", "format")}
+    bare["files"] = {name: fact for name, fact in manifest["files"].items() if name not in old}
+    described = {
+        path.name: manifests.describe_file(path) for path in sorted(building.iterdir())
+    }
+    if "units" in manifest or old:
+        manifests.write(folder, bare)
+    try:
+        for name in old:
+            (folder / name).unlink(missing_ok=True)
+        for name in described:
+            os.replace(building / name, folder / name)
+    except OSError as fault:
+        raise StorageError(
+            f"{folder} could not be completed: {fault.strerror}.", "Run the same command again."
+        ) from fault
+    complete = {**bare, "units": {**facts, "splits": splits}}
+    complete["files"] = {**bare["files"], **described}
+    manifests.write(folder, complete)
+
+
+class _Learning:
+    """The stages: count words, learn merges, make vocabularies, encode."""
+
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], plan: UnitsPlan, report: Report
+    ) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._plan = plan
+        self._report = report
+        self._text = manifest["text"]
+        self._languages = (self._text["source_lang"], self._text["target_lang"])
+        self._given = [
+            Vocabulary.read_foreign(Path(path)) if path else None
+            for path in (plan.source_vocabulary, plan.target_vocabulary)
+        ]
+        self._codes: list[Codes] = [Codes.load(path) for path in plan.codes]
+
+    def pipeline(self) -> tuple[Pipeline, dict[str, Any]]:
+        """Return the new pipeline, and facts about how it came about."""
+        plan = self._plan
+        needs_codes = not plan.words and not self._codes
+        needs_counts = needs_codes or None in self._given
+        counts = [self._count(side) for side in (0, 1)] if needs_counts else []
+        facts: dict[str, Any] = {}
+        for name, count in zip(("source", "target"), counts, strict=False):
+            facts[f"{name}_distinct_words"] = len(count.counts)
+            facts[f"{name}_forgotten_words"] = count.forgotten
+        if needs_codes:
+            self._codes = self._learn([count.counts for count in counts], facts)
+        codes: list[Codes | None] = [None, None]
+        if self._codes:
+            codes = [self._codes[0], self._codes[-1]]
+        vocabularies = [
+            self._given[side] or self._vocabulary(counts[side].counts, codes[side])
+            for side in (0, 1)
+        ]
+        source, target = vocabularies
+        facts = {
+            "subwords": "words" if plan.words else "bpe",
+            "joint": plan.is_joint,
+            "merges": [len(held) for held in self._codes],
+            "source_vocab_size": len(source),
+            "target_vocab_size": len(target),
+            **facts,
+        }
+        text = TextFacts(
+            **self._text, subwords="words" if plan.words else "bpe", joint=plan.is_joint
+        )
+        return Pipeline(text, source, target, *codes), facts
+
+    def encode(self, pipeline: Pipeline, building: Path) -> dict[str, dict[str, Any]]:
+        """Write each split as arrays; return its lengths."""
+        result = {}
+        for name, split in self._manifest["splits"].items():
+            total, done = split["pairs_kept"], 0
+
+            def advance(count: int, name: str = name, total: int = total) -> None:
+                nonlocal done
+                done += count
+                self._report(f"encode {name}", done, total)
+
+            pairs = self._pairs(name)
+            result[name] = write_split(building / f"{name}.safetensors", pipeline, pairs, advance)
+            if done != total:
+                raise StorageError(
+                    f"{self._folder}: `{name}` has {done:,} pairs where the manifest says "
+                    f"{total:,}.",
+                    "Make the dataset again.",
+                )
+        return result
+
+    def _lines(self, name: str, side: int) -> Iterator[str]:
+        path = manifests.check_file(
+            self._folder, self._manifest, f"text/{name}.{self._languages[side]}"
+        )
+        return read_lines(path, allow_empty=True)
+
+    def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
+        return zip(self._lines(name, 0), self._lines(name, 1), strict=False)
+
+    def _count(self, side: int) -> WordCounts:
+        counts = WordCounts()
+        total, done = self._manifest["splits"]["train"]["pairs_kept"], 0
+        for part in chunks(self._lines("train", side), CHUNK):
+            counts.add(part)
+            done += len(part)
+            self._report(f"count {self._languages[side]}", done, total)
+        return counts
+
+    def _learn(self, counts: list[Mapping[str, int]], facts: dict[str, Any]) -> list[Codes]:
+        plan = self._plan
+        if plan.is_joint:
+            words = [merge_counts(counts[0], counts[1], MOST_LEARNED)]
+        else:
+            words = [most_frequent(count, MOST_LEARNED) for count in counts]
+        facts["words_learned_from"] = [len(held) for held in words]
+        return [
+            learn(held, plan.merges, lambda done: self._report("learn", done, plan.merges))
+            for held in words
+        ]
+
+    def _vocabulary(self, words: Mapping[str, int], codes: Codes | None) -> Vocabulary:
+        vocabulary = Vocabulary.from_counts(count_units(words, codes), self._plan.min_count)
+        if len(vocabulary) == 4:
+            raise InputError(
+                f"No type occurs {self._plan.min_count} times in the training text.",
+                "Lower `--min-count`.",
+            )
+        return vocabulary
+
+

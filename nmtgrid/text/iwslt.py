@@ -1,0 +1,70 @@
+"""The XML of the IWSLT evaluations: `<seg>` files (dev, test) and `train.tags`.
+
+Both are read line by line, as the known recipes do: entities such as `&amp;` stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from nmtgrid.base.errors import InputError
+
+ENDINGS = (".xml", "")
+"""What may follow the language in the name of a file."""
+
+_SEGMENT = re.compile(r'<seg id\s*=\s*"?[^">]*"?\s*>(.*)</seg>')
+_OPENING = re.compile(r"\s*<(\?xml|!DOCTYPE|mteval|srcset|refset|tstset)\b", re.IGNORECASE)
+_DROPPED = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b[^>]*>")
+_KEPT = re.compile(r"</?(title|description)>")
+
+
+def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
+    """Yield the text in `lines` of a `<seg>` file or of a `train.tags` file.
+
+    Raises InputError for a segment that does not end on its line and for a file without text.
+    """
+    lines = iter(lines)
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    segments = bool(head) and _OPENING.match(head[-1]) is not None
+    reader = read_segments if segments else read_tags
+    count = 0
+    for text in reader(chain(head, lines), path):
+        count += 1
+        yield text
+    if count == 0:
+        raise InputError(
+            "the file has no line of text.", "Is it really one of IWSLT's XML files?", path=path
+        )
+
+
+def read_segments(lines: Iterable[str], path: str = "") -> Iterator[str]:
+    """Yield the text of each `<seg id=...>` line, without outer spaces; `’` becomes `'`."""
+    for number, line in enumerate(lines, start=1):
+        if "<seg id" not in line:
+            continue
+        match = _SEGMENT.search(line)
+        if match is None:
+            raise InputError(
+                "a `<seg>` does not end on its line.",
+                "Put the whole segment, up to `</seg>`, on one line.",
+                path=path,
+                line=number,
+            )
+        yield match.group(1).strip().replace("’", "'")
+
+
+def read_tags(lines: Iterable[str], path: str = "") -> Iterator[str]:
+    """Yield the text of a `train.tags` file.
+
+    Lines with url, talkid, keywords, speaker, reviewer, translator and doc are left out; of title
+    and description only the tags go.
+    """
+    for line in lines:
+        if not _DROPPED.match(line):
+            yield _KEPT.sub("", line)

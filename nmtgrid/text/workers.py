@@ -1,0 +1,79 @@
+"""Work on chunks in several processes, results in order, in memory that does not grow."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from nmtgrid.base.errors import NmtgridError
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+_work: Callable[[Any], Any] | None = None
+
+
+def count_workers(wanted: int) -> int:
+    """Return the number of processes to use; 0 means one for each core."""
+    return wanted or len(os.sched_getaffinity(0))
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of `size`; the last one may be shorter."""
+    items = iter(items)
+    while part := list(islice(items, size)):
+        yield part
+
+
+def map_ordered(
+    work: Callable[[Chunk], Result], parts: Iterable[Chunk], workers: int = 1
+) -> Iterator[tuple[Chunk, Result]]:
+    """Yield each part with its result, in order; at most 2 x workers parts are under way.
+
+    `work` is copied to each process once. Raises NmtgridError when a process dies.
+    """
+    if workers <= 1:
+        for part in parts:
+            yield part, work(part)
+        return
+    # Processes start afresh: a copy of one that holds torch's threads could hang.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work,))
+    try:
+        waiting: deque[tuple[Chunk, Future[Result]]] = deque()
+        for part in parts:
+            waiting.append((part, pool.submit(_do, part)))
+            if len(waiting) >= 2 * workers:
+                yield _take(waiting)
+        while waiting:
+            yield _take(waiting)
+    except BrokenProcessPool as fault:
+        raise NmtgridError(
+            "A worker process died (killed, or out of memory).", "Use fewer `--workers`."
+        ) from fault
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _take(waiting: deque[tuple[Chunk, Future[Result]]]) -> tuple[Chunk, Result]:
+    part, future = waiting.popleft()
+    return part, future.result()
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+    # Ctrl-C reaches every process of the terminal; only the first one answers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _do(part: Any) -> Any:
+    assert _work is not None
+    return _work(part)
