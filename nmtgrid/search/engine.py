@@ -24,6 +24,8 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+_WORTH_DROPPING = 7 / 8
+"""Share of sentences still going at which it pays to copy the others' state for its own sake."""
 _LEAST_COVERAGE = 0.01
 """A source token covered less than this counts as covered so much: its logarithm stays finite."""
 
@@ -182,7 +184,8 @@ class _Run:
             going = (~is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
-            if len(going) < count:
+            moves = parents is not None or len(going) <= _WORTH_DROPPING * count
+            if len(going) < count and moves:
                 rows = torch.arange(len(so_far), device=going.device).view(count, -1)[going]
                 rows = rows.flatten()
                 tokens, so_far, self.groups = tokens[rows], so_far[rows], self.groups[going]

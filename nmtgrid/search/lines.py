@@ -1,0 +1,77 @@
+"""A line and its translations: from hypotheses back to units, words and raw text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from nmtgrid.search.api import Hypothesis
+from nmtgrid.text.bpe import JOINER, undo
+from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.vocabulary import UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One line and what became of it; an empty line has no hypotheses and an empty text.
+
+    `line` counts from 1, `source` are its units, `texts` the raw texts of the hypotheses, best
+    first, `tokenized` and `target` the best one's words and units.
+    """
+
+    line: int
+    source: list[str]
+    hypotheses: list[Hypothesis]
+    texts: list[str]
+    tokenized: str
+    target: list[str]
+
+    @property
+    def text(self) -> str:
+        """The best translation as raw text."""
+        return self.texts[0] if self.texts else ""
+
+
+def restore(
+    pipeline: Pipeline,
+    line: int,
+    source: list[str],
+    hypotheses: list[Hypothesis],
+    replace_unknown: bool = False,
+) -> Translation:
+    """Return the translation of line number `line` with these source units.
+
+    `replace_unknown` puts the aligned source word where the model wrote `<unk>`.
+    """
+    units = [pipeline.target_tokens(one.tokens) for one in hypotheses]
+    if replace_unknown:
+        units = [
+            _without_unknown(source, one, of_one)
+            for one, of_one in zip(hypotheses, units, strict=True)
+        ]
+    words = [" ".join(of_one) for of_one in units]
+    if pipeline.target.codes is not None:
+        words = [undo(text) for text in words]
+    texts = [pipeline.target.moses.detokenize(text) for text in words]
+    best = (words[0], units[0]) if hypotheses else ("", [])
+    return Translation(line, source, hypotheses, texts, *best)
+
+
+def whole_word(units: Sequence[str], place: int) -> str:
+    """Return the word that the unit at `place` belongs to."""
+    first = last = place
+    while first > 0 and units[first - 1].endswith(JOINER):
+        first -= 1
+    while units[last].endswith(JOINER) and last + 1 < len(units):
+        last += 1
+    return undo(" ".join(units[first : last + 1]))
+
+
+def _without_unknown(source: list[str], hypothesis: Hypothesis, units: list[str]) -> list[str]:
+    if hypothesis.alignment is None or UNKNOWN not in hypothesis.tokens:
+        return units
+    places = hypothesis.alignment[: len(units), : len(source)].argmax(1).tolist()
+    return [
+        whole_word(source, place) if token == UNKNOWN else unit
+        for token, unit, place in zip(hypothesis.tokens, units, places, strict=True)
+    ]

@@ -1,0 +1,275 @@
+"""Raw text in, raw text out: the whole way from lines to their translations, in order.
+
+`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmtgrid.base.config import check as check_config
+from nmtgrid.base.config import from_json, override
+from nmtgrid.base.errors import ConfigError, DeviceError, ModelError
+from nmtgrid.data.batches import collate
+from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.search import engine
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.lines import Translation, restore
+from nmtgrid.search.pieces import cut, join
+from nmtgrid.search.scoring import forced_log_probabilities
+from nmtgrid.text.pipeline import Pipeline
+
+_MOST_PIECES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationOptions:
+    """How text goes through a search."""
+
+    batch_tokens: int = 4000
+    """Source tokens of a batch, padding included, times the width of the search."""
+    max_source: int = 512
+    """Longest source in units; longer lines are split or cut, with a warning."""
+    long_lines: Literal["split", "cut"] = "split"
+    replace_unknown: bool = False
+    """Write the aligned source word where the model writes `<unk>`."""
+    window: int = 16384
+    """Lines held at once; they are sorted by length among themselves."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            f"`{name}` must be at least 1, but is {getattr(self, name)}."
+            for name in ("batch_tokens", "max_source", "window")
+            if getattr(self, name) < 1
+        ]
+
+
+class Translator:
+    """One model, or several averaged, that translate raw text."""
+
+    def __init__(
+        self,
+        loaded: Sequence[LoadedModel],
+        plan: SearchPlan | None = None,
+        options: TranslationOptions | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        precision: Literal["fp32", "bf16"] = "fp32",
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`plan` defaults to the first model's settings; `warn` is told of lines too long.
+
+        Raises ConfigError for faulty plans, ModelError when the models' vocabularies differ.
+        """
+        _check_shared(loaded)
+        self.pipeline: Pipeline = loaded[0].pipeline
+        self.plan = default_plan(loaded[0].settings) if plan is None else plan
+        self.options = TranslationOptions() if options is None else options
+        check_config(self.plan)
+        check_config(self.options)
+        self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
+        self.models = [one.model.to(self.device).eval() for one in loaded]
+        engine.check(self.models, self.plan, self.options.replace_unknown)
+
+    def translate(self, lines: Iterable[str]) -> list[str]:
+        """Return the translations of raw `lines`, one for each; empty lines stay empty."""
+        return [one.text for one in self.stream(lines)]
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
+        """Return the log-probability of each raw (source, target), end symbol included."""
+        encode_source, encode_target = self.pipeline.encode_source, self.pipeline.encode_target
+        encoded = [(encode_source(source), encode_target(target)) for source, target in pairs]
+        values = [0.0] * len(encoded)
+        sizes = [len(source) + len(target) for source, target in encoded]
+        for places in self._batches(sizes, 1):
+            batch = collate(*zip(*(encoded[place] for place in places), strict=True))
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                found = forced_log_probabilities(self.models, batch.to(self.device))
+            for place, value in zip(places, found.sum(1).tolist(), strict=True):
+                values[place] = value
+        return values
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        *,
+        align: bool = False,
+        advance: Callable[[int, int], None] = lambda lines, tokens: None,
+    ) -> Iterator[Translation]:
+        """Yield the translation of each line, in order, holding one window of lines at a time.
+
+        `advance` is called after each batch with the lines and target tokens it has finished.
+        Raises ConfigError at once when `align` is asked of a model that does not align.
+        """
+        engine.check(self.models, self.plan, align)
+        return self._windows(lines, align or self.options.replace_unknown, advance)
+
+    def _windows(
+        self, lines: Iterable[str], align: bool, advance: Callable[[int, int], None]
+    ) -> Iterator[Translation]:
+        numbered = enumerate(lines, start=1)
+        replace = self.options.replace_unknown
+        while window := list(itertools.islice(numbered, self.options.window)):
+            units = [self.pipeline.source_tokens(line) for _, line in window]
+            ends = [self._ends(of_line) for of_line in units]
+            self._tell_long(
+                [(number, len(u)) for (number, _), u, e in zip(window, units, ends, strict=True)
+                 if len(e) > 1 or (e and e[-1] < len(u))]
+            )  # fmt: skip
+            found = self._translate(window, units, ends, align, advance)
+            for (number, _), of_line, hypotheses in zip(window, units, found, strict=True):
+                yield restore(self.pipeline, number, of_line, hypotheses, replace)
+
+    def _ends(self, units: list[str]) -> list[int]:
+        """Return where the pieces of a line end; none for an empty line."""
+        if not units:
+            return []
+        ends = cut(units, self.options.max_source)
+        return ends if self.options.long_lines == "split" else ends[:1]
+
+    def _tell_long(self, lines: list[tuple[int, int]]) -> None:
+        if not lines:
+            return
+        shown = ", ".join(f"{number} ({length:,})" for number, length in lines[:10])
+        more = f" and {len(lines) - 10:,} more" if len(lines) > 10 else ""
+        deed = "translated in pieces" if self.options.long_lines == "split" else "cut"
+        self.warn(
+            f"long-line: longer than {self.options.max_source:,} source units and {deed}: "
+            f"line (units) {shown}{more}."
+        )
+
+    def _translate(
+        self,
+        window: list[tuple[int, str]],
+        units: list[list[str]],
+        ends: list[list[int]],
+        align: bool,
+        advance: Callable[[int, int], None],
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each line of a window."""
+        encode = self.pipeline.source_vocabulary.encode
+        pieces: list[tuple[int, int, list[int]]] = []
+        for place, (of_line, stops) in enumerate(zip(units, ends, strict=True)):
+            starts = [0, *stops[:-1]]
+            for number, (start, stop) in enumerate(zip(starts, stops, strict=False)):
+                pieces.append((place, number, encode(of_line[start:stop])))
+        found: dict[tuple[int, int], list[Hypothesis]] = {}
+        width = self.plan.nbest if self.plan.sample else self.plan.beam
+        for batch in self._batches([len(ids) for _, _, ids in pieces], width):
+            chosen = [pieces[place] for place in batch]
+            keys = [window[place][0] * _MOST_PIECES + number for place, number, _ in chosen]
+            results = self._search([ids for _, _, ids in chosen], keys, align)
+            for (place, number, _), hypotheses in zip(chosen, results, strict=True):
+                found[place, number] = hypotheses
+            advance(
+                sum(number == 0 for _, number, _ in chosen),
+                sum(len(hypotheses[0].tokens) + 1 for hypotheses in results),
+            )
+        advance(sum(not stops for stops in ends), 0)
+        return [
+            self._join([found[place, number] for number in range(len(stops))])
+            for place, stops in enumerate(ends)
+        ]
+
+    def _search(
+        self, sources: list[list[int]], keys: list[int], align: bool
+    ) -> list[list[Hypothesis]]:
+        batch = collate(sources, [[]] * len(sources)).to(self.device)
+        # One autocast around the whole search: the cast weights are then kept from step to step.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            return engine.search(
+                self.models,
+                batch.source,
+                batch.source_lengths,
+                self.plan,
+                align=align,
+                keys=torch.tensor(keys),
+            )
+
+    def _batches(self, sizes: list[int], width: int) -> Iterator[list[int]]:
+        """Yield places in order of size, so many that rows x longest stay within the limit."""
+        batch: list[int] = []
+        for place in sorted(range(len(sizes)), key=sizes.__getitem__):
+            rows = (len(batch) + 1) * width
+            if batch and rows * (sizes[place] + 1) > self.options.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(place)
+        if batch:
+            yield batch
+
+    def _join(self, pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
+        """Return the hypotheses of a line: the first of each piece together, and so on."""
+        if len(pieces) < 2:
+            return pieces[0] if pieces else []
+        count = max(map(len, pieces))
+        joined = [
+            join([found[min(rank, len(found) - 1)] for found in pieces], self.plan)
+            for rank in range(count)
+        ]
+        return sorted(joined, key=lambda one: -one.score)
+
+
+def default_plan(settings: Mapping[str, Any]) -> SearchPlan:
+    """Return the search that a model's settings ask for."""
+    return from_json(SearchPlan, settings.get("search") or {}, "search.")
+
+
+def load(
+    folder: str | Path,
+    *more: str | Path,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    weights: str = "best",
+    options: TranslationOptions | None = None,
+    **search: Any,
+) -> Translator:
+    """Return a translator for the model directory `folder`, or for several averaged ones.
+
+    `search` changes settings of the plan (beam=5, length_penalty=0.6, ...). Raises ModelError
+    for what is missing or does not fit, ConfigError for faulty settings, DeviceError for a
+    device that is not there.
+    """
+    chosen = _device(device)
+    loaded = [load_model(path, chosen, weights) for path in (folder, *more)]
+    plan = override(default_plan(loaded[0].settings), search)
+    return Translator(loaded, plan, options, device=chosen, precision=precision)
+
+
+def _device(name: str) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    if name.startswith("cuda") and not has_cuda:
+        raise DeviceError(
+            f"The device `{name}` was asked for, but torch finds no CUDA device on this machine.",
+            "Use `cpu` or `auto`.",
+        )
+    return torch.device(name)
+
+
+def _check_shared(loaded: Sequence[LoadedModel]) -> None:
+    if not loaded:
+        raise ConfigError("There is no model to translate with.")
+    first = loaded[0]
+    for other in loaded[1:]:
+        for side in ("source", "target"):
+            types = [getattr(one.pipeline, f"{side}_vocabulary").types for one in (first, other)]
+            if types[0] != types[1]:
+                raise ModelError(
+                    f"{first.folder} and {other.folder} have different {side} vocabularies "
+                    f"({len(types[0]):,} and {len(types[1]):,} types).",
+                    "Only models made from one dataset can be averaged.",
+                )
+        if first.pipeline.facts != other.pipeline.facts:
+            raise ModelError(
+                f"{first.folder} and {other.folder} prepare text differently.",
+                "Only models made from one dataset can be averaged.",
+            )
