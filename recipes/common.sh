@@ -1,0 +1,91 @@
+# Shared by the recipes; to be sourced. Makes or finds an environment in which nmtgrid runs.
+#
+# PYTHON        the interpreter to make an environment with (default: python3)
+# NMTGRID_VENV  an environment to use, or to make, instead of .venv in the project's folder
+#
+# Without NMTGRID_VENV an environment that is active already is used as it is.
+
+PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+DRY_RUN=${DRY_RUN:-0}
+# Spelt so and installed alone: another spelling may pull gigabytes of GPU libraries.
+TORCH="torch==2.13.0"
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
+# Print a command and, unless this is a dry run, run it.
+run() {
+    printf '$'
+    printf ' %s' "$@"
+    printf '\n'
+    if [ "$DRY_RUN" = 0 ]; then "$@"; fi
+}
+
+nmtgrid() { python -m nmtgrid "$@"; }
+
+# Print what `pyproject.toml` asks for (with the extra $1, if any) that is not installed.
+missing_packages() {
+    python - "$PROJECT/pyproject.toml" "${1:-}" <<'END'
+import re, sys, tomllib
+from importlib.metadata import PackageNotFoundError, version
+
+project = tomllib.load(open(sys.argv[1], "rb"))["project"]
+wanted = project["dependencies"] + project["optional-dependencies"].get(sys.argv[2], [])
+for name in (re.split(r"[<>=~! \[]", text)[0] for text in wanted):
+    try:
+        version(name)
+    except PackageNotFoundError:
+        print(name)
+END
+}
+
+# Activate an environment that holds all that nmtgrid (and the extra $1) needs.
+environment() {
+    local extra="${1:-}" folder="${NMTGRID_VENV:-}" missing
+    local pins=()
+    if [ "$DRY_RUN" != 0 ]; then return; fi
+    if [ -z "$folder" ] && [ -z "${VIRTUAL_ENV:-}" ]; then folder="$PROJECT/.venv"; fi
+    if [ -n "$folder" ]; then
+        if [ ! -x "$folder/bin/python" ]; then
+            check_python "${PYTHON:-python3}"
+            run "${PYTHON:-python3}" -m venv "$folder"
+        fi
+        export VIRTUAL_ENV="$(cd "$folder" && pwd)"
+        export PATH="$VIRTUAL_ENV/bin:$PATH"
+        hash -r
+        pins=(-c "$PROJECT/constraints.txt")
+    fi
+    check_python python
+    missing="$(missing_packages "$extra")"
+    if grep -qx torch <<<"$missing"; then run python -m pip install -q "$TORCH"; fi
+    if [ -n "$missing" ]; then
+        run python -m pip install -q "${pins[@]}" -e "$PROJECT${extra:+[$extra]}"
+    fi
+    # This checkout is what runs, also in an environment that holds another one.
+    export PYTHONPATH="$PROJECT${PYTHONPATH:+:$PYTHONPATH}"
+    say "Using $(command -v python) ($(python --version))"
+}
+
+check_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+        fail "\`$1\` is no Python 3.11 or later. Name one: PYTHON=/path/to/python3.11 bash $0"
+}
+
+# Fetch the address $1 into the file $2, unless it is there already.
+fetch() {
+    if [ -s "$2" ]; then
+        say "$2 is there already."
+    elif [ "$DRY_RUN" != 0 ]; then
+        say "\$ download $1 to $2"
+    else
+        mkdir -p "$(dirname "$2")"
+        say "Downloading $1"
+        curl -fsSL --retry 3 -o "$2.part" "$1" || fail "$1 could not be downloaded. \
+Fetch it in another way and put it at $2, or set NMTGRID_DATA to a folder that has the data."
+        mv "$2.part" "$2"
+    fi
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Multi30k German-English (29,000 image captions): an hour of training on two CPU cores.
+#
+#   bash recipes/multi30k.sh               downloads the corpus from its public repository
+#   NMTGRID_DATA=DIR bash recipes/multi30k.sh    reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
+#   bash recipes/multi30k.sh --dry-run     prints the commands alone
+#
+# MINUTES=60 training time, SEED=1, RUNS=runs where the results go.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && DRY_RUN=1
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+MINUTES="${MINUTES:-60}"
+SEED="${SEED:-1}"
+RUNS="${RUNS:-runs}"
+HERE="$RUNS/multi30k"
+MODEL="$HERE/model-seed$SEED"
+ADDRESS=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
+
+environment
+if [ -n "${NMTGRID_DATA:-}" ]; then
+    TEXT="$NMTGRID_DATA/multi30k"
+    [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder multi30k: $TEXT"
+else
+    TEXT="$HERE/text"
+    for language in de en; do
+        fetch "$ADDRESS/train.$language.gz" "$TEXT/train.$language.gz"
+        fetch "$ADDRESS/val.$language.gz" "$TEXT/valid.$language.gz"
+        fetch "$ADDRESS/test_2016_flickr.$language.gz" "$TEXT/test.$language.gz"
+    done
+fi
+
+run nmtgrid preprocess --source-lang de --target-lang en --lowercase --overwrite --workers 0 \
+    --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$HERE/data"
+run nmtgrid bpe learn "$HERE/data" --merges 8000 --joint
+run nmtgrid train "$HERE/data" --arch pervasive --preset multi30k --seed "$SEED" \
+    --max-minutes "$MINUTES" --overwrite --out "$MODEL"
+run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \
+    --out "$MODEL/test.en" --json "$MODEL/test.json"

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Checks the project: ruff, mypy --strict, and the tests. Arguments go to pytest.
+#
+#   bash recipes/test.sh                   all of it
+#   bash recipes/test.sh tests/laws -x     the laws alone
+#
+# Makes its own environment in .venv unless one is active (see recipes/common.sh).
+# NMTGRID_DATA=DIR also runs the tests on real data; JOBS=N sets the number of test processes.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+environment test
+cd "$PROJECT"
+export OMP_NUM_THREADS=1
+status=0
+run python -m ruff check . || status=1
+run python -m mypy --strict || status=1
+run python -m pytest -q -n "${JOBS:-2}" "$@" || status=$?
+exit "$status"
