@@ -8,6 +8,10 @@ j - floor(k_x/2) cells to the right.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,12 +53,30 @@ def grid_convolution(
     Padding reads as zero. The weight may be float32 beside a bfloat16 x; its gradient comes in
     its own dtype, zero on dead taps. Eq. (3.2). Raises: ValueError for an even kernel size.
     """
+    form = _form(x)
+    if form is None:
+        return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
     taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
     right = 0 if source_causal else left
-    flat: Tensor = CpuGridConvolution.apply(  # type: ignore[no-untyped-call]
-        x, taps, layout, left, right
-    )
-    return flat
+    result: Tensor = form.apply(x, taps, layout, left, right)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _form(x: Tensor) -> type[torch.autograd.Function] | None:
+    """Return the fastest form for the device and dtype of x, or None for the plain one."""
+    if x.device.type == "cpu":
+        return CpuGridConvolution
+    if x.device.type == "cuda" and x.dtype != torch.float64 and _has_triton():
+        # Imported here: builds of torch for a CPU alone come without Triton.
+        from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
+
+        return TritonGridConvolution
+    return None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def prepare_step_weight(
@@ -76,5 +98,13 @@ def grid_convolution_step(
     columns, source_size = prepared.shape[3], window.shape[2]
     left = columns - 1 if source_causal else columns // 2
     grid = window.permute(0, 3, 1, 2)
-    result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
+    with _without_autocast(window.device.type):
+        result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
     return result[:, :, 0, :source_size].transpose(1, 2)
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    """Keep the dtype as it comes; nothing to do, and nothing to pay, where autocast is off."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()

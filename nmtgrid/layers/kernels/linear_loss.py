@@ -127,7 +127,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
         dtypes: tuple[torch.dtype, ...] = ctx.dtypes
         scaled = (
-            None if held is None else held.mul(scale.to(held.dtype)).to(dtype)
+            None if held is None else held.mul(scale).to(dtype)
             for held, dtype in zip(saved, dtypes, strict=True)
         )
         return (*scaled, None, None, None)

@@ -1,0 +1,176 @@
+# Triton's language has no starred tuples and no annotations but constexpr.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
+"""The grid convolution on a GPU, in Triton, on flat cells: padding is neither read nor written.
+
+One program walks down a strip of one grid. It reads each input row once for each column of the
+kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
+registers. The input gradient is the same walk upwards. Imported only where Triton is installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nmtgrid.layers.kernels.layout import GridLayout
+
+TILE: dict[str, int] = {"BLOCK_S": 16, "BLOCK_D": 32, "num_warps": 4}
+"""Source positions and features of one program, and its warps; `benchmarks/kernels.py` sweeps."""
+SENTENCES = 4
+"""Grids that one program of the weight gradient sums over."""
+
+
+@triton.jit
+def _convolve_kernel(
+    x, taps, y, offsets, heights, widths,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr,
+    REVERSED: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """x, y [M, D]; taps [ROWS, COLUMNS, D] float32, the last row being the current one."""
+    sentence = tl.program_id(0)
+    first = tl.program_id(1) * BLOCK_S
+    s = first + tl.arange(0, BLOCK_S)
+    d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
+    is_feature = d < D
+    height = tl.load(heights + sentence).to(tl.int32)
+    width = tl.load(widths + sentence).to(tl.int32)
+    start = tl.load(offsets + sentence).to(tl.int64)
+    zero = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
+    # sums[ahead] belongs to the output row `ahead` rows beyond the input row at hand.
+    sums = (zero,) * ROWS
+    if first < width:
+        for step in range(height):
+            t = height - 1 - step if REVERSED else step
+            row = (start + t * width) * D
+            for column in tl.static_range(COLUMNS):
+                at = s + (LEFT - column if REVERSED else column - LEFT)
+                is_read = ((at >= 0) & (at < width))[:, None] & is_feature[None, :]
+                place = row + at[:, None] * D + d[None, :]
+                value = tl.load(x + place, mask=is_read, other=0.0).to(tl.float32)
+                grown = ()
+                for ahead in tl.static_range(ROWS):
+                    tap_row = taps + ((ROWS - 1 - ahead) * COLUMNS + column) * D
+                    tap = tl.load(tap_row + d, mask=is_feature, other=0.0)
+                    grown = grown + (sums[ahead] + value * tap[None, :],)
+                sums = grown
+            is_written = (s < width)[:, None] & is_feature[None, :]
+            place = row + s[:, None] * D + d[None, :]
+            tl.store(y + place, sums[0].to(y.dtype.element_ty), mask=is_written)
+            sums = sums[1:] + (zero,)
+
+
+@triton.jit
+def _weight_gradient_kernel(
+    x, gradient, found, offsets, heights, widths, batch,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr,
+    SENTENCES: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """found [groups, ROWS, COLUMNS, D] float32: one column of the taps for each program."""
+    column = tl.program_id(0)
+    group = tl.program_id(1)
+    d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
+    is_feature = d < D
+    zero = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
+    sums = (zero,) * ROWS
+    for member in range(SENTENCES):
+        sentence = group * SENTENCES + member
+        if sentence < batch:
+            height = tl.load(heights + sentence).to(tl.int32)
+            width = tl.load(widths + sentence).to(tl.int32)
+            start = tl.load(offsets + sentence).to(tl.int64)
+            for first in range(0, width, BLOCK_S):
+                s = first + tl.arange(0, BLOCK_S)
+                at = s + column - LEFT
+                is_cell = (s < width)[:, None] & is_feature[None, :]
+                is_read = is_cell & ((at >= 0) & (at < width))[:, None]
+                seen = (zero,) * ROWS
+                for t in range(height):
+                    row = (start + t * width) * D
+                    place = row + at[:, None] * D + d[None, :]
+                    value = tl.load(x + place, mask=is_read, other=0.0).to(tl.float32)
+                    place = row + s[:, None] * D + d[None, :]
+                    error = tl.load(gradient + place, mask=is_cell, other=0.0).to(tl.float32)
+                    # seen[back] is the input `back` rows above the row at hand.
+                    seen = (value,) + seen[: ROWS - 1]
+                    grown = ()
+                    for back in tl.static_range(ROWS):
+                        grown = grown + (sums[back] + error * seen[back],)
+                    sums = grown
+    for back in tl.static_range(ROWS):
+        tap_row = ((group * ROWS + ROWS - 1 - back) * COLUMNS + column) * D
+        tl.store(found + tap_row + d, tl.sum(sums[back], 0), mask=is_feature)
+
+
+def convolve_cells(
+    x: Tensor,
+    taps: Tensor,
+    layout: GridLayout,
+    left: int,
+    *,
+    reverse: bool = False,
+    tile: dict[str, int] | None = None,
+) -> Tensor:
+    """Convolve x [M, D] with taps [rows, columns, D], or, with `reverse`, its transpose."""
+    x, taps, tile = x.contiguous(), taps.float().contiguous(), tile or TILE
+    rows, columns, size = taps.shape
+    strips = triton.cdiv(layout.source_size, tile["BLOCK_S"])
+    programs = (layout.batch_size, strips, triton.cdiv(size, tile["BLOCK_D"]))
+    y = torch.empty_like(x)
+    places = (layout.offsets, layout.target_lengths, layout.source_lengths)
+    with torch.cuda.device_of(x):
+        _convolve_kernel[programs](x, taps, y, *places, size, rows, columns, left, reverse, **tile)
+    return y
+
+
+def weight_gradient(
+    x: Tensor,
+    gradient: Tensor,
+    layout: GridLayout,
+    shape: tuple[int, int],
+    left: int,
+    *,
+    tile: dict[str, int] | None = None,
+) -> Tensor:
+    """Return the float32 gradient [rows, columns, D] of the taps, shape = (rows, columns)."""
+    x, gradient, tile = x.contiguous(), gradient.contiguous(), tile or TILE
+    (rows, columns), size = shape, x.shape[1]
+    groups = triton.cdiv(layout.batch_size, SENTENCES)
+    found = torch.empty(groups, rows, columns, size, dtype=torch.float32, device=x.device)
+    places = (layout.offsets, layout.target_lengths, layout.source_lengths, layout.batch_size)
+    programs = (columns, groups, triton.cdiv(size, tile["BLOCK_D"]))
+    with torch.cuda.device_of(x):
+        _weight_gradient_kernel[programs](
+            x, gradient, found, *places, size, rows, columns, left, SENTENCES, **tile
+        )
+    return found.sum(0)
+
+
+class TritonGridConvolution(torch.autograd.Function):
+    """Convolve x [M, D] with live taps [rows, columns, D], as `CpuGridConvolution` does."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, taps: Tensor, layout: GridLayout, left: int, right: int
+    ) -> Tensor:
+        ctx.save_for_backward(x, taps)
+        ctx.layout, ctx.left = layout, left
+        return convolve_cells(x, taps, layout, left)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps = ctx.saved_tensors
+        of_x = of_taps = None
+        gradient = gradient.to(x.dtype)
+        if ctx.needs_input_grad[0]:
+            of_x = convolve_cells(gradient, taps, ctx.layout, ctx.left, reverse=True)
+        if ctx.needs_input_grad[1]:
+            shape = (taps.shape[0], taps.shape[1])
+            of_taps = weight_gradient(x, gradient, ctx.layout, shape, ctx.left).to(taps.dtype)
+        return of_x, of_taps, None, None, None
