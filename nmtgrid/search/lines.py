@@ -70,7 +70,7 @@ def whole_word(units: Sequence[str], place: int) -> str:
 def _without_unknown(source: list[str], hypothesis: Hypothesis, units: list[str]) -> list[str]:
     if hypothesis.alignment is None or UNKNOWN not in hypothesis.tokens:
         return units
-    places = hypothesis.alignment[: len(units), : len(source)].argmax(1).tolist()
+    places = hypothesis.alignment[: len(units), :-1].argmax(1).tolist()
     return [
         whole_word(source, place) if token == UNKNOWN else unit
         for token, unit, place in zip(hypothesis.tokens, units, places, strict=True)

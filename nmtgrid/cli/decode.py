@@ -1,0 +1,134 @@
+"""`nmtgrid decode`: translates raw text, or a split of a dataset and scores it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import (
+    Device,
+    JsonFile,
+    Overrides,
+    Precision,
+    pick_device,
+    write_report,
+)
+
+
+def command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[INPUT|-]", help="Raw text, one sentence a line.  [default: -]"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the text goes.  [default: -]")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DATA", help="Translate a split and score it.")
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="The split of `--data`.")] = "test",
+    beam: Annotated[
+        int | None, typer.Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="A",
+            help="Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
+            "the length.  [default: the model's]",
+        ),
+    ] = None,
+    coverage_penalty: Annotated[
+        float | None, typer.Option(metavar="B", help="Weight of what is left untranslated.")
+    ] = None,
+    nbest: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Write N lines `line ||| text ||| log-prob. ||| score`."),
+    ] = None,
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="MODEL2", help="Average with this model; may be repeated."),
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw translations instead of seeking the best.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of sampling; below 1 is sharper.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample among the likeliest that hold this share.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one JSON record a line, with alignments."),
+    ] = None,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write links of words, `source-target` from 0."),
+    ] = None,
+    replace_unknown: Annotated[
+        bool, typer.Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
+    ] = False,
+    batch_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Source tokens x beam of a batch.")
+    ] = None,
+    max_source: Annotated[
+        int | None, typer.Option(metavar="N", help="Units of the longest source taken whole.")
+    ] = None,
+    long_lines: Annotated[
+        Literal["split", "cut"] | None,
+        typer.Option(help="Translate longer ones in pieces, or cut them.  [default: split]"),
+    ] = None,
+    weights: Annotated[
+        Literal["best", "last", "average"], typer.Option(help="Which weights of MODEL.")
+    ] = "best",
+    changes: Overrides = None,
+    precision: Precision = "fp32",
+    device: Device = "auto",
+    json: JsonFile = None,
+) -> None:
+    """Translate raw text line for line, or score the translations of a dataset's split.
+
+    `--set` reaches the other settings of the search: max_length_a and max_length_b (at most
+    a + b x source length), length_offset (mu), min_length.
+    """
+    if data is not None and source is not None:
+        raise ConfigError("Give INPUT or `--data`, not both.")
+    search = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+        "nbest": nbest,
+        "sample": sample or None,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    text = {
+        "batch_tokens": batch_tokens,
+        "max_source": max_source,
+        "long_lines": long_lines,
+        "replace_unknown": replace_unknown or None,
+    }
+    from nmtgrid.cli import decode_run
+
+    translator = decode_run.make_translator(
+        [model, *(ensemble or [])],
+        decode_run.Changes(search, text, changes or []),
+        weights=weights,
+        precision=precision,
+        device=pick_device(device),
+    )
+    outputs = decode_run.Outputs(out, traces, alignments)
+    if data is None:
+        report = decode_run.translate_text(translator, source or Path("-"), outputs)
+    else:
+        report = decode_run.translate_split(translator, data, split, outputs)
+    write_report(json, report)

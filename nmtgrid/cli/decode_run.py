@@ -1,0 +1,214 @@
+"""What `nmtgrid decode` does: lines in, translations out, scores where there are references."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from nmtgrid.analysis.alignments import pharaoh
+from nmtgrid.base import console
+from nmtgrid.base.config import from_json, override
+from nmtgrid.base.errors import DataError
+from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.models.directory import load_model
+from nmtgrid.search.evaluate import scores
+from nmtgrid.search.lines import Translation
+from nmtgrid.search.traces import Trace
+from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.text.files import open_writer, read_lines
+
+if TYPE_CHECKING:
+    import torch
+
+STANDARD = Path("-")
+_FLUSH_EVERY = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """The files to write; None: not wanted (text: standard output, unless a split is scored)."""
+
+    text: Path | None = None
+    traces: Path | None = None
+    alignments: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What the command line changes: None leaves the model's setting or the default."""
+
+    search: Mapping[str, Any]
+    text: Mapping[str, Any]
+    assignments: Sequence[str] = ()
+
+
+def make_translator(
+    models: Sequence[Path],
+    changes: Changes,
+    *,
+    weights: str = "best",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    device: torch.device | str = "cpu",
+) -> Translator:
+    """Return the translator; every fault of the options is told before anything is decoded."""
+    options = from_json(TranslationOptions, _given(changes.text))
+    loaded = [load_model(path, None, weights) for path in models]
+    plan = default_plan(loaded[0].settings)
+    if changes.search.get("sample"):
+        plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
+    assignments = [text.removeprefix("search.") for text in changes.assignments]
+    plan = override(override(plan, _given(changes.search)), assignments)
+    return Translator(loaded, plan, options, device=device, precision=precision, warn=console.warn)
+
+
+def translate_text(translator: Translator, source: Path, outputs: Outputs) -> dict[str, Any]:
+    """Translate a file (`-`: standard input) line for line; return what was done."""
+    total = None
+    if source != STANDARD:
+        # Read it through once: a fault in its last line is told now, not after hours.
+        total = sum(1 for _ in read_lines(source))
+    elif sys.stdin.isatty():
+        options = dataclasses.replace(translator.options, window=1)
+        translator.options = options
+    notes: Counter[str] = Counter()
+    report, _ = _translate(translator, read_lines(source, notes), total, outputs, keep=False)
+    for name, count in notes.items():
+        console.say(f"note: {source}: {count:,} {name.replace('_', ' ')}.")
+    return report
+
+
+def translate_split(
+    translator: Translator, data: Path, name: str, outputs: Outputs
+) -> dict[str, Any]:
+    """Translate a split of a dataset; return its scores and what was done."""
+    dataset = Dataset.open(data)
+    split = dataset.split(name)
+    _check_languages(translator, dataset)
+    lines = split.raw_source()
+    report, translations = _translate(translator, lines, len(lines), outputs, keep=True)
+    lowercase = dataset.pipeline.facts.lowercase
+    found = scores(translations, split, lowercase=lowercase)
+    _show(found, split, report)
+    return {**found, "split": name, **report}
+
+
+def _translate(
+    translator: Translator, lines: Iterable[str], total: int | None, outputs: Outputs, keep: bool
+) -> tuple[dict[str, Any], list[Translation]]:
+    """Translate and write; return counts and times, and the translations if they are wanted."""
+    aligns = all(model.traits.aligns for model in translator.models)
+    align = outputs.alignments is not None or (outputs.traces is not None and aligns)
+    kept: list[Translation] = []
+    started = time.perf_counter()
+    with _progress(total) as meter, contextlib.ExitStack() as stack:
+        stream = translator.stream(lines, align=align, advance=meter.advance)
+        text = STANDARD if outputs.text is None and not keep else outputs.text
+        files = [
+            None if path is None else stack.enter_context(open_writer(path))
+            for path in (text, outputs.traces, outputs.alignments)
+        ]
+        for translation in stream:
+            _write(files, translation, translator.plan.nbest)
+            meter.sentences += 1
+            if keep:
+                kept.append(translation if not align else _without_alignments(translation))
+    seconds = time.perf_counter() - started
+    report = {
+        "sentences": meter.sentences,
+        "target_tokens": meter.tokens,
+        "seconds": seconds,
+        "tokens_per_second": meter.tokens / max(seconds, 1e-9),
+        "search": dataclasses.asdict(translator.plan),
+    }
+    return report, kept
+
+
+def _write(files: Sequence[IO[bytes] | None], translation: Translation, nbest: int) -> None:
+    text, traces, alignments = files
+    if text is not None:
+        lines = [translation.text] if nbest == 1 else _nbest(translation)
+        text.write("".join(f"{line}\n" for line in lines).encode())
+        if translation.line % _FLUSH_EVERY == 0:
+            text.flush()
+    if traces is not None or alignments is not None:
+        trace = Trace.of(translation)
+        if traces is not None:
+            traces.write(f"{trace.to_line()}\n".encode())
+        if alignments is not None:
+            alignments.write(f"{pharaoh(trace)}\n".encode())
+
+
+def _nbest(translation: Translation) -> list[str]:
+    """Return `line ||| text ||| log-probability ||| score` lines; an empty line has one."""
+    if not translation.hypotheses:
+        return [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
+    return [
+        f"{translation.line} ||| {text} ||| {one.log_probability:.4f} ||| {one.score:.4f}"
+        for text, one in zip(translation.texts, translation.hypotheses, strict=True)
+    ]
+
+
+def _without_alignments(translation: Translation) -> Translation:
+    """Return what scoring needs: alignments of a whole split would fill the memory."""
+    return dataclasses.replace(translation, hypotheses=[])
+
+
+class _Meter:
+    """Counts what is done and shows it on the progress bar."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._started = time.perf_counter()
+        self.sentences = self.tokens = 0
+
+    def advance(self, lines: int, tokens: int) -> None:
+        self.tokens += tokens
+        rate = self.tokens / max(time.perf_counter() - self._started, 1e-9)
+        self._bar.update(self._bar.task_ids[0], advance=lines, note=f"{rate:,.0f} target tokens/s")
+
+
+@contextlib.contextmanager
+def _progress(total: int | None) -> Iterator[_Meter]:
+    with console.progress("translating", total) as bar:
+        yield _Meter(bar)
+
+
+def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> None:
+    names = {
+        "bleu_tokenized": "BLEU, tokenised (%)",
+        "bleu": "BLEU, raw text (%)",
+        "chrf": "chrF2, raw text (%)",
+        "ter": "TER, raw text (%)",
+    }
+    console.table(
+        f"{split.name}: {report['sentences']:,} sentences in {report['seconds']:.1f} s, "
+        f"{report['tokens_per_second']:,.0f} target tokens/s",
+        ["score", "value"],
+        [[title, found[key]] for key, title in names.items()],
+    )
+    for key in names:
+        console.say(f"signature of {key}: {found[f'signature_{key}']}")
+    if found["references_lowercased"]:
+        console.say(
+            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
+        )
+
+
+def _check_languages(translator: Translator, dataset: Dataset) -> None:
+    ours, theirs = translator.pipeline.facts, dataset.pipeline.facts
+    if (ours.source_lang, ours.target_lang) != (theirs.source_lang, theirs.target_lang):
+        raise DataError(
+            f"The model translates {ours.source_lang}-{ours.target_lang}, but {dataset.path} "
+            f"is {theirs.source_lang}-{theirs.target_lang}.",
+            "Use a dataset of the model's direction.",
+        )
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

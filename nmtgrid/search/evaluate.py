@@ -1,0 +1,34 @@
+"""Scores of translations against the references of a dataset's split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nmtgrid.data.dataset import Split
+from nmtgrid.metrics.quality import bleu, chrf, ter
+from nmtgrid.search.lines import Translation
+
+
+def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool) -> dict[str, Any]:
+    """Return JSON keys: tokenised and raw scores in percent, with signatures.
+
+    `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
+    compare raw text, all in lower case if `lowercase`, as a lower-cased model can give no more.
+    """
+    words, text = [one.tokenized for one in translations], [one.text for one in translations]
+    tokenized, raw = split.tokenized_target(), split.raw_target()
+    found = {
+        "bleu_tokenized": bleu(words, tokenized, "none"),
+        "bleu": bleu(text, raw, lowercase=lowercase),
+        "chrf": chrf(text, raw, lowercase),
+        "ter": ter(text, raw, lowercase),
+    }
+    written = sum(len(line.split()) for line in words)
+    wanted = sum(len(line.split()) for line in tokenized)
+    return {
+        **{name: score.value for name, score in found.items()},
+        **{f"signature_{name}": score.signature for name, score in found.items()},
+        "references_lowercased": lowercase,
+        "length_ratio": written / max(wanted, 1),
+    }

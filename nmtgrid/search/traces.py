@@ -1,0 +1,161 @@
+"""`traces.jsonl`: one JSON object for each translated line, read by metrics, plots and tuning.
+
+    {"line": 1, "source": [units], "target": [units], "text": "...", "log_probabilities": [T + 1],
+     "log_probability": -1.5, "score": -0.3, "alignment": [[S + 1] x (T + 1)]}
+
+The last log-probability and the last row and column of the alignment are the end symbols'. An
+empty line has empty lists and no alignment; a run without alignments has none anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.search.lines import Translation
+from nmtgrid.text.files import read_lines
+
+_SHARE_DIGITS, _LOG_DIGITS = 4, 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """The best translation of one line: units of both sides, natural logs, score, alignment.
+
+    `alignment` [T + 1, S + 1] has the end symbols last, or is None.
+    """
+
+    line: int
+    source: list[str]
+    target: list[str]
+    text: str
+    log_probabilities: list[float]
+    log_probability: float
+    score: float
+    alignment: NDArray[numpy.float32] | None = None
+
+    @classmethod
+    def of(cls, translation: Translation) -> Trace:
+        """Return the record of a translation's best hypothesis."""
+        if not translation.hypotheses:
+            return cls(translation.line, [], [], "", [], 0.0, 0.0)
+        best = translation.hypotheses[0]
+        shares = None if best.alignment is None else best.alignment.float().numpy()
+        return cls(
+            translation.line,
+            translation.source[: shares.shape[1] - 1] if shares is not None else translation.source,
+            translation.target,
+            translation.text,
+            best.log_probabilities,
+            best.log_probability,
+            best.score,
+            shares,
+        )
+
+    def to_line(self) -> str:
+        """Return the record as one line of JSON, numbers rounded."""
+        values = dataclasses.asdict(self)
+        values["log_probabilities"] = [round(v, _LOG_DIGITS) for v in self.log_probabilities]
+        values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
+        values["score"] = round(self.score, _LOG_DIGITS)
+        del values["alignment"]
+        if self.alignment is not None:
+            rows = self.alignment.astype(float).tolist()
+            values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
+        return json.dumps(values, ensure_ascii=False)
+
+
+def read_traces(path: str | Path) -> Iterator[Trace]:
+    """Yield the records of a traces file.
+
+    Raises InputError with the line number for what is not such a record.
+    """
+    for number, text in enumerate(read_lines(path), start=1):
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as fault:
+            raise _not_a_trace(path, number, f"it is not JSON ({fault.msg})") from fault
+        problem = _problem(values)
+        if problem:
+            raise _not_a_trace(path, number, problem)
+        yield _from_values(values)
+
+
+def _from_values(values: dict[str, Any]) -> Trace:
+    shares = values.get("alignment")
+    return Trace(
+        values["line"],
+        values["source"],
+        values["target"],
+        values.get("text", ""),
+        [float(value) for value in values["log_probabilities"]],
+        float(values["log_probability"]),
+        float(values["score"]),
+        None if shares is None else numpy.array(shares, dtype=numpy.float32),
+    )
+
+
+def _problem(values: Any) -> str:
+    """Return what is wrong with a record, or nothing."""
+    if not isinstance(values, dict):
+        return "it is not an object"
+    checks = {
+        "line": lambda v: isinstance(v, int) and not isinstance(v, bool) and v > 0,
+        "source": _are_texts,
+        "target": _are_texts,
+        "log_probabilities": _are_numbers,
+        "log_probability": _is_number,
+        "score": _is_number,
+    }
+    for name, fits in checks.items():
+        if name not in values:
+            return f"`{name}` is missing"
+        if not fits(values[name]):
+            return f"`{name}` makes no sense"
+    height, width = len(values["target"]) + 1, len(values["source"]) + 1
+    count = len(values["log_probabilities"])
+    is_empty = not values["source"] and not values["target"] and count == 0
+    if count != height and not is_empty:
+        return f"`log_probabilities` has {count} numbers where {height} belong"
+    return _shares_problem(values.get("alignment"), height, width)
+
+
+def _shares_problem(shares: Any, height: int, width: int) -> str:
+    if shares is None:
+        return ""
+    if not isinstance(shares, list) or not all(map(_are_numbers, shares)):
+        return "`alignment` is not a table of numbers"
+    if len(shares) != height or any(len(row) != width for row in shares):
+        return f"`alignment` is not {height} x {width} (units and end symbols)"
+    if any(value < 0 for row in shares for value in row):
+        return "`alignment` has negative shares"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(map(_is_number, values))
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _not_a_trace(path: str | Path, line: int, problem: str) -> InputError:
+    return InputError(
+        f"this is not a trace: {problem}.",
+        "Traces are written by `nmtgrid decode --traces FILE`.",
+        path=path,
+        line=line,
+    )
