@@ -58,7 +58,7 @@ def grid_convolution(
         return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
     taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
     right = 0 if source_causal else left
-    result: Tensor = form.apply(x, taps, layout, left, right)  # type: ignore[no-untyped-call]
+    result: Tensor = form.apply(x, taps, layout, left, right)
     return result
 
 

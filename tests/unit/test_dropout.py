@@ -1,0 +1,137 @@
+"""Cheap dropout: the right share, the right scale, reproducible, and the right gradient."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from nmtgrid.layers.kernels.dropout import (
+    draw_mask,
+    dropout,
+    kept_share,
+    plain_residual_dropout,
+    residual_dropout,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize(
+    ("rate", "share"),
+    [
+        (0.5, 0.5),
+        (0.1, 230 / 256),
+        (0.2, 205 / 256),
+        (1e-6, 255 / 256),
+        (0.99999, 1 / 256),
+        (0.0, 1.0),
+    ],
+)
+def test_kept_share_is_the_nearest_multiple(rate: float, share: float) -> None:
+    assert kept_share(rate) == share
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_share_and_expectation(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    count = 200_003
+    found = dropout(torch.ones(count, dtype=dtype), rate, True)
+    share = kept_share(rate)
+    # Five standard deviations of the mean of `count` coins.
+    margin = 5 * math.sqrt(share * (1 - share) / count)
+    assert float((found != 0).double().mean()) == pytest.approx(share, abs=margin)
+    kept = found[found != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / share))
+    assert float(found.double().mean()) == pytest.approx(1.0, abs=margin / share + 2e-3)
+
+
+def test_neighbours_are_independent() -> None:
+    torch.manual_seed(2)
+    mask = draw_mask(torch.empty(400_000), 0.5).double() - 0.5
+    for distance in (1, 2, 7, 8, 64):
+        correlation = float((mask[distance:] * mask[:-distance]).mean()) * 4
+        assert abs(correlation) < 5 / math.sqrt(400_000)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 7), (8,), (0, 4)])
+def test_any_number_of_elements(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert dropout(x, 0.5, True).shape == shape
+    assert residual_dropout(x, x, 0.5, 0.5, True).shape == shape
+
+
+def test_same_seed_same_mask() -> None:
+    x = torch.ones(1001)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first, second = dropout(x, 0.3, True), dropout(x, 0.3, True)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout(x, 0.3, True), first)
+    assert torch.equal(dropout(x, 0.3, True), second)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("rate", "training"), [(0.0, True), (0.3, False)])
+def test_inactive_dropout_changes_nothing_and_draws_nothing(rate: float, training: bool) -> None:
+    h, y = torch.randn(5, 3), torch.randn(5, 3)
+    state = torch.get_rng_state()
+    assert dropout(h, rate, training) is h
+    torch.testing.assert_close(residual_dropout(h, y, rate, 0.7, training), (h + y) * 0.7)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
+def test_impossible_rates_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        dropout(torch.ones(2), rate, True)
+    with pytest.raises(ValueError, match="rate"):
+        residual_dropout(torch.ones(2), torch.ones(2), rate, 1.0, False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1.0, math.sqrt(0.5)])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_residual_equals_the_plain_twin(dtype: torch.dtype, scale: float, rate: float) -> None:
+    h, y = (torch.randn(33, 7).to(dtype).requires_grad_() for _ in range(2))
+    torch.manual_seed(4)
+    mask = draw_mask(h, rate) if rate else torch.ones_like(h)
+    torch.manual_seed(4)
+    found = residual_dropout(h, y, rate, scale, True)
+    share = kept_share(rate)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (h, y)]
+    expected = plain_residual_dropout(exact[0], exact[1], mask.double(), share, scale)
+    outer = torch.randn(33, 7).to(dtype)
+    gradients = torch.autograd.grad(found, (h, y), outer)
+    right = torch.autograd.grad(expected, exact, outer.double())
+    tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {}
+    for value, wanted in zip((found, *gradients), (expected, *right), strict=True):
+        assert value.dtype == dtype
+        torch.testing.assert_close(value, wanted.to(dtype), **tolerance)
+
+
+def test_gradient_is_mask_times_scale() -> None:
+    x = torch.randn(999, requires_grad=True)
+    found = dropout(x, 0.25, True)
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(gradient, (found != 0).float() / 0.75)
+
+
+def test_a_wide_branch_comes_back_in_its_own_dtype() -> None:
+    h = torch.randn(4, 3).bfloat16().requires_grad_()
+    y = torch.randn(4, 3, requires_grad=True)
+    result = residual_dropout(h, y, 0.5, 1.0, True)
+    assert result.dtype == torch.bfloat16
+    of_h, of_y = torch.autograd.grad(result.sum(), (h, y))
+    assert (of_h.dtype, of_y.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu() -> None:
+    h, y = torch.zeros(500, 40, device="cuda"), torch.ones(500, 40, device="cuda")
+    found = residual_dropout(h, y, 0.5, 0.5, True)
+    assert set(found.unique().tolist()) == {0.0, 1.0}
+    assert float(found.mean()) == pytest.approx(0.5, abs=0.03)

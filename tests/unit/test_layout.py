@@ -1,0 +1,107 @@
+"""Grid layouts: where valid cells lie, and that padding and packing undo each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.layers.kernels.layout import GridLayout, scatter_cells
+
+
+def _layout(targets: list[int], sources: list[int]) -> GridLayout:
+    return GridLayout.make(torch.tensor(targets), torch.tensor(sources))
+
+
+def test_places_of_cells_by_hand() -> None:
+    layout = _layout([2, 1], [1, 3])
+    assert (layout.batch_size, layout.target_size, layout.source_size) == (2, 2, 3)
+    assert layout.cell_count == 5
+    assert not layout.is_full
+    assert layout.offsets.tolist() == [0, 2]
+    assert layout.sentence.tolist() == [0, 0, 1, 1, 1]
+    assert layout.target_position.tolist() == [0, 1, 0, 0, 0]
+    assert layout.source_position.tolist() == [0, 0, 0, 1, 2]
+    assert layout.target_rows.tolist() == [0, 1, 2, 2, 2]
+    assert layout.source_rows.tolist() == [0, 0, 3, 4, 5]
+    assert layout.cells.tolist() == [0, 3, 6, 7, 8]
+    assert layout.is_cell.tolist() == [
+        [[True, False, False], [True, False, False]],
+        [[True, True, True], [False, False, False]],
+    ]
+
+
+def test_pad_by_hand() -> None:
+    layout = _layout([2, 1], [1, 3])
+    padded = layout.pad(torch.arange(5.0)[:, None], fill=-1.0)[..., 0]
+    assert padded.tolist() == [[[0, -1, -1], [1, -1, -1]], [[2, 3, 4], [-1, -1, -1]]]
+
+
+def test_margins_stay_empty() -> None:
+    layout = _layout([2, 1], [1, 2])
+    grid = scatter_cells(torch.ones(4, 1), layout, margins=(2, 1, 1, 0))[..., 0]
+    assert grid.shape == (2, 2 + 2 + 1, 1 + 2)
+    assert grid.nonzero().tolist() == [[0, 2, 1], [0, 3, 1], [1, 2, 1], [1, 2, 2]]
+
+
+SHAPES = [([3, 1, 4], [5, 2, 1]), ([1], [1]), ([2, 2], [3, 3]), ([1, 9], [7, 1])]
+
+
+@pytest.mark.parametrize(("targets", "sources"), SHAPES)
+def test_pack_undoes_pad(targets: list[int], sources: list[int]) -> None:
+    layout = _layout(targets, sources)
+    x = torch.randn(layout.cell_count, 3)
+    padded = layout.pad(x, fill=7.0)
+    assert torch.equal(layout.pack(padded), x)
+    assert bool((padded[~layout.is_cell] == 7.0).all())
+    assert torch.equal(padded[layout.is_cell], x)
+
+
+@pytest.mark.parametrize(("targets", "sources"), SHAPES)
+def test_gradients_agree_with_differences(targets: list[int], sources: list[int]) -> None:
+    layout = _layout(targets, sources)
+    x = torch.randn(layout.cell_count, 2, dtype=torch.float64, requires_grad=True)
+    shape = (layout.batch_size, layout.target_size, layout.source_size, 2)
+    grid = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    def pad(values: Tensor) -> Tensor:
+        return layout.pad(values, 2.0)
+
+    assert torch.autograd.gradcheck(pad, (x,))
+    assert torch.autograd.gradcheck(layout.pack, (grid,))
+    assert torch.autograd.gradgradcheck(layout.pack, (grid,))
+
+
+def test_padding_gets_no_gradient() -> None:
+    layout = _layout([2, 1], [1, 3])
+    grid = torch.randn(2, 2, 3, 1, requires_grad=True)
+    layout.pack(grid).sum().backward()
+    assert grid.grad is not None
+    assert torch.equal(grid.grad[..., 0].bool(), layout.is_cell)
+
+
+def test_full_layouts_are_views() -> None:
+    layout = _layout([2, 2], [3, 3])
+    assert layout.is_full
+    x = torch.randn(12, 4)
+    assert layout.pad(x).data_ptr() == x.data_ptr()
+    grid = torch.randn(2, 2, 3, 4)
+    assert layout.pack(grid).data_ptr() == grid.data_ptr()
+
+
+def test_other_dtypes_and_strides() -> None:
+    layout = _layout([2, 1], [1, 3])
+    flags = torch.tensor([[True], [False], [True], [True], [False]])
+    assert torch.equal(layout.pack(layout.pad(flags)), flags)
+    wide = torch.randn(4, 5).t()
+    assert torch.equal(layout.pack(layout.pad(wide)), wide)
+
+
+@pytest.mark.parametrize(
+    ("targets", "sources"), [([], []), ([1, 2], [1]), ([0, 1], [1, 1]), ([1], [-2])]
+)
+def test_impossible_lengths_are_refused(targets: list[int], sources: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"at least one|must both"):
+        GridLayout.make(
+            torch.tensor(targets, dtype=torch.int64), torch.tensor(sources, dtype=torch.int64)
+        )

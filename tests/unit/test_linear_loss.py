@@ -1,0 +1,174 @@
+"""The fused loss: equal to its plain twin, and small in memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
+
+Problem = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _problem(
+    count: int = 37, types: int = 23, size: int = 6, dtype: torch.dtype = torch.float64
+) -> Problem:
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    features, weight = draw(count, size), draw(types, size)
+    targets = torch.randint(0, types, (count,), generator=generator)
+    weights = torch.rand(count, generator=generator, dtype=torch.float64).to(dtype)
+    leaves = [tensor.requires_grad_() for tensor in (features, weight, draw(types))]
+    return leaves[0], leaves[1], leaves[2], targets, weights
+
+
+def test_value_by_hand() -> None:
+    # Logits (log 2, 0), so p = (2/3, 1/3); target 0, smoothing 0.2: 0.9 and 0.1 of the mass.
+    features, weight = torch.tensor([[1.0]]), torch.tensor([[math.log(2.0)], [0.0]])
+    target = torch.tensor([0])
+    loss, likelihood = linear_cross_entropy(features, weight, None, target, None, 0.2)
+    expected = -(0.9 * math.log(2 / 3) + 0.1 * math.log(1 / 3))
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+    assert likelihood.item() == pytest.approx(-math.log(2 / 3), rel=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("chunk", [1, 8, 37, 100, None])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_equals_the_plain_twin(
+    smoothing: float, chunk: int | None, with_bias: bool, with_weights: bool
+) -> None:
+    features, weight, drawn_bias, targets, drawn_weights = _problem()
+    bias = drawn_bias if with_bias else None
+    weights = drawn_weights if with_weights else None
+    leaves = [features, weight, *([bias] if bias is not None else [])]
+    fused = linear_cross_entropy(features, weight, bias, targets, weights, smoothing, chunk)
+    plain = plain_linear_cross_entropy(features, weight, bias, targets, weights, smoothing)
+    torch.testing.assert_close(fused, plain)
+    found = torch.autograd.grad(fused[0] * 0.3, leaves)
+    expected = torch.autograd.grad(plain[0] * 0.3, leaves)
+    torch.testing.assert_close(found, expected)
+
+
+def test_gradients_agree_with_differences() -> None:
+    features, weight, bias, targets, weights = _problem(7, 5, 3)
+
+    def loss(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(features, weight, bias, targets, weights, 0.1, 3)[0]
+
+    assert torch.autograd.gradcheck(loss, (features, weight, bias))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 1.5e-2)]
+)
+def test_narrow_features_beside_a_float32_map(dtype: torch.dtype, tolerance: float) -> None:
+    wide = _problem(200, 300, 16)
+    features = wide[0].detach().to(dtype).requires_grad_()
+    weight, bias = (tensor.detach().float().requires_grad_() for tensor in wide[1:3])
+    loss, likelihood = linear_cross_entropy(features, weight, bias, wide[3], None, 0.1, 64)
+    assert loss.dtype == likelihood.dtype == torch.float32
+    exact = plain_linear_cross_entropy(*wide[:4], None, 0.1)
+    assert loss.item() == pytest.approx(exact[0].item(), rel=tolerance)
+    found = torch.autograd.grad(loss, (features, weight, bias))
+    for gradient, leaf, right in zip(
+        found, (features, weight, bias), torch.autograd.grad(exact[0], wide[:3]), strict=True
+    ):
+        assert gradient.dtype == leaf.dtype
+        assert float((gradient.double() - right).norm() / right.norm()) < tolerance
+
+
+def test_autocast_multiplies_in_bfloat16_and_sums_in_float32() -> None:
+    features, weight, bias, targets, _ = (
+        tensor.detach().float() if tensor.is_floating_point() else tensor for tensor in _problem()
+    )
+    features.requires_grad_()
+    narrow = features.detach().bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = linear_cross_entropy(features, weight, bias, targets, None, 0.1)[0]
+    by_hand = linear_cross_entropy(narrow, weight, bias, targets, None, 0.1)[0]
+    assert cast.dtype == torch.float32
+    torch.testing.assert_close(cast, by_hand)
+    torch.testing.assert_close(
+        torch.autograd.grad(cast, features)[0], torch.autograd.grad(by_hand, narrow)[0].float()
+    )
+
+
+def test_improbable_targets_keep_a_finite_loss() -> None:
+    # exp(-200) is zero in float32; the likelihood must not go through it.
+    features = torch.tensor([[200.0]], requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0]])
+    loss, likelihood = linear_cross_entropy(features, weight, None, torch.tensor([1]))
+    assert likelihood.item() == pytest.approx(200.0)
+    assert torch.autograd.grad(loss, features)[0].item() == pytest.approx(1.0)
+
+
+def test_sites_of_weight_zero_count_nothing() -> None:
+    features, weight, bias, targets, _ = _problem(4)
+    weights = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    loss, likelihood = linear_cross_entropy(features, weight, bias, targets, weights, 0.1)
+    kept = linear_cross_entropy(features[::2], weight, bias, targets[::2], None, 0.1)
+    torch.testing.assert_close((loss, likelihood), kept)
+    assert torch.autograd.grad(loss, features)[0][1::2].count_nonzero() == 0
+
+
+def test_no_site_gives_zero() -> None:
+    features, weight, bias, targets, _ = _problem(4)
+    loss, likelihood = linear_cross_entropy(features[:0], weight, bias, targets[:0], None, 0.1)
+    assert loss.item() == likelihood.item() == 0.0
+    assert torch.autograd.grad(loss, weight)[0].count_nonzero() == 0
+
+
+def test_likelihood_has_no_gradient() -> None:
+    features, weight, bias, targets, _ = _problem(4)
+    assert not linear_cross_entropy(features, weight, bias, targets)[1].requires_grad
+
+
+class _Sizes(TorchDispatchMode):
+    """Counts matrix products and the largest tensor that any operator returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest, self.products = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.largest = max(self.largest, result.numel())
+        self.products += func.overloadpacket.__name__ in ("mm", "addmm", "addmm_")
+        return result
+
+
+def test_logits_of_one_chunk_are_the_most_it_holds() -> None:
+    features, weight, bias, targets, _ = _problem(160, 50, 4)
+    with _Sizes() as sizes:
+        linear_cross_entropy(features, weight, bias, targets, None, 0.1, 16)[0].backward()
+    assert sizes.largest == max(16 * 50, 160 * 4)
+    assert sizes.products == 3 * 10
+    with _Sizes() as sizes:
+        plain_linear_cross_entropy(features, weight, bias, targets, None, 0.1)[0].backward()
+    assert sizes.largest == 160 * 50
+
+
+def test_values_alone_take_one_product_each_chunk() -> None:
+    features, weight, bias, targets, _ = _problem(32)
+    expected = linear_cross_entropy(features, weight, bias, targets, None, 0.1, 16)
+    with torch.no_grad(), _Sizes() as sizes:
+        found = linear_cross_entropy(features, weight, bias, targets, None, 0.1, 16)
+    assert sizes.products == 2
+    torch.testing.assert_close(found[0], expected[0].detach())
+
+
+@pytest.mark.parametrize(("smoothing", "chunk"), [(1.0, 8), (-0.1, 8), (0.1, 0)])
+def test_impossible_settings_are_refused(smoothing: float, chunk: int) -> None:
+    features, weight, bias, targets, _ = _problem(4)
+    with pytest.raises(ValueError, match=r"must be"):
+        linear_cross_entropy(features, weight, bias, targets, None, smoothing, chunk)
