@@ -18,7 +18,6 @@ from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.folders import new_folder
 from nmtgrid.data.pairs import ParallelFiles
-from nmtgrid.data.toy import toy_splits
 from nmtgrid.data.writing import SplitWriter
 from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Filters, Row
 from nmtgrid.text.files import Meter
@@ -112,6 +111,8 @@ def preprocess_toy(
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
+    from nmtgrid.data.toy import toy_splits
+
     splits = toy_splits(pairs, seed=seed, difficulty=difficulty)
     sources = {name: _from_toy(split) for name, split in splits.items()}
     build = _Build(plan, out, overwrite, Meter(), report)

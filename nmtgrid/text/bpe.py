@@ -2,6 +2,9 @@
 
 Codes files have subword-nmt's format 0.2 (older ones are read as well). A unit that does not end
 its word carries the joiner `@@`.
+
+Departs: words of more than 1,000 characters, which no training text of ours has, are cut into
+pieces of that length first; all others come out as subword-nmt cuts them.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.storage import write_text
 from nmtgrid.text.files import read_lines
 
 JOINER = "@@"
 _HEADER = "#version: 0.2"
 _JOINED = re.compile(rf"{JOINER}( |$)")
+_LONGEST_WORD = 1000
 _LARGEST_CACHE = 200_000
 
 
@@ -65,6 +68,9 @@ class Codes:
 
     def save(self, path: str | Path) -> None:
         """Write the codes as subword-nmt does."""
+        # Storage brings torch along, which `bpe apply` does well without.
+        from nmtgrid.base.storage import write_text
+
         lines = [*([self._header] if self._header else []), *self.merges]
         write_text(Path(path), "\n".join(lines) + "\n")
 
@@ -80,7 +86,12 @@ class Codes:
         return units
 
     def _segment(self, word: str) -> tuple[str, ...]:
-        parts = tuple(self._bpe.segment_tokens([word]))
+        # The time grows with the square of the length: longer words are cut into pieces first.
+        pieces = [word[i : i + _LONGEST_WORD] for i in range(0, len(word), _LONGEST_WORD)]
+        units = [self._bpe.segment_tokens([piece]) for piece in pieces]
+        for piece in units[:-1]:
+            piece[-1] += JOINER
+        parts = tuple(unit for piece in units for unit in piece)
         # subword-nmt keeps each word for ever; both memories are emptied when they are full.
         self._bpe.cache.clear()
         if len(self._units) >= _LARGEST_CACHE:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.storage import atomic_file
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 STANDARD = "-"
@@ -192,6 +191,9 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    # Storage brings torch along, which filters and worker processes do well without.
+    from nmtgrid.base.storage import atomic_file
+
     with atomic_file(Path(path)) as file:
         suffix = Path(path).suffix
         if suffix == ".gz":

@@ -1,0 +1,155 @@
+"""The commands preprocess and bpe, from the command line to their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtgrid.cli.app import main
+from nmtgrid.data.dataset import Dataset
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Training, validation and test text in de and en."""
+    for name, count in (("train", 50), ("valid", 3), ("test", 2)):
+        for language, word in (("de", "Hund"), ("en", "dog")):
+            lines = "".join(f"Ein {word} {n}.\n" for n in range(count))
+            (tmp_path / f"{name}.{language}").write_text(lines)
+    return tmp_path
+
+
+def _preprocess(texts: Path, *more: str) -> int:
+    return main(
+        ["preprocess", "--source-lang", "de", "--target-lang", "en", "--train", f"{texts}/train",
+         "--out", f"{texts}/data", *more]
+    )  # fmt: skip
+
+
+def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
+    more = ["--valid", f"{texts}/valid", "--test", f"{texts}/test", "--test", f"wmt={texts}/valid"]
+    assert _preprocess(texts, *more, "--json", f"{texts}/p.json") == 0
+    report: dict[str, Any] = json.loads((texts / "p.json").read_text())
+    for splits in (report, report["splits"]):
+        for name, count in (("train", 50), ("valid", 3), ("test", 2), ("wmt", 3)):
+            assert splits[name]["pairs_read"] == splits[name]["pairs_kept"] == count
+            assert set(splits[name]["dropped"].values()) == {0}
+    learn = ["bpe", "learn", f"{texts}/data", "--merges", "5", "--json", f"{texts}/b.json"]
+    assert main(learn) == 0
+    report = json.loads((texts / "b.json").read_text())
+    dataset = Dataset.open(texts / "data")
+    assert report["source_vocab_size"] == len(dataset.pipeline.source_vocabulary)
+    assert report["target_vocab_size"] == len(dataset.pipeline.target_vocabulary)
+    for name in ("train", "valid", "test", "wmt"):
+        lengths = report[name]["source_lengths"]
+        assert set(lengths) == {"p5", "p50", "p95", "total"}
+        assert lengths["total"] == int(dataset.split(name).source_lengths.sum())
+    assert len(dataset.pipeline.source.codes or ()) == 5
+
+
+def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (texts / "train.de").write_bytes((texts / "train.de").read_bytes().replace(b"\n", b"\r\n"))
+    assert _preprocess(texts, "--valid-every", "5") == 0
+    shown = capsys.readouterr().err
+    assert "10 kept pairs were moved to valid" in shown
+    assert "train.de: 50 lines ended with a carriage return" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--test", "train=x"], "cannot be called `train`"),
+        (["--max-ratio", "0.5"], "--max-ratio"),
+        (["--toy", "10"], "leave `--train` out"),
+        (["--tokenize", "mozes"], "mozes"),
+        (["--test", "none"], "none.de"),
+    ],
+)
+def test_faults_are_one_message(
+    texts: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _preprocess(texts, *more) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+    assert not (texts / "data").exists()
+
+
+def test_missing_options_are_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preprocess", "--out", str(tmp_path / "data")]) == 2
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in ("--source-lang", "--target-lang", "--train"))
+
+
+def test_an_existing_folder_needs_overwrite(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _preprocess(texts) == 0
+    assert _preprocess(texts) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert _preprocess(texts, "--overwrite", "--lowercase", "--workers", "2") == 0
+    assert (texts / "data/text/train.de").read_text().startswith("ein hund 0 .\n")
+
+
+def test_the_toy_corpus(tmp_path: Path) -> None:
+    out = str(tmp_path / "toy")
+    toy = ["preprocess", "--toy", "200", "--toy-difficulty", "2", "--toy-seed", "7", "--out", out]
+    assert main(toy) == 0
+    assert main(["bpe", "learn", out, "--words", "--min-count", "2"]) == 0
+    dataset = Dataset.open(out)
+    assert dataset.names == ["train", "valid", "test"]
+    assert dataset.manifest["toy"] == {"pairs": 200, "seed": 7, "difficulty": 2}
+    assert (dataset.pipeline.facts.source_lang, dataset.pipeline.facts.target_lang) == ("qa", "qb")
+
+
+@pytest.mark.parametrize("options", [["--merges", "5"], ["--joint"], ["--separate"]])
+def test_options_without_effect_are_refused(
+    texts: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _preprocess(texts) == 0
+    assert main(["bpe", "learn", f"{texts}/data", "--words", *options]) == 2
+    assert "no effect" in capsys.readouterr().err
+
+
+def _filter(project: Path, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "nmtgrid", "bpe", *arguments],
+        input=text, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(project)},
+    )  # fmt: skip
+
+
+def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nh u\n")
+    text = "ein hund\n\nüber hunde".encode()
+    applied = _filter(project, text, "apply", str(codes))
+    assert applied.stdout.decode() == (
+        "e@@ i@@ n hu@@ n@@ d\n\nü@@ b@@ e@@ r hu@@ n@@ d@@ e\n"
+    )
+    undone = _filter(project, applied.stdout, "undo")
+    assert undone.stdout == text + b"\n"
+    bad = _filter(project, b"a\n\xff\n", "undo")
+    assert bad.returncode == 2
+    assert b"-:2: not valid UTF-8" in bad.stderr
+    assert _filter(project, b"", "undo").stdout == b""
+
+
+def test_filters_and_workers_do_not_load_torch(project: Path) -> None:
+    code = (
+        "import sys, nmtgrid.text.bpe, nmtgrid.text.cleaning, nmtgrid.text.workers;"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},
+    )  # fmt: skip
+    assert done.stdout.strip() == b"False"

@@ -1,0 +1,68 @@
+"""Moses: words between single spaces, escaped as the Perl tokenizer escapes them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtgrid.text.moses import Moses
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "words"),
+    [
+        ("en", "It's a dog.", "It &apos;s a dog ."),
+        ("en", 'He "said" & left [now].', "He &quot; said &quot; &amp; left &#91; now &#93; ."),
+        ("de", "Wie geht's?", "Wie geht &apos; s ?"),
+        ("fr", "L'eau, c'est 5,3 l", "L&apos; eau , c&apos; est 5,3 l"),
+        ("en", "Mr. Dog, e.g. Rex... barks", "Mr. Dog , e.g. Rex ... barks"),
+        ("qa", "a-b  c", "a-b c"),
+        ("en", "", ""),
+        ("en", "   ", ""),
+    ],
+)  # fmt: skip
+def test_tokenise(language: str, raw: str, words: str) -> None:
+    assert Moses(language).tokenize(raw) == words
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "words"),
+    [
+        ("en", "in the U.S.", "in the U.S ."),
+        ("en", "The U.S. is big", "The U.S. is big"),
+        ("de", "und so weiter usw.", "und so weiter usw ."),
+        ("de", "am 5. Mai", "am 5. Mai"),
+        ("en", "No. 5", "No. 5"),
+        ("en", "No. Five", "No . Five"),
+        ("en", "so. it goes", "so. it goes"),
+    ],
+)
+def test_the_last_full_stop_is_always_split_off(language: str, raw: str, words: str) -> None:
+    assert Moses(language).tokenize(raw) == words
+
+
+def test_separators_become_spaces_and_case_falls() -> None:
+    raw = "Ä\u2028B\u00a0c\x85d\te"
+    assert Moses("de", lowercase=True).tokenize(raw) == "ä b c d e"
+    assert Moses("de", tokenize=False, lowercase=True).tokenize(raw) == "ä b c d e"
+    assert Moses("de", tokenize=False).tokenize(" It's  on ") == "It's on"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
+def test_words_never_hold_what_others_split_at(raw: str) -> None:
+    words = Moses("en").tokenize(raw)
+    assert words.split() == words.split(" ") or words == ""
+    assert words.splitlines() in ([words], [])
+
+
+def test_detokenise_undoes_escapes_and_spaces() -> None:
+    assert Moses("en").detokenize("It &apos;s R &amp; D , yes .") == "It's R & D, yes."
+    assert Moses("en", tokenize=False).detokenize("a  ,") == "a ,"
+
+
+def test_copies_to_other_processes() -> None:
+    moses = pickle.loads(pickle.dumps(Moses("en", lowercase=True)))
+    assert moses.tokenize("A dog.") == "a dog ."
