@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from rich.progress import Progress
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
@@ -89,8 +88,8 @@ def run_one(
     return code, _report(finished, trainer)
 
 
-def show(event: events.Event, bar: Progress, training: TrainingSettings) -> None:
-    """Tell people of `event`."""
+def show(event: events.Event, bar: Any, training: TrainingSettings) -> None:
+    """Tell people of `event`; `bar` is a progress bar of `base.console`."""
     if isinstance(event, events.Updated):
         done = event.update if training.max_updates else event.minutes
         left = "" if event.minutes_left is None else f", {event.minutes_left:.1f} min left"
