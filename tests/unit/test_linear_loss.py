@@ -67,9 +67,7 @@ def test_gradients_agree_with_differences() -> None:
     assert torch.autograd.gradcheck(loss, (features, weight, bias))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 1.5e-2)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 1.5e-2)])
 def test_narrow_features_beside_a_float32_map(dtype: torch.dtype, tolerance: float) -> None:
     wide = _problem(200, 300, 16)
     features = wide[0].detach().to(dtype).requires_grad_()
@@ -136,7 +134,7 @@ class _Sizes(TorchDispatchMode):
     """Counts matrix products and the largest tensor that any operator returns."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.largest, self.products = 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

@@ -1,0 +1,137 @@
+"""The Triton form against the plain one: on a GPU, or in Triton's interpreter.
+
+Without a GPU, `test_grid_conv.py` runs this file again in a process with TRITON_INTERPRET=1. The
+compiler needs no GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.layers.kernels.grid_conv import live_taps, plain_grid_convolution
+from nmtgrid.layers.kernels.layout import GridLayout
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+runs = pytest.mark.skipif(
+    DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
+)
+
+# Sizes around the tile of 16 x 32; the last kernel has 16 live rows.
+GRIDS = [
+    ([3, 1], [18, 2], 40, (11, 11)),
+    ([1], [1], 8, (3, 3)),
+    ([2, 4, 1, 3, 1], [3, 17, 1, 1, 1], 33, (3, 7)),
+    ([4], [2], 16, (1, 5)),
+    ([18], [1], 5, (31, 1)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter of Triton 3.6 count loops under NumPy 2.4.
+
+    It turns arrays of one element into numbers by int(), which NumPy now refuses.
+    """
+    if not INTERPRETED:
+        return
+    from triton.runtime import interpreter
+
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        assert patch is not None
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    if patch is not None:
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
+
+
+def _distance(found: Tensor, right: Tensor) -> float:
+    return float((found.detach().cpu().double() - right).norm() / right.norm())
+
+
+@runs
+@pytest.mark.parametrize("source_causal", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
+@pytest.mark.parametrize(("targets", "sources", "size", "kernel"), GRIDS)
+def test_equals_the_plain_form(
+    targets: list[int],
+    sources: list[int],
+    size: int,
+    kernel: tuple[int, int],
+    dtype: torch.dtype,
+    tolerance: float,
+    source_causal: bool,
+) -> None:
+    from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
+
+    layout = GridLayout.make(
+        torch.tensor(targets, device=DEVICE), torch.tensor(sources, device=DEVICE)
+    )
+    plain_layout = GridLayout.make(torch.tensor(targets), torch.tensor(sources))
+    x, outer = (torch.randn(layout.cell_count, size).to(dtype) for _ in range(2))
+    weight = torch.randn(*kernel, size)
+    leaves = [leaf.to(DEVICE).requires_grad_() for leaf in (x, weight)]
+    left, right = kernel[1] // 2, 0 if source_causal else kernel[1] // 2
+    taps = live_taps(leaves[1], source_causal=source_causal)
+    found = TritonGridConvolution.apply(  # type: ignore[no-untyped-call]
+        leaves[0], taps, layout, left, right
+    )
+    assert found.dtype == dtype
+    exact = [leaf.double().requires_grad_() for leaf in (x, weight)]
+    wanted = plain_grid_convolution(exact[0], exact[1], plain_layout, source_causal=source_causal)
+    gradients = torch.autograd.grad(found, leaves, outer.to(DEVICE))
+    right_gradients = torch.autograd.grad(wanted, exact, outer.double())
+    assert _distance(found, wanted) < tolerance
+    assert _distance(gradients[0], right_gradients[0]) < tolerance
+    assert _distance(gradients[1], right_gradients[1]) < 1e-6
+
+
+TARGET_OF_GPU = ("cuda", 90, 32)
+
+
+def _compile(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> str:
+    """Compile for a GPU that need not be there and return its assembly."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {**types, **dict.fromkeys(constants, "constexpr")}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
+    text: str = made.asm["ptx"]
+    return text
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.parametrize("rows", [6, 2])
+def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from nmtgrid.layers.kernels.grid_conv_triton import (
+        _convolve_kernel,
+        _weight_gradient_kernel,
+    )
+
+    places = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
+    shared = {"D": 256, "ROWS": rows, "COLUMNS": 11, "LEFT": 5, "BLOCK_S": 16, "BLOCK_D": 32}
+    for reverse in (False, True):
+        text = _compile(
+            _convolve_kernel,
+            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **places},
+            {**shared, "REVERSED": reverse},
+        )
+        assert text.count("fma.rn.f32") >= rows * 11 * 16 * 32 // 128
+    _compile(
+        _weight_gradient_kernel,
+        {"x": "*bf16", "gradient": "*bf16", "found": "*fp32", **places, "batch": "i32"},
+        {**shared, "SENTENCES": 4},
+    )
