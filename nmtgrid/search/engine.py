@@ -30,7 +30,7 @@ _LEAST_COVERAGE = 0.01
 """A source token covered less than this counts as covered so much: its logarithm stays finite."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
 def search(
     models: Sequence[TranslationModel],
     source: Tensor,
@@ -129,7 +129,7 @@ class _Run:
             self._coverage_score(choice.end_parents),
             self.history.nodes[choice.end_parents],
         )
-        return self._move(choice, (step + 1) % self.check_every == 0)
+        return self._move(choice, step)
 
     def _rule(self, following: Tensor, step: int) -> Tensor:
         """Strike out what must not follow; a row at its limit can end whatever the rules say."""
@@ -172,15 +172,15 @@ class _Run:
         logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
         return self.plan.coverage_penalty * (logs * self.is_word).sum(1)[rows]
 
-    def _move(self, choice: Choice, look: bool) -> bool:
+    def _move(self, choice: Choice, step: int) -> bool:
         """Make the chosen rows the live ones, without the sentences that are done."""
         count = len(self.groups)
         live = choice.log_probabilities.view(count, -1)
-        is_done = self.ledger.is_done(self.groups, live)
+        is_done = self.ledger.is_done(self.groups, live, step + 1)
         # Rows of a sentence that is done stay until the next look, but nothing comes of them.
         so_far = live.masked_fill(is_done[:, None], -math.inf).flatten()
         tokens, parents = choice.tokens, choice.parents
-        if look:
+        if (step + 1) % self.check_every == 0:
             going = (~is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False

@@ -96,15 +96,18 @@ class Ledger:
         self.nodes[groups] = torch.cat([self.nodes[groups], nodes], 1).gather(1, kept)
         self._ended[groups] += (log_probabilities > -math.inf).sum(1)
 
-    def is_done(self, groups: Tensor, live: Tensor) -> Tensor:
-        """Return [G], True where nothing that `live` [G, W] leads to can change what is returned.
+    def is_done(self, groups: Tensor, live: Tensor, length: int) -> Tensor:
+        """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
 
-        That is when `width` hypotheses have ended, or when even the likeliest live row, were the
-        rest of it certain and as long as it may be, would not pass the worst one to be returned.
+        Either nothing can change: even the likeliest row, were the rest of it certain and as
+        long as it may be, would not pass the worst hypothesis to be returned. Or `width`
+        hypotheses have ended and no row, at its present `length`, is ahead of that one.
         """
-        attainable = live.amax(1) / self._longest_norm[groups]
+        best_row = live.amax(1)
         worst = self.scores[groups, min(self.plan.nbest, self.width) - 1]
-        return (self._ended[groups] >= self.width) | (attainable <= worst)
+        norm = self.plan.length_norm(torch.tensor(length, device=groups.device))
+        is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
+        return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
     def hypotheses(self, history: History, lengths: list[int]) -> list[list[Hypothesis]]:
         """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""

@@ -15,7 +15,7 @@ _CHUNK = 1024
 """Predictions classified at once: never [M, V] of a whole batch."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
 def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -> Tensor:
     """Return [B, T], the log-probability of each true target token, zero on padding.
 

@@ -137,9 +137,10 @@ def reference_beam(model: TableModel, source: list[int], plan: SearchPlan) -> li
             if tokens[-1] == END:
                 ended.append((total / len(tokens) ** plan.length_penalty, tokens[:-1]))
         live = [c for c in candidates if c[1][-1] != END][: plan.beam]
-        if len(ended) >= plan.beam:
+        ended.sort(key=lambda one: -one[0])
+        ahead = max((c[0] for c in live), default=-math.inf) / (step + 1) ** plan.length_penalty
+        if len(ended) >= plan.beam and ahead <= ended[plan.nbest - 1][0]:
             break
-    ended.sort(key=lambda one: -one[0])
     return [Hypothesis(t, [], 0.0, s) for s, t in ended[: plan.nbest]]
 
 

@@ -1,0 +1,116 @@
+"""Selections: ties, the beam's bookkeeping, and drawing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.select import Beam, Greedy, Sample, best, uniform
+from nmtgrid.text.vocabulary import END
+
+
+def test_best_takes_the_lowest_place_among_equals() -> None:
+    values = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, -math.inf], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    found, places = best(values, 2)
+    assert places.tolist() == [[1, 2], [0, 1]]
+    assert found.tolist() == [[3.0, 3.0], [0.0, 0.0]]
+    assert best(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("levels", [3, 20, 10_000])
+def test_best_is_a_stable_sort(levels: int) -> None:
+    """Few levels make many ties at the border, many make none."""
+    values = torch.randint(-levels, levels, (30, 200)).float() / 7
+    values[:, ::9] = -0.5
+    found, places = best(values, 11)
+    ordered, order = values.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(found, ordered[:, :11])
+    assert torch.equal(places, order[:, :11])
+
+
+def test_greedy_ends_and_goes_on() -> None:
+    values = torch.full((2, 5), -9.0)
+    values[0, 4], values[1, END] = -0.5, -0.25
+    choice = Greedy().choose(values, torch.tensor([-1.0, -2.0]), torch.arange(2), 0)
+    assert choice.parents is None
+    assert choice.tokens.tolist() == [4, END]
+    assert choice.log_probabilities.tolist() == [-1.5, -math.inf]
+    assert choice.end_log_probabilities.tolist() == [[-math.inf], [-2.25]]
+
+
+def test_beam_by_hand() -> None:
+    """Two rows of one sentence; the end is second best of all and third best is no end."""
+    values = torch.full((2, 5), -50.0)
+    values[0, 3], values[0, END], values[1, 4], values[1, 3] = -1.0, -0.5, -0.1, -2.0
+    choice = Beam(2).choose(values, torch.tensor([-1.0, -1.2]), torch.tensor([7]), 3)
+    # In order: row 1 token 4 (-1.3), row 0 end (-1.5), row 0 token 3 (-2.0), row 1 token 3 (-3.2).
+    assert choice.tokens.tolist() == [4, 3]
+    assert choice.parents is not None
+    assert choice.parents.tolist() == [1, 0]
+    assert choice.log_probabilities.tolist() == pytest.approx([-1.3, -2.0])
+    assert choice.end_log_probabilities.tolist()[0][1] == pytest.approx(-1.5)
+    assert choice.end_parents[0, 1] == 0
+
+
+def test_beam_lets_no_end_in_from_below_its_width() -> None:
+    values = torch.full((1, 5), -50.0)
+    values[0, 3], values[0, 4], values[0, END] = -1.0, -1.1, -1.2
+    choice = Beam(2).choose(values, torch.zeros(1), torch.arange(1), 0)
+    assert (choice.end_log_probabilities == -math.inf).all()
+    assert choice.tokens.tolist() == [3, 4]
+
+
+def test_uniform_is_uniform_and_its_own() -> None:
+    keys = torch.arange(20_000)
+    numbers = uniform(1, keys, 5)
+    assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
+    counts = torch.histc(numbers, 10, 0, 1)
+    assert ((counts - 2000).abs() < 5 * math.sqrt(2000)).all()
+    assert torch.equal(uniform(1, keys[500:510], 5), numbers[500:510])
+    for other in (uniform(2, keys, 5), uniform(1, keys, 6), uniform(1, keys + 1, 5)):
+        assert abs(float(torch.corrcoef(torch.stack([numbers, other]))[0, 1])) < 0.04
+
+
+def _draw(plan: SearchPlan, values: torch.Tensor, count: int = 4000) -> torch.Tensor:
+    rows = values.log_softmax(0).expand(count, -1)
+    groups = torch.arange(count)
+    choice = Sample(plan, groups).choose(rows, torch.zeros(count), groups, 0)
+    return torch.bincount(choice.tokens, minlength=len(values)) / count
+
+
+def test_cuts_and_temperature_by_hand() -> None:
+    shares = torch.tensor([0.1, 0.4, 0.05, 0.15, 0.3])
+    values = shares.log()
+    assert _draw(SearchPlan(sample=True), values).tolist() == pytest.approx(
+        shares.tolist(), abs=0.03
+    )
+    two = _draw(SearchPlan(sample=True, top_k=2), values).tolist()
+    assert two == pytest.approx([0, 4 / 7, 0, 0, 3 / 7], abs=0.03)
+    # 0.4 + 0.3 reach 0.65, so the third likeliest stays out.
+    assert _draw(SearchPlan(sample=True, top_p=0.65), values).tolist() == pytest.approx(
+        two, abs=0.03
+    )
+    three = _draw(SearchPlan(sample=True, top_p=0.75), values).tolist()
+    assert three == pytest.approx([0, 0.4 / 0.85, 0, 0.15 / 0.85, 0.3 / 0.85], abs=0.03)
+    squared = (shares**2 / (shares**2).sum()).tolist()
+    assert _draw(SearchPlan(sample=True, temperature=0.5), values).tolist() == pytest.approx(
+        squared, abs=0.03
+    )
+
+
+def test_faulty_plans_are_told_whole() -> None:
+    faults = SearchPlan(beam=0, nbest=3, temperature=0.0, top_p=1.5, min_length=-1).faults()
+    assert len(faults) == 5
+    assert any("`beam` must be at least 1, but is 0" in fault for fault in faults)
+    assert SearchPlan(sample=True, beam=4).faults()
+    assert not SearchPlan(sample=True, nbest=4).faults()
+
+
+def test_length_norm_by_hand() -> None:
+    plan = SearchPlan(length_penalty=0.5, length_offset=5.0)
+    # ((5 + 19) / 6)^0.5 = 2.
+    assert float(plan.length_norm(torch.tensor(19))) == pytest.approx(2.0)
+    assert plan.limits(torch.tensor([1, 4])).tolist() == [10, 16]

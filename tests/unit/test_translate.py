@@ -1,0 +1,220 @@
+"""Text to text, with a model that copies: order, pieces, batches, unknown words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import nmtgrid
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import LoadedModel, save_model
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.lines import whole_word
+from nmtgrid.search.pieces import cut, join
+from nmtgrid.search.translate import TranslationOptions, Translator
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+from tests.unit.copy_model import CopyModel, copier
+
+WORDS = "a b c d . ,"
+
+
+def translator(loaded: LoadedModel, **options: object) -> Translator:
+    return Translator([loaded], SearchPlan(), TranslationOptions(**options))  # type: ignore[arg-type]
+
+
+def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
+    lines = ["a b c", "", "d", "   ", "c c c c a", "b"] * 7
+    expected = [" ".join(line.split()) for line in lines]
+    for window in (1, 4, 100):
+        for batch_tokens in (1, 12, 4000):
+            held = translator(copier(WORDS), window=window, batch_tokens=batch_tokens)
+            assert held.translate(lines) == expected
+
+
+def test_batches_hold_at_most_the_tokens_asked_for() -> None:
+    loaded = copier(WORDS)
+    translator(loaded, batch_tokens=20).translate(["a " * n for n in (1, 9, 3, 3, 2, 30, 4)])
+    assert isinstance(loaded.model, CopyModel)
+    for rows, width in loaded.model.batches:
+        assert rows * width <= 20 or rows == 1
+    assert sum(rows for rows, _ in loaded.model.batches) == 7
+    assert len(loaded.model.batches) < 7
+
+
+def test_windows_are_read_only_when_needed() -> None:
+    read = []
+
+    def lines() -> Iterator[str]:
+        for number in range(10):
+            read.append(number)
+            yield "a"
+
+    stream = translator(copier(WORDS), window=3).stream(lines())
+    assert next(stream).text == "a"
+    assert read == [0, 1, 2]
+
+
+def test_long_lines_are_translated_in_pieces_with_a_warning() -> None:
+    told: list[str] = []
+    options = TranslationOptions(max_source=4)
+    held = Translator([copier(WORDS)], SearchPlan(beam=2), options, warn=told.append)
+    line = "a b . c d , a b c d a"
+    found = list(held.stream(["a", line, "b"], align=True))
+    assert [one.text for one in found] == ["a", line, "b"]
+    assert len(told) == 1
+    assert told[0].startswith("long-line") and "2 (11)" in told[0]
+    best = found[1].hypotheses[0]
+    assert best.alignment is not None
+    assert best.alignment.shape == (12, 12)
+    assert best.alignment.argmax(1).tolist() == list(range(12))
+    assert sum(best.log_probabilities) == pytest.approx(best.log_probability)
+    assert len(best.log_probabilities) == 12
+
+
+def test_long_lines_can_be_cut() -> None:
+    told: list[str] = []
+    options = TranslationOptions(max_source=4, long_lines="cut")
+    held = Translator([copier(WORDS)], SearchPlan(), options, warn=told.append)
+    assert held.translate(["a b c d a b", "a b c d"]) == ["a b c d", "a b c d"]
+    assert len(told) == 1 and "cut" in told[0] and "1 (6)" in told[0]
+
+
+def test_cut_prefers_sentence_ends_then_clauses_then_words() -> None:
+    assert cut(["a", "b", "c", "d"], 4) == [4]
+    assert cut(["a", ",", "b", ".", "c", "d", "e"], 5) == [4, 7]
+    assert cut(["a", "b", ",", "c", "d", "e", "f"], 5) == [3, 7]
+    assert cut(["a", "b", "c", "d@@", "e@@", "f", "g"], 5) == [3, 7]
+    assert cut(["x@@"] * 9, 4) == [4, 8, 9]
+    assert cut(list(". a b c d e f"), 4)[0] > 1
+
+
+def test_joined_pieces_add_up() -> None:
+    pieces = [
+        Hypothesis([], [-0.5], -0.5, 0.0, torch.tensor([[0.25, 0.75]])),
+        Hypothesis([7, 8], [-1.0, -2.0, -0.25], -3.25, 0.0, torch.eye(3)),
+        Hypothesis([], [-0.125], -0.125, 0.0, torch.tensor([[1.0]])),
+        Hypothesis([9], [-4.0, -0.0625], -4.0625, 0.0, torch.eye(2)),
+    ]
+    whole = join(pieces, SearchPlan(length_penalty=1.0))
+    assert whole.tokens == [7, 8, 9]
+    # The end of the first goes to token 7, those of the second and third to token 8.
+    assert whole.log_probabilities == [-1.5, -2.375, -4.0, -0.0625]
+    assert whole.log_probability == -7.9375
+    assert whole.score == pytest.approx(-7.9375 / 4)
+    assert whole.alignment is not None
+    expected = torch.zeros(4, 5)
+    for row, column in ((0, 1), (1, 2), (2, 3), (3, 4)):
+        expected[row, column] = 1.0
+    assert torch.equal(whole.alignment, expected)
+    only_empty = join(pieces[:1] * 3, SearchPlan())
+    assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
+
+
+def test_unknown_words_can_be_copied() -> None:
+    loaded = copier(WORDS)
+    assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
+    assert translator(loaded, replace_unknown=True).translate(["a Zebra b"]) == ["a Zebra b"]
+    with pytest.raises(ConfigError, match="alignments"):
+        translator(copier(WORDS, aligns=False), replace_unknown=True)
+
+
+def test_units_become_words() -> None:
+    held = translator(copier("h@@ e@@ l@@ o", bpe=True))
+    (one,) = held.stream(["hello hello"])
+    assert one.source == ["h@@", "e@@", "l@@", "l@@", "o"] * 2
+    assert one.target == one.source
+    assert one.text == one.tokenized == "hello hello"
+    assert whole_word(one.source, 7) == "hello"
+
+
+def test_alignments_are_refused_at_once() -> None:
+    held = translator(copier(WORDS, aligns=False))
+    with pytest.raises(ConfigError, match="alignments"):
+        held.stream(["a"], align=True)
+
+
+def test_models_of_other_vocabularies_are_refused() -> None:
+    with pytest.raises(ModelError, match="different source vocabularies"):
+        Translator([copier("a b"), copier("a c")])
+    with pytest.raises(ModelError, match="differently"):
+        Translator([copier("a b"), copier("a b", lowercase=True)])
+    assert Translator([copier(WORDS), copier(WORDS)]).translate(["a b"]) == ["a b"]
+
+
+def test_faulty_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="batch_tokens"):
+        translator(copier(WORDS), batch_tokens=0)
+
+
+def saved(folder: Path, seed: int = 0) -> Path:
+    """Write a small model with drawn weights."""
+    torch.manual_seed(seed)
+    vocabulary = Vocabulary(["a", "b", "c", "d", "e", "f"])
+    facts = TextFacts("qa", "qb", tokenize="none", subwords="words")
+    pipeline = Pipeline(facts, vocabulary, vocabulary)
+    model = zoo.build(
+        "pervasive",
+        overrides={"depth": 2, "size": 8, "feed_forward_size": 16},
+        source_vocab_size=len(vocabulary),
+        target_vocab_size=len(vocabulary),
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    save_model(folder, model, pipeline, {"search": {"beam": 3, "length_penalty": 0.5}})
+    return folder
+
+
+def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    held = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
+    assert (held.plan.beam, held.plan.length_penalty, held.plan.max_length_b) == (3, 0.5, 1.0)
+    lines = ["a b c", "", "f", "d e d e d"]
+    found = list(held.stream(lines))
+    assert held.translate(lines) == [one.text for one in found]
+    pairs = [(line, one.text) for line, one in zip(lines, found, strict=True) if line]
+    values = [one.hypotheses[0].log_probability for one in found if one.hypotheses]
+    # Words in, words out, so the raw text holds exactly the tokens that were found.
+    assert held.score(pairs) == pytest.approx(values, abs=1e-4)
+    assert held.score([]) == []
+
+
+def test_ensembles_average_probabilities(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "1", 1), saved(tmp_path / "2", 2)
+    both = nmtgrid.load(first, second, device="cpu")
+    pairs = [("a b", "c"), ("d", "")]
+    values = both.score(pairs)
+    single = [nmtgrid.load(one, device="cpu").score([("d", "")])[0] for one in (first, second)]
+    # One token, the end symbol: its probability is the mean of the two.
+    assert math.exp(values[1]) == pytest.approx(sum(map(math.exp, single)) / 2, rel=1e-4)
+    found = next(both.stream(["a b"])).hypotheses[0]
+    text = both.pipeline.restore(found.tokens)
+    assert both.score([("a b", text)])[0] == pytest.approx(found.log_probability, abs=1e-4)
+
+
+def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    lines = ["a b c", "f", "f", "d e d e d", "a"]
+    texts = []
+    for options in (TranslationOptions(), TranslationOptions(window=2, batch_tokens=4)):
+        held = nmtgrid.load(
+            folder, device="cpu", options=options, sample=True, beam=1, nbest=2, seed=3
+        )
+        texts.append([one.texts for one in held.stream(lines)])
+    assert texts[0] == texts[1]
+    assert texts[0][1] != texts[0][2], "equal lines must be drawn apart"
+
+
+def test_bf16_translates(tmp_path: Path) -> None:
+    held = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
+    assert len(held.translate(["a b c", "", "d"])) == 3
+
+
+def test_unknown_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean `beam`"):
+        nmtgrid.load(saved(tmp_path / "model"), device="cpu", beem=3)
