@@ -28,6 +28,7 @@ class RunningAverage:
         live = [p.detach() for p in self._live.values()]
         torch._foreach_lerp_(list(self.weights.values()), live, 1.0 - kept)
 
+    @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor], steps: int) -> None:
         """Put back the average of a saved state."""
         for name, held in self.weights.items():

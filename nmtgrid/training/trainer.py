@@ -113,8 +113,10 @@ class Trainer:
         self.model.load_state_dict(snapshot.weights)
         restore_optimiser(self.optimiser, self.model, _below(tensors, "optimiser|"))
         restore_random_states(_below(tensors, "state|"))
-        if self.average is not None and facts["ema_steps"]:
-            self.average.restore(_below(tensors, "ema|"), facts["ema_steps"])
+        if self.average is not None:
+            # A run that had no running average yet begins it with the weights of now.
+            held = _below(tensors, "ema|") or dict(self.model.named_parameters())
+            self.average.restore(held, facts["ema_steps"])
         self.rate.restore(facts["rate"])
         self.meter = Meter(**facts["meter"])
         self.progress = Progress.from_json(facts["progress"])

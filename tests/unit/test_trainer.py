@@ -1,0 +1,317 @@
+"""The training loop: exact updates, limits, events, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError, DataError, DeviceError, TrainingError
+from nmtgrid.base.storage import load_tensors
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.training import events
+from nmtgrid.training.api import LossParts
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
+from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from nmtgrid.training.trainer import StopRequest
+from nmtgrid.training.update import Updater, is_out_of_memory
+from tests.unit.tiny_run import Scores, Sentences, TinyConfig, TinyModel, trainer
+
+CPU = torch.device("cpu")
+
+
+def updater(model: TranslationModel, objective: Any = None, **changes: Any) -> Updater:
+    settings = TrainingSettings(**changes)
+    chosen = objective or Likelihood(LikelihoodSettings())
+    optimiser = make_optimiser(model, settings)
+    return Updater(model, chosen, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
+
+
+def fresh() -> TinyModel:
+    torch.manual_seed(4)
+    return TinyModel(TinyConfig(dropout=0.0))
+
+
+def test_micro_batches_add_up_to_the_large_batch() -> None:
+    sentences = Sentences()
+    whole, parts = fresh(), fresh()
+    one = updater(whole).apply([sentences.batch(range(12))], 0.1)
+    three = [sentences.batch(rows) for rows in ([0, 1], [2, 3, 4, 5, 6, 7, 8], [9, 10, 11])]
+    other = updater(parts).apply(three, 0.1)
+    assert other.tokens == one.tokens and other.pairs == one.pairs == 12
+    assert other.loss == pytest.approx(one.loss, rel=1e-6)
+    assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-5)
+    # Adam divides gradients by their size, so gradients are compared and not its steps.
+    for first, second in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_gradients_are_those_of_the_mean_over_target_tokens() -> None:
+    sentences, model = Sentences(), fresh()
+    batch = sentences.batch([3, 8])
+    parts = Likelihood(LikelihoodSettings()).loss(model, batch)
+    wanted = torch.autograd.grad(parts.total / parts.tokens, list(model.parameters()))
+    updater(model, clip_norm=0.0).apply([batch], 0.0)
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+class Narrow(Likelihood):
+    """A device that holds only so many cells, and says so in the forward or backward pass."""
+
+    def __init__(self, cells: int, fault: Exception, backward: bool = False) -> None:
+        super().__init__(LikelihoodSettings())
+        self.cells, self.fault, self.backward = cells, fault, backward
+        self.refused = 0
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        parts = super().loss(model, batch)
+        size = len(batch) * batch.source.shape[1] * batch.target_input.shape[1]
+        if size <= self.cells:
+            return parts
+        self.refused += 1
+        if not self.backward:
+            raise self.fault
+
+        def refuse(_: Tensor) -> Tensor:
+            raise self.fault
+
+        # The hook runs when some gradients have already been written.
+        parts.total.register_hook(refuse)
+        return parts
+
+
+FAULTS = [
+    torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"),
+    RuntimeError("not enough memory: you tried to allocate 12 bytes."),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
+    fault: Exception, backward: bool
+) -> None:
+    sentences = Sentences()
+    batches = [sentences.batch([0, 1]), sentences.batch(range(2, 12))]
+    roomy, narrow = fresh(), fresh()
+    wanted = updater(roomy).apply(batches, 0.0)
+    objective = Narrow(150, fault, backward)
+    small = updater(narrow, objective)
+    found = small.apply(batches, 0.0)
+    assert found.splits > 0 and wanted.splits == 0
+    assert found.tokens == wanted.tokens
+    assert found.loss == pytest.approx(wanted.loss, rel=1e-6)
+    for first, second in zip(roomy.parameters(), narrow.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
+    # The size is remembered: the same batches are cut before they are tried.
+    refused = objective.refused
+    assert small.apply(batches, 0.0).splits == 0
+    assert objective.refused == refused
+
+
+def test_a_single_pair_that_does_not_fit_is_named() -> None:
+    sentences = Sentences()
+    narrow = updater(fresh(), Narrow(0, MemoryError()))
+    with pytest.raises(DeviceError, match=r"Training pair 8 alone .*max_length"):
+        narrow.apply([sentences.batch([7])], 0.1)
+
+
+def test_other_faults_are_not_taken_for_want_of_memory() -> None:
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        broken.apply([Sentences().batch([0, 1])], 0.1)
+
+
+class Exploding(TinyModel):
+    """Its features are not numbers once it has seen `good` batches in training."""
+
+    good = 3
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        found = super().features(batch, sites)
+        if not self.training:
+            return found
+        self.good -= 1
+        return found * (math.nan if self.good < 0 else 1.0)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_place_and_keeps_the_state(
+    tmp_path: Path,
+) -> None:
+    sentences = Sentences()
+    made = trainer(
+        tmp_path, model=Exploding(), sentences=sentences, save_minutes=1e-9, max_updates=9
+    )
+    before: dict[str, Tensor] = {}
+    with pytest.raises(TrainingError, match=r"Update 4: .*not finite") as caught:
+        for event in made.run():
+            if isinstance(event, events.Saved) and event.update == 3:
+                before = {name: t.clone() for name, t in made.model.state_dict().items()}
+                sentences.read = []
+    # Lines count from 1.
+    lines = ", ".join(str(place + 1) for place in sorted(sentences.read)[:20])
+    assert f"(lines) {lines}" in caught.value.problem
+    assert "learning rate" in caught.value.problem
+    assert "update 3 is kept" in caught.value.advice
+    assert all(torch.equal(t, before[n]) for n, t in made.model.state_dict().items())
+    kept = load_tensors(tmp_path / "model.safetensors")
+    assert all(torch.equal(t, before[n]) for n, t in kept.items())
+
+
+def test_events_tell_the_run(tmp_path: Path) -> None:
+    made = trainer(tmp_path, validator=Scores(3.0, 2.0), max_updates=4, validate_updates=2)
+    told = list(made.run())
+    kinds = [type(event).__name__ for event in told]
+    assert kinds == [
+        "Started", "Saved", "Updated", "Updated", "Validated", "Saved",
+        "Updated", "Updated", "Validated", "Saved", "Finished",
+    ]  # fmt: skip
+    first = told[0]
+    assert isinstance(first, events.Started) and first.pairs == 40 and first.skipped == 0
+    last = told[-1]
+    assert isinstance(last, events.Finished)
+    assert (last.best_nll, last.best_update, last.best) == (2.0, 4, "last")
+    assert last.reason == "4 updates are done" and not last.interrupted
+
+
+def test_the_loss_falls_and_starts_near_log_v(tmp_path: Path) -> None:
+    made = trainer(tmp_path, max_updates=150, log_updates=1, learning_rate=0.05)
+    losses = [e.nll for e in made.run() if isinstance(e, events.Updated)]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def test_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, validator=Scores(3.0, 1.0, 2.0, math.nan), max_updates=4, validate_updates=1
+    )
+    kept: dict[str, Tensor] = {}
+    for event in made.run():
+        if isinstance(event, events.Validated):
+            assert event.is_best == (event.update <= 2)
+            if event.update == 2:
+                kept = {name: t.clone() for name, t in made.model.state_dict().items()}
+    best = load_tensors(tmp_path / "model.safetensors")
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in best.items())
+    last = load_tensors(tmp_path / "last.safetensors")
+    assert not torch.equal(last["bias"], best["bias"])
+
+
+def test_patience_ends_the_run(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, validator=Scores(3.0, 2.0, 2.0, 2.5, 1.0), max_updates=50, validate_updates=1,
+        patience=2,
+    )  # fmt: skip
+    *_, last = made.run()
+    assert isinstance(last, events.Finished)
+    assert last.update == 4 and "no improvement in 2" in last.reason
+
+
+class Preferring(Scores):
+    """Prefers weights whose bias is near `wanted`."""
+
+    def __init__(self, wanted: float) -> None:
+        super().__init__(0.0)
+        self.wanted = wanted
+        self.seen: list[Tensor] = []
+
+    def loss(self, model: TranslationModel) -> float:
+        assert isinstance(model, TinyModel)
+        self.seen.append(model.bias.detach().clone())
+        return float((model.bias.detach() - self.wanted).abs().mean())
+
+
+def test_the_running_average_is_a_candidate(tmp_path: Path) -> None:
+    # Biases start at zero and move away: the average lags behind and stays nearer to zero.
+    made = trainer(
+        tmp_path, validator=Preferring(0.0), validate_updates=4, ema_decay=0.9, ema_updates=1
+    )
+    told = [event for event in made.run() if isinstance(event, events.Validated)]
+    assert made.average is not None
+    assert told[-1].weights == "ema" and set(told[-1].losses) == {"last", "ema"}
+    best = load_tensors(tmp_path / "model.safetensors")
+    assert torch.equal(best["bias"], made.average.weights["bias"])
+    last = load_tensors(tmp_path / "last.safetensors")
+    assert torch.equal(last["bias"], made.model.state_dict()["bias"])
+    assert not torch.equal(last["bias"], best["bias"])
+
+
+def test_the_average_of_the_last_states_is_a_candidate(tmp_path: Path) -> None:
+    validator = Preferring(0.0)
+    made = trainer(tmp_path, validator=validator, validate_updates=2, average=2, max_updates=6)
+    seen = {}
+    for event in made.run():
+        if isinstance(event, events.Saved):
+            seen[event.update] = made.model.state_dict()["bias"].clone()
+    mean = (seen[4].double() + seen[6].double()) / 2
+    averaged = load_tensors(tmp_path / "average.safetensors")
+    assert torch.equal(averaged["bias"], mean.float())
+    # The first evaluation, nearest to zero, stays the best; the average was scored at the end.
+    assert torch.equal(validator.seen[-1], averaged["bias"])
+    assert made.selection.best.update == 2
+
+
+def test_a_stop_request_ends_after_the_update_and_saves(tmp_path: Path) -> None:
+    stop = StopRequest()
+    made = trainer(tmp_path, stop=stop, max_updates=100, validator=Scores(1.0))
+    told = []
+    for event in made.run():
+        told.append(event)
+        if isinstance(event, events.Updated) and event.update == 3:
+            stop.reason = "stopped by SIGTERM"
+    last = told[-1]
+    assert isinstance(last, events.Finished) and last.interrupted and last.update == 3
+    assert not any(isinstance(event, events.Validated) for event in told)
+    again = trainer(tmp_path)
+    assert again.resume() and again.progress.update == 3
+
+
+def test_data_without_a_usable_pair_is_refused(tmp_path: Path) -> None:
+    sentences = Sentences(3)
+    sentences.pairs = [([5] * 200, [5])]
+    with pytest.raises(DataError, match="longer than 100"):
+        trainer(tmp_path, sentences=sentences)
+
+
+def test_limits_and_intervals() -> None:
+    made = TrainingSettings(
+        max_updates=100, max_minutes=5, max_epochs=2, validate_updates=10, validate_minutes=3,
+        validate_epochs=0,
+    )  # fmt: skip
+    progress = Progress(update=10)
+    assert end_reason(made, progress, 4.9) == ""
+    assert end_reason(made, progress, 5.0) == "5 minutes are over"
+    assert end_reason(made, Progress(update=100), 0) == "100 updates are done"
+    assert is_due(made, progress, 0.0)
+    progress.validated(0.0)
+    assert not is_due(made, progress, 9.0)
+    progress.update = 11
+    assert not is_due(made, progress, 2.9)
+    assert is_due(made, progress, 3.0)
+    # 89 updates of 0.1 minutes, 4 minutes of the clock, 2 epochs of 30 minutes.
+    assert minutes_left(made, progress, 1.0, 0.1, 30.0) == pytest.approx(4.0)
+    assert minutes_left(made, progress, 1.0, 0.01, 30.0) == pytest.approx(0.89)
+
+
+def test_settings_tell_all_their_faults() -> None:
+    made = TrainingSettings(
+        learning_rate=0.0, beta1=1.0, max_updates=0, clip_norm=-1.0, decay_factor=2.0
+    )
+    told = "\n".join(made.faults())
+    for name in ("learning_rate", "beta1", "max_updates", "clip_norm", "decay_factor"):
+        assert f"training.{name}" in told
+    assert len(made.faults()) == 5
+    assert BatchSettings().faults() == []
+    assert len(BatchSettings(max_tokens=0, accumulation=0, max_length=-1).faults()) == 3
+    assert "max_minutes" in TrainingSettings(schedule="cosine-time").faults()[0]
+    assert isinstance(ConfigError(made.faults()).faults, list)
