@@ -95,11 +95,11 @@ class SourceAttention(nn.Module):
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
         scores = self.weights(cells, is_source).to(cells.dtype)
-        return (scores[..., None, :] @ cells)[..., 0, :]
+        return torch.matmul(scores[..., None, :], cells)[..., 0, :]
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the attention [..., S], in fp32 at least."""
-        hidden = self.map(cells)
+        hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
         scores = hidden @ self.vector.to(hidden.dtype)

@@ -154,7 +154,8 @@ class ResidualCumulativeNetwork(GridNetwork):
             if place % every == 0:
                 total, terms = total + features, terms + 1
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
-        return (total * terms**-power).to(features.dtype)
+        scale: float = terms**-power
+        return (total * scale).to(features.dtype)
 
 
 class ResidualGatedNetwork(GridNetwork):
