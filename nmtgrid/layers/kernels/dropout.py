@@ -104,9 +104,10 @@ class _Residual(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_sum = gradient * ctx.scale if ctx.scale != 1.0 else gradient
-        if not ctx.saved_tensors:
+        saved = ctx.saved_tensors  # once only: recomputed activations can be unpacked once
+        if not saved:
             return of_sum, of_sum, None, None
-        return of_sum, _masked(gradient, ctx.saved_tensors[0], ctx.factor), None, None
+        return of_sum, _masked(gradient, saved[0], ctx.factor), None, None
 
 
 def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
