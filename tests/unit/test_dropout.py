@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.kernels.dropout import (
     draw_mask,
@@ -126,6 +128,20 @@ def test_a_wide_branch_comes_back_in_its_own_dtype() -> None:
     assert result.dtype == torch.bfloat16
     of_h, of_y = torch.autograd.grad(result.sum(), (h, y))
     assert (of_h.dtype, of_y.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_activation_checkpointing_draws_the_same_masks(rate: float) -> None:
+    h, y = (torch.randn(33, 7, requires_grad=True) for _ in range(2))
+
+    def run(h: Tensor, y: Tensor) -> Tensor:
+        return residual_dropout(dropout(h, rate, True), y, rate, 0.7, True).square()
+
+    torch.manual_seed(5)
+    plain = torch.autograd.grad(run(h, y).sum(), (h, y))
+    torch.manual_seed(5)
+    again = checkpoint(run, h, y, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again.sum(), (h, y)), plain)
 
 
 @pytest.mark.gpu
