@@ -13,6 +13,9 @@ from nmtgrid.text.bpe import JOINER
 _SENTENCE_ENDS = frozenset([".", "!", "?", "...", "…", "。", "！", "？", "؟", "।"])
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "："])
 
+LARGEST_ALIGNMENT = 1 << 22
+"""Cells: a longer source and its translation, joined from pieces, go without an alignment."""
+
 
 def cut(units: Sequence[str], longest: int) -> list[int]:
     """Return the ends of pieces of `units`, none longer than `longest`; the last is the whole.
@@ -64,14 +67,15 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     total = sum(piece.log_probability for piece in pieces)
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
     parts = [piece.alignment for piece in pieces if piece.alignment is not None]
-    alignment = _diagonal(parts) if len(parts) == len(pieces) else None
-    return Hypothesis(tokens, values, total, total / norm, alignment)
+    return Hypothesis(tokens, values, total, total / norm, _diagonal(parts))
 
 
-def _diagonal(parts: Sequence[Tensor]) -> Tensor:
+def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:
     """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1] whose last row and column are ends."""
     height = sum(part.shape[0] - 1 for part in parts) + 1
     width = sum(part.shape[1] - 1 for part in parts) + 1
+    if not parts or height * width > LARGEST_ALIGNMENT:
+        return None
     whole = parts[0].new_zeros(height, width)
     row = column = 0
     for part in parts:

@@ -116,6 +116,14 @@ def test_joined_pieces_add_up() -> None:
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
 
 
+def test_very_long_lines_go_without_alignment() -> None:
+    """Its table would have more cells than memory has bytes."""
+    line = " ".join("abcd"[place % 4] for place in range(3000))
+    (one,) = translator(copier(WORDS), max_source=100).stream([line], align=True)
+    assert one.text == line
+    assert one.hypotheses[0].alignment is None
+
+
 def test_unknown_words_can_be_copied() -> None:
     loaded = copier(WORDS)
     assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
