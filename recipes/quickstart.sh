@@ -25,10 +25,9 @@ say; say "3. Training"
 run nmtgrid train "$TOY/data" --arch pervasive --preset toy --out "$TOY/model"
 say; say "4. Translating the test split, and scores"
 run nmtgrid decode "$TOY/model" --data "$TOY/data" --split test --beam 5 \
-    --out "$TOY/test.qb" --alignments "$TOY/test.align" --json "$TOY/scores.json"
+    --out "$TOY/test.qb" --traces "$TOY/traces.jsonl" --json "$TOY/scores.json"
 say; say "5. A picture of one alignment"
-run nmtgrid analyze alignments "$TOY/model" --data "$TOY/data" --split test --sentence 1 \
-    --out "$TOY/alignment.png"
+run nmtgrid analyze alignments "$TOY/traces.jsonl" --out "$TOY/alignment.png"
 say
 say "Done in $((SECONDS - began)) s. Dataset: $TOY/data, model: $TOY/model, translations:"
 say "$TOY/test.qb, scores: $TOY/scores.json, heat map: $TOY/alignment.png"

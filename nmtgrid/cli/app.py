@@ -12,9 +12,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from nmtgrid import __version__
 from nmtgrid.base import console
@@ -47,9 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _InOrder(typer.core.TyperGroup):
+    """Lists the subcommands in the order of the work, groups among the others."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
+
+
 def assemble(names: Sequence[str]) -> typer.Typer:
     """Return the application with the subcommands `names`."""
     app = typer.Typer(
+        cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
         epilog="`--debug`, anywhere on the line, shows the traceback of an error.",

@@ -158,6 +158,20 @@ def test_a_gradient_is_the_slope_of_the_loss(case: Case) -> None:
 
 
 @every_case
+def test_every_parameter_learns(case: Case) -> None:
+    """No parameter is left out of the loss, or cut off from it."""
+    model = case.build()
+    batch = batch_for(model)
+    Likelihood(LikelihoodSettings()).loss(model, batch).total.backward()
+    idle = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or not bool((parameter.grad != 0).any())
+    ]
+    assert idle == []
+
+
+@every_case
 def test_the_loss_is_the_sum_over_its_sites(case: Case) -> None:
     """Without smoothing it is minus the log-probability of the target."""
     model = case.build()
