@@ -193,15 +193,12 @@ def _build(
     with console.progress("MiB read" if toy is None else "pairs") as bar:
 
         def report(meter: Meter, pairs: int) -> None:
-            speed = bar.tasks[0].finished_speed or bar.tasks[0].speed
-            elapsed = bar.tasks[0].elapsed or 0.0
-            rate = f", {pairs / elapsed:,.0f} pairs/s" if elapsed and speed is not None else ""
-            done, total = (meter.done >> 20, max(meter.total >> 20, 1)) if toy is None else (
-                pairs,
-                None,
-            )
+            seconds = bar.tasks[0].elapsed or 1.0
             bar.update(
-                bar.task_ids[0], completed=done, total=total, note=f"{pairs:,} pairs{rate}"
+                bar.task_ids[0],
+                completed=pairs if toy else meter.done >> 20,
+                total=None if toy else max(meter.total >> 20, 1),
+                note=f"{pairs:,} pairs, {pairs / seconds:,.0f} pairs/s",
             )
 
         if toy is not None:

@@ -39,6 +39,13 @@ class ParallelFiles:
         """All files."""
         return [path for pair in self.pairs for path in pair]
 
+    @property
+    def noted(self) -> dict[str, dict[str, int]]:
+        """The notes that are not zero, by file name."""
+        found = {file: {note: n for note, n in counts.items() if n}
+                 for file, counts in self.notes.items()}  # fmt: skip
+        return {file: counts for file, counts in found.items() if counts}
+
     def read(self, meter: Meter | None = None) -> Iterator[tuple[str, str]]:
         """Yield (source line, target line).
 

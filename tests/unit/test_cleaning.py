@@ -5,8 +5,11 @@ from __future__ import annotations
 import operator
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +80,26 @@ def test_a_dead_process_is_told() -> None:
     work = operator.methodcaller("__call__")
     with pytest.raises(NmtgridError, match="worker process died"):
         list(map_ordered(work, [_Killer()], 2))
+
+
+def test_processes_leave_with_the_one_that_started_them(project: Path) -> None:
+    code = (
+        "import os, operator, signal\n"
+        "from nmtgrid.text.workers import map_ordered\n"
+        "if __name__ == '__main__':\n"
+        "    call = operator.methodcaller('__call__')\n"
+        "    for _, process in map_ordered(call, [os.getpid] * 9, 2):\n"
+        "        print(process, flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # Standard output ends only when the last process that holds it has left.
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(project)},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    assert int(done.stdout.split()[0]) > 0
 
 
 class _Killer:
