@@ -85,7 +85,7 @@ def resolve_resumed(folder: Path, request: Request) -> RunSettings:
     asked = {"arch": request.arch, "preset": request.preset, "objective": request.objective}
     held = {"arch": before.arch, "preset": before.preset, "objective": before.objective_name}
     faults = [
-        f"`--{name} {value}`: the run in {folder} was begun with {held[name]}."
+        f"`--{name} {value}`: the run in {folder} was begun with {held[name] or 'none'}."
         for name, value in asked.items()
         if value is not None and value != held[name]
     ]

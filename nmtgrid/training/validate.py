@@ -79,14 +79,14 @@ class SplitValidator:
         if not len(self._translated):
             return None
         # Imported late: it is slow to load, and a run may do without.
-        from nmtgrid.metrics.quality import score
+        from nmtgrid.metrics.quality import bleu
 
         model.eval()
         hypotheses = [""] * self._count
         for indices in self._groups:
             for index, tokens in zip(indices, self._translate(model, indices), strict=True):
                 hypotheses[int(index)] = self.pipeline.restore_tokenized(tokens)
-        return float(score(hypotheses, self._references, tokenize="none")["bleu"])
+        return bleu(hypotheses, self._references, "none").value
 
     def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
         batch = self.split.batch(indices).to(self.device)
