@@ -156,6 +156,19 @@ def test_a_closed_pipe_is_quiet(project: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_waiting_threads_do_not_spin(project: Path) -> None:
+    """The policy is set before torch is loaded, unless the user has set one."""
+    code = "import os; from nmtgrid.cli.app import main; main(['--version'])"
+    code += "; print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {name: held for name, held in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    for given, wanted in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        shown = subprocess.run(
+            [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(project), **given},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert shown.stdout.splitlines()[-1] == wanted
+
+
 def test_library_attributes(project: Path) -> None:
     loaded = _python(project, "import sys, nmtgrid; print('torch' in sys.modules)")
     assert loaded == "False\n"
