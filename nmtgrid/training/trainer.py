@@ -110,6 +110,11 @@ class Trainer:
         if snapshot is None:
             return False
         facts, tensors = snapshot.facts, snapshot.tensors
+        if facts["pairs"] != self.plan.count:
+            raise DataError(
+                f"The run was begun on {facts['pairs']:,} usable training pairs, but there are "
+                f"{self.plan.count:,} now.", "Resume it with the dataset that it was begun with.",
+            )  # fmt: skip
         self.model.load_state_dict(snapshot.weights)
         restore_optimiser(self.optimiser, self.model, _below(tensors, "optimiser|"))
         restore_random_states(_below(tensors, "state|"))
@@ -249,6 +254,7 @@ class Trainer:
         if self.average is not None:
             tensors |= {f"ema|{name}": value for name, value in self.average.weights.items()}
         facts = {
+            "pairs": self.plan.count,
             "progress": self.progress.to_json(),
             "rate": self.rate.state(),
             "meter": dataclasses.asdict(self.meter),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmtgrid.base.errors import DataError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.training import events
 from nmtgrid.training.trainer import StopRequest, Trainer
@@ -25,7 +26,7 @@ def saved(made: Trainer) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in ("last.safetensors", "training.safetensors"):
         found |= {f"{file}:{name}": t for name, t in load_tensors(place / file).items()}
-    facts = json.loads((place / "training.json").read_text())
+    facts: dict[str, Any] = json.loads((place / "training.json").read_text())
     facts["meter"].pop("seconds")
     for name in ("minutes", "saved_minutes", "saved_update", "validated_minutes"):
         facts["progress"].pop(name)
@@ -128,6 +129,12 @@ def test_each_pair_is_read_once_in_an_epoch_across_the_break(tmp_path: Path) -> 
     list(second.run())
     assert sorted(sentences.read) == list(range(40))
     assert second.progress.place.epoch == 1
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    list(trainer(tmp_path / "m", max_updates=1).run())
+    with pytest.raises(DataError, match="40 .* 41"):
+        trainer(tmp_path / "m", sentences=Sentences(41)).resume()
 
 
 _KILLED = """
