@@ -133,7 +133,7 @@ def test_each_pair_is_read_once_in_an_epoch_across_the_break(tmp_path: Path) -> 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
     list(trainer(tmp_path / "m", max_updates=1).run())
-    with pytest.raises(DataError, match="40 .* 41"):
+    with pytest.raises(DataError, match=r"40 .* 41"):
         trainer(tmp_path / "m", sentences=Sentences(41)).resume()
 
 
