@@ -97,6 +97,11 @@ def show(facts: dict[str, Any], merges: int) -> None:
             f"so many distinct words that rare ones were left out of the counts "
             f"({facts['source_forgotten_words']:,} and {facts['target_forgotten_words']:,})."
         )
+    if any(facts.get("words_not_learned_from", [])):
+        console.say(
+            f"Merges were learned from the {max(facts['words_learned_from']):,} most frequent "
+            f"words; {sum(facts['words_not_learned_from']):,} rarer ones were left out of it."
+        )
     rows = [
         [name, side, *split[f"{side}_lengths"].values(), split[f"{side}_unknown"]]
         for name, split in facts["splits"].items()

@@ -218,11 +218,12 @@ class _Learning:
 
     def _learn(self, counts: list[Mapping[str, int]], facts: dict[str, Any]) -> list[Codes]:
         plan = self._plan
-        if plan.is_joint:
-            words = [merge_counts(counts[0], counts[1], MOST_LEARNED)]
-        else:
-            words = [most_frequent(count, MOST_LEARNED) for count in counts]
+        seen = [merge_counts(counts[0], counts[1])] if plan.is_joint else counts
+        words = [most_frequent(count, MOST_LEARNED) for count in seen]
         facts["words_learned_from"] = [len(held) for held in words]
+        facts["words_not_learned_from"] = [
+            len(count) - len(held) for count, held in zip(seen, words, strict=True)
+        ]
         return [
             learn(held, plan.merges, lambda done: self._report("learn", done, plan.merges))
             for held in words

@@ -43,13 +43,11 @@ class WordCounts:
             self.forgotten += len(rare)
 
 
-def merge_counts(
-    first: Mapping[str, int], second: Mapping[str, int], largest: int
-) -> dict[str, int]:
-    """Return the sums of two counts, of the `largest` most frequent words only."""
+def merge_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of two counts."""
     merged = Counter(first)
     merged.update(second)
-    return most_frequent(merged, largest)
+    return merged
 
 
 def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:

@@ -120,7 +120,7 @@ def test_most_frequent_keeps_exactly_as_many() -> None:
     counts = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
     assert most_frequent(counts, 3) == {"b": 3, "c": 2, "d": 2}
     assert most_frequent(counts, 9) == counts
-    assert merge_counts({"a": 1, "b": 1}, {"b": 1, "c": 5}, 2) == {"b": 2, "c": 5}
+    assert merge_counts({"a": 1, "b": 1}, {"b": 1, "c": 5}) == {"a": 1, "b": 2, "c": 5}
 
 
 def test_units_are_counted_through_words() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, InputError, NmtgridError, StorageError
 from nmtgrid.base.storage import ArrayFile, map_arrays
+from nmtgrid.data import units
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.encode import Lengths, write_split
@@ -107,6 +108,16 @@ def test_joint_merges_are_learned_from_both_languages(folder: Path) -> None:
     learn_units(folder, UnitsPlan(merges=1))
     # d+e stands in `der` (3); t+h (3) and h+e</w> (3) in `the`: the greatest pair wins.
     assert (folder / "bpe.codes").read_text() == "#version: 0.2\nt h\n"
+
+
+def test_merges_are_learned_from_the_most_frequent_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "MOST_LEARNED", 1)
+    facts = learn_units(folder, UnitsPlan(merges=9, joint=False))
+    # `der` and `the`, three times each, of four words on either side.
+    assert (facts["words_learned_from"], facts["words_not_learned_from"]) == ([1, 1], [3, 3])
+    assert (folder / "bpe.en.codes").read_text() == "#version: 0.2\nt h\nth e</w>\n"
 
 
 def test_given_codes_and_dictionaries(folder: Path, tmp_path: Path) -> None:
