@@ -140,22 +140,18 @@ def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     """On an accelerator the loop looks every few steps at what is done."""
     import nmtgrid.search.engine as engine
 
-    model = TableModel(9, types=10, sharp=2.0)
-    often = [
-        search([model], *batch(*SOURCES), plan)
-        for plan in (SearchPlan(), SearchPlan(beam=4, nbest=4, length_penalty=0.0))
-    ]
+    model = TableModel(9, types=10, sharp=1.5)
+    sources = [[3 + (5 * i + j) % 6 for j in range(1 + i % 4)] for i in range(40)]
+    plans = [SearchPlan(), *(SearchPlan(beam, nbest=beam) for beam in (2, 3, 4))]
+    often = [search([model], *batch(*sources), plan) for plan in plans]
     original = engine._Run.advance
 
     def advance(run: engine._Run, step: int) -> bool:
-        run.check_every = 3
+        run.check_every = 4
         return original(run, step)
 
     monkeypatch.setattr(engine._Run, "advance", advance)
-    assert often == [
-        search([model], *batch(*SOURCES), plan)
-        for plan in (SearchPlan(), SearchPlan(beam=4, nbest=4, length_penalty=0.0))
-    ]
+    assert often == [search([model], *batch(*sources), plan) for plan in plans]
 
 
 def test_finished_sentences_are_dropped() -> None:
