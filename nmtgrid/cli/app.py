@@ -35,9 +35,9 @@ _PROGRAM = "nmtgrid"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: those of the process); return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Before torch is loaded: threads that spin while they wait for each other slow the work down
-    # tenfold as soon as another process wants a core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Before torch is loaded: threads that spin long while they wait for each other slow the work
+    # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given, debug = _take_debug(given)
     try:
         code = _run(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -77,9 +76,6 @@ def command(
         "training.seed": seed,
         "training.average": average,
     }
-    # Before torch is loaded. Threads that spin while they wait for each other slow training tenfold
-    # and more as soon as another process wants a core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from nmtgrid.training.prepare import Request
 
     request = Request(arch, preset, objective, tuple(changes or ()), flags)
