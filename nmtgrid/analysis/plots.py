@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.storage import atomic_file
+from nmtgrid.base.files import atomic_file
 from nmtgrid.search.traces import Trace
 
 SUFFIXES = (".png", ".svg")

@@ -65,6 +65,6 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
 
         print(json.dumps(values, indent=2, ensure_ascii=False))
         return
-    from nmtgrid.base.storage import write_json
+    from nmtgrid.base.files import write_json
 
     write_json(path, values)

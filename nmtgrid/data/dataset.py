@@ -10,8 +10,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from nmtgrid.base.arrays import map_arrays
 from nmtgrid.base.errors import DataError, StorageError, nearest
-from nmtgrid.base.storage import map_arrays
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.text.files import read_lines

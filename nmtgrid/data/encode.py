@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from nmtgrid.base.storage import ArrayFile
+from nmtgrid.base.arrays import ArrayFile
 from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.vocabulary import UNKNOWN
 from nmtgrid.text.workers import chunks

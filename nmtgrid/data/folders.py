@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.storage import read_json
+from nmtgrid.base.files import read_json
 from nmtgrid.data import manifest as manifests
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.storage import read_json, write_json
+from nmtgrid.base.files import read_json, write_json
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"

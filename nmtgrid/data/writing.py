@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmtgrid.base.storage import atomic_file
+from nmtgrid.base.files import atomic_file
 
 
 class LineFile:

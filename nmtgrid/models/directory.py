@@ -16,7 +16,8 @@ from torch import Tensor
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.storage import load_tensors, read_json, save_tensors, write_json
+from nmtgrid.base.files import read_json, write_json
+from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline

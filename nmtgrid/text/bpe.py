@@ -69,7 +69,7 @@ class Codes:
     def save(self, path: str | Path) -> None:
         """Write the codes as subword-nmt does."""
         # Storage brings torch along, which `bpe apply` does well without.
-        from nmtgrid.base.storage import write_text
+        from nmtgrid.base.files import write_text
 
         lines = [*([self._header] if self._header else []), *self.merges]
         write_text(Path(path), "\n".join(lines) + "\n")

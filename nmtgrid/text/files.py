@@ -192,7 +192,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     # Storage brings torch along, which filters and worker processes do well without.
-    from nmtgrid.base.storage import atomic_file
+    from nmtgrid.base.files import atomic_file
 
     with atomic_file(Path(path)) as file:
         suffix = Path(path).suffix

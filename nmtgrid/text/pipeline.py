@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.storage import read_json, write_json
+from nmtgrid.base.files import read_json, write_json
 from nmtgrid.text.bpe import Codes, undo
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary

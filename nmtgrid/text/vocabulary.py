@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.storage import write_text
+from nmtgrid.base.files import write_text
 from nmtgrid.text.files import read_lines
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3

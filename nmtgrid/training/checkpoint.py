@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.storage import load_tensors, read_json, save_tensors, write_json
+from nmtgrid.base.files import read_json, write_json
+from nmtgrid.base.storage import load_tensors, save_tensors
 
 FORMAT = 1
 FOLDER = "checkpoints"

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.base.storage import write_text
+from nmtgrid.base.files import write_text
 from nmtgrid.training.events import Event, Finished, Updated, Validated
 from nmtgrid.training.update import UpdateResult
 

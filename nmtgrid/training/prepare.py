@@ -13,8 +13,8 @@ import torch
 
 from nmtgrid.base.config import from_json, override, to_json
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
+from nmtgrid.base.files import read_json
 from nmtgrid.base.seeding import seed_everything
-from nmtgrid.base.storage import read_json
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel

@@ -13,8 +13,8 @@ import numpy
 import pytest
 import torch
 
+from nmtgrid.base.arrays import ArrayFile, map_arrays
 from nmtgrid.base.errors import ConfigError, DataError, InputError, NmtgridError, StorageError
-from nmtgrid.base.storage import ArrayFile, map_arrays
 from nmtgrid.data import units
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmtgrid.base import storage
+from nmtgrid.base import arrays, files, storage
 from nmtgrid.base.errors import StorageError
 
 
@@ -24,7 +24,7 @@ def test_tensors_come_back_and_shared_ones_too(tmp_path: Path) -> None:
     assert set(read) == set(tensors)
     for name, tensor in tensors.items():
         torch.testing.assert_close(read[name], tensor)
-    assert storage.read_header(tmp_path / "x.safetensors")[1]["update"] == "7"
+    assert arrays.read_header(tmp_path / "x.safetensors")[1]["update"] == "7"
 
 
 def test_every_altered_byte_is_noticed(tmp_path: Path) -> None:
@@ -52,25 +52,25 @@ def test_a_header_that_promises_gigabytes_allocates_nothing(tmp_path: Path) -> N
     path = tmp_path / "x.safetensors"
     path.write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
     with pytest.raises(StorageError, match="damaged"):
-        storage.map_arrays(path)
+        arrays.map_arrays(path)
     header = json.dumps({"a": {"dtype": "I64", "shape": [1 << 40], "data_offsets": [0, 8]}})
     path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + bytes(8))
     with pytest.raises(StorageError, match="does not fit its shape"):
-        storage.map_arrays(path)
+        arrays.map_arrays(path)
 
 
 def test_arrays_written_in_pieces_are_mapped_back(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    file = storage.ArrayFile(path, {"tokens": "U16", "offsets": "I64"})
+    file = arrays.ArrayFile(path, {"tokens": "U16", "offsets": "I64"})
     file.append("tokens", np.array([1, 2, 3]))
     file.append("offsets", np.array([0]))
     file.append("tokens", np.array([65535]))
     file.append("offsets", np.array([3, 4]))
     file.close({"split": "train"})
-    arrays = storage.map_arrays(path)
-    assert arrays["tokens"].tolist() == [1, 2, 3, 65535]
-    assert arrays["offsets"].tolist() == [0, 3, 4]
-    storage.verify(path)
+    mapped = arrays.map_arrays(path)
+    assert mapped["tokens"].tolist() == [1, 2, 3, 65535]
+    assert mapped["offsets"].tolist() == [0, 3, 4]
+    arrays.verify(path)
     assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
     assert storage.load_tensors(path)["offsets"].tolist() == [0, 3, 4]
 
@@ -78,12 +78,12 @@ def test_arrays_written_in_pieces_are_mapped_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space"), KeyboardInterrupt()])
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, fault: BaseException) -> None:
     path = tmp_path / "x.json"
-    storage.write_json(path, {"old": 1})
+    files.write_json(path, {"old": 1})
     expected = StorageError if isinstance(fault, OSError) else KeyboardInterrupt
-    with pytest.raises(expected), storage.atomic_file(path) as file:
+    with pytest.raises(expected), files.atomic_file(path) as file:
         file.write(b"half")
         raise fault
-    assert storage.read_json(path) == {"old": 1}
+    assert files.read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
@@ -95,12 +95,12 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     real = open
     monkeypatch.setattr("builtins.open", full)
     with pytest.raises(StorageError, match="the disk is full"):
-        storage.write_text(tmp_path / "x.txt", "text")
+        files.write_text(tmp_path / "x.txt", "text")
 
 
 def test_missing_and_broken_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="missing"):
-        storage.read_json(tmp_path / "none.json")
+        files.read_json(tmp_path / "none.json")
     (tmp_path / "bad.json").write_bytes(b"{\xff")
     with pytest.raises(StorageError, match="not JSON"):
-        storage.read_json(tmp_path / "bad.json")
+        files.read_json(tmp_path / "bad.json")

@@ -1,0 +1,102 @@
+"""Plain files, each written atomically: whole or not at all.
+
+A file is written under a temporary name beside its place, flushed to the disk and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nmtgrid.base.errors import StorageError
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a binary file that takes its place at `path` only when the block ends without a fault.
+
+    Raises StorageError when the disk is full or the folder cannot be written; whatever stood at
+    `path` before is then still there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as fault:
+        remove(temporary)
+        raise explain(path, fault) from fault
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8."""
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write `values` as indented JSON."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON in `path`. Raises StorageError when it is missing or damaged."""
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError as fault:
+        raise StorageError(f"{path} is missing.") from fault
+    except (UnicodeDecodeError, json.JSONDecodeError) as fault:
+        raise StorageError(
+            f"{path} is damaged: it is not JSON ({fault}).", "Make it again or restore a copy."
+        ) from fault
+    except OSError as fault:
+        raise explain(path, fault, "read") from fault
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def damaged(path: Path, how: str) -> StorageError:
+    """Return the error for a file of ours that is not what was written."""
+    return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
+
+
+def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
+    """Return `fault`, which befell `path`, as an error for people."""
+    if isinstance(fault, StorageError):
+        return fault
+    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"{path} could not be written: the disk is full.",
+            "Free some space and run the same command again; what stood there before is unharmed.",
+        )
+    if fault.errno == errno.ENOENT and not path.parent.is_dir():
+        return StorageError(
+            f"The folder {path.parent} does not exist.", "Make it, or mend the path."
+        )
+    if fault.errno == errno.ENOENT:
+        return StorageError(f"{path} is missing.")
+    return StorageError(f"{path} could not be {deed}: {fault.strerror or fault}.")
