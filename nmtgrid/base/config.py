@@ -61,9 +61,13 @@ def override(
     values = to_json(config)
     for path, value in pairs.items():
         _assign(type(config), values, path, value, option, faults)
+    try:
+        changed = from_json(type(config), values)
+    except ConfigError as fault:
+        faults += fault.faults
     if faults:
         raise ConfigError(faults)
-    return from_json(type(config), values)
+    return changed
 
 
 def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -96,26 +100,24 @@ def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[s
 def _assign(
     kind: type[Any], values: Any, path: str, value: Any, option: str, faults: list[str]
 ) -> None:
-    head, *rest = path.split(".")
-    hints = _hints(kind)
-    if head not in hints:
+    """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
+    *groups, last = path.split(".")
+    group: Any = kind
+    for name in groups:
+        group = _hints(group).get(name) if dataclasses.is_dataclass(group) else None
+        values = values[name] if dataclasses.is_dataclass(group) else values
+    if not dataclasses.is_dataclass(group) or last not in _hints(typing.cast(Any, group)):
         known = [name for name, _ in describe(kind)]
         faults.append(f"`{option} {path}`: there is no such setting. {nearest(path, known)}")
         return
-    inner = hints[head]
-    if not rest and dataclasses.is_dataclass(inner):
+    hint = _hints(typing.cast(Any, group))[last]
+    if dataclasses.is_dataclass(hint):
         faults.append(f"`{option} {path}`: this is a group; name a setting in it.")
-    elif rest and not dataclasses.is_dataclass(inner):
-        faults.append(f"`{option} {path}`: `{head}` has no settings below it.")
-    elif rest:
-        nested: list[str] = []
-        _assign(typing.cast(Any, inner), values[head], ".".join(rest), value, option, nested)
-        faults += [text.replace(f"`{option} ", f"`{option} {head}.", 1) for text in nested]
-    else:
-        found: list[str] = []
-        _convert(inner, value, f"{option} {path}", found)
-        faults += found
-        values[head] = value
+        return
+    found: list[str] = []
+    read = _convert(hint, value, f"{option} {path}", found)
+    faults += found
+    values[last] = values[last] if found else to_json(read)
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from nmtgrid.models.api import Report, Traits
-
-if TYPE_CHECKING:
-    from nmtgrid.models.pervasive import PervasiveConfig
+from nmtgrid.models.pervasive_config import PervasiveConfig
 
 
 @dataclasses.dataclass(frozen=True)

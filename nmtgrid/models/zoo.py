@@ -11,6 +11,7 @@ from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
 from nmtgrid.models import pervasive
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.presets import PERVASIVE, Preset
 
 
@@ -115,7 +116,7 @@ def from_config(
 register(
     "pervasive",
     "Pervasive Attention: a causal 2-D convolutional network over the source-target grid",
-    pervasive.PervasiveConfig,
+    PervasiveConfig,
     pervasive.build,
     PERVASIVE,
 )

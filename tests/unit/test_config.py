@@ -58,7 +58,7 @@ def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
     faults = "\n".join(caught.value.faults)
     assert len(caught.value.faults) == 7
     assert "`--set detph`" in faults and "Did you mean `depth`?" in faults
-    assert "`--set inner.rat`" in faults and "Did you mean `rate`?" in faults
+    assert "`--set inner.rat`" in faults and "Did you mean `inner.rate`?" in faults
     assert "must be true or false, but is `7`" in faults
     assert "Did you mean `two`?" in faults
     assert "name a setting in it" in faults
@@ -71,6 +71,12 @@ def test_values_are_checked_too() -> None:
         override(Outer(), {"inner.rate": -1})
     with pytest.raises(ConfigError, match="must not be negative"):
         check(Outer(inner=Inner(-2.0)))
+
+
+def test_wrong_names_and_wrong_values_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(Outer(), {"inner.rate": -1, "detph": 3, "depth.more": 1})
+    assert len(caught.value.faults) == 3
 
 
 def test_whole_numbers_are_not_booleans_and_numbers_not_texts() -> None:

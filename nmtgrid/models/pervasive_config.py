@@ -1,0 +1,87 @@
+"""What a Pervasive Attention model is built from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from nmtgrid.layers.aggregation import Aggregation
+from nmtgrid.layers.embedding import Positions
+from nmtgrid.layers.skips import Accumulate, AccumulateScale, NetworkPlan, Skip
+
+
+@dataclasses.dataclass(frozen=True)
+class PervasiveConfig:
+    """What a Pervasive Attention model is built from; the defaults are the thesis' base model.
+
+    depth is N in blocks (2N layers), size is d, kernels are in cells (odd). `embedding_size` None
+    means d. The `printed` preset follows the text, the others what the published checkpoint does.
+    """
+
+    depth: int = 14
+    size: int = 256
+    embedding_size: int | None = None
+    feed_forward_size: int = 1024
+    target_kernel: int = 11
+    source_kernel: int = 11
+    skip: Skip = "residual-cumulative"
+    aggregation: Aggregation = "attention"
+    attention_activation: Literal["none", "tanh"] = "none"
+    accumulate: Accumulate = "blocks"
+    accumulate_scale: AccumulateScale = "count"
+    growth: int = 48
+    bottleneck: int = 4
+    dense_norm: bool = True
+    positions: Positions = "sinusoidal"
+    scale_embeddings: bool = True
+    grid_bias: bool = True
+    output_map: bool = False
+    output_bias: bool = True
+    tie: Literal["none", "target", "all"] = "target"
+    dropout: float = 0.2
+    embedding_dropout: float = 0.2
+    output_dropout: float = 0.2
+    checkpoint_activations: bool = False
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with these values."""
+        found = [
+            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
+            for name in ("depth", "size", "feed_forward_size", "growth", "bottleneck")
+            if getattr(self, name) < 1
+        ]
+        for name in ("target_kernel", "source_kernel"):
+            value = getattr(self, name)
+            if value < 1 or value % 2 == 0:
+                found.append(
+                    f"`model.{name}` must be odd (a filter has a middle), but is {value}: "
+                    f"take {max(1, value - 1)} or {max(1, value) + 1}."
+                )
+        for name in ("dropout", "embedding_dropout", "output_dropout"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
+        if self.embedding_size is not None and self.embedding_size < 1:
+            found.append(
+                f"`model.embedding_size` must be at least 1, but is {self.embedding_size}."
+            )
+        return found
+
+
+def network_plan(config: PervasiveConfig) -> NetworkPlan:
+    """Return what the grid network needs to know of `config`."""
+    return NetworkPlan(
+        depth=config.depth,
+        size=config.size,
+        feed_forward_size=config.feed_forward_size,
+        target_kernel=config.target_kernel,
+        source_kernel=config.source_kernel,
+        source_causal=False,
+        dropout=config.dropout,
+        accumulate=config.accumulate,
+        accumulate_scale=config.accumulate_scale,
+        growth=config.growth,
+        bottleneck=config.bottleneck,
+        normalise=config.dense_norm,
+        checkpoint_activations=config.checkpoint_activations,
+    )
