@@ -1,8 +1,8 @@
 """Training steps and decoding of Pervasive Attention against a naive twin and the GEMM peak.
 
-    python benchmarks/pervasive.py [--threads 1] [--precision bf16] [--out FILE.json]
+    python -m benchmarks.pervasive [--threads 1] [--precision bf16] [--out FILE.json]
 
-All is measured in one process, the two sides in turn, the best of several runs counting. Lengths
+All is measured in one process, the sides in turn, the best of several runs counting. Lengths
 are those of IWSLT'14 when NMTGRID_DATA names a folder that has them, else drawn alike.
 """
 
@@ -13,8 +13,6 @@ import contextlib
 import json
 import lzma
 import os
-import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.naive import NaivePervasive
+from benchmarks.timing import Clock, facts
 from nmtgrid.data.batches import Batch, BatchPlan, collate
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.models import zoo
@@ -35,21 +34,7 @@ SOURCE_TYPES, TARGET_TYPES, SMOOTHING = 8848, 6632, 0.1
 SIZE, WIDE = 256, 1024
 
 
-def best(deeds: dict[str, Callable[[], object]], runs: int, warmups: int = 1) -> dict[str, float]:
-    """Return the shortest wall-clock seconds of each deed, run in turn."""
-    for deed in deeds.values():
-        for _ in range(warmups):
-            deed()
-    seconds = dict.fromkeys(deeds, float("inf"))
-    for _ in range(runs):
-        for name, deed in deeds.items():
-            began = time.perf_counter()
-            deed()
-            seconds[name] = min(seconds[name], time.perf_counter() - began)
-    return seconds
-
-
-def gemm_peak(dtype: torch.dtype) -> float:
+def gemm_peak(clock: Clock, dtype: torch.dtype) -> float:
     """Return the best GFLOP/s of the model's own shapes of `nn.functional.linear`."""
     rates = []
     for inputs, outputs in ((SIZE, WIDE), (WIDE, SIZE), (SIZE, SIZE)):
@@ -59,7 +44,7 @@ def gemm_peak(dtype: torch.dtype) -> float:
         def multiply(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
             return F.linear(x, weight, bias)
 
-        rates.append(2 * 9216 * inputs * outputs / best({"": multiply}, 7)[""] / 1e9)
+        rates.append(2e-9 * 9216 * inputs * outputs / clock.best({"": multiply})[""])
     return max(rates)
 
 
@@ -172,7 +157,7 @@ def useful_flops(model: PervasiveAttention, batches: list[Batch]) -> float:
     )
 
 
-def measure_steps(bf16: bool, runs: int, peak: float) -> dict[str, Any]:
+def measure_steps(clock: Clock, bf16: bool, peak: float) -> dict[str, Any]:
     """Measure updates at 16 x 24 x 24 and on batches of real lengths."""
     model = make_model("max")
     naive = NaivePervasive(model)
@@ -183,7 +168,7 @@ def measure_steps(bf16: bool, runs: int, peak: float) -> dict[str, Any]:
     deeds: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(square), "naive": lambda: theirs(square)
     }  # fmt: skip
-    seconds = best(deeds, runs)
+    seconds = clock.best(deeds)
     rate = useful_flops(model, square) / seconds["ours"] / 1e9
     result = {
         "largest difference of the twins' logits": difference,
@@ -201,7 +186,7 @@ def measure_steps(bf16: bool, runs: int, peak: float) -> dict[str, Any]:
         "ours": lambda: ours(batches), "padded": lambda: ours(wide),
         "naive": lambda: theirs(batches),
     }  # fmt: skip
-    seconds = best(deeds, max(2, runs // 2))
+    seconds = clock.best(deeds)
     cells, all_cells = sum(map(cell_count, batches)), sum(map(cell_count, wide))
     rate = useful_flops(model, batches) / seconds["ours"] / 1e9
     result["real lengths"] = {
@@ -236,7 +221,7 @@ def measure_decoding(bf16: bool, runs: int) -> dict[str, Any]:
                 held["state"] = model.step(tokens, held["state"]).state
 
             products = gemms_of_a_step(rows * 24, rows, dtype)
-            seconds = best({"step": step, "gemm": products}, runs * 8)
+            seconds = Clock("cpu", 8 * runs).best({"step": step, "gemm": products})
         found[f"B = {rows}"] = {
             "milliseconds per step": 1000 * seconds["step"],
             "milliseconds of its products alone": 1000 * seconds["gemm"],
@@ -272,32 +257,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    result: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()} {processor_name()}",
-        "threads": given.threads,
-        "torch": torch.__version__,
-    }
+    result, clock = facts("cpu"), Clock("cpu", given.runs)
     for precision in ("bf16", "fp32") if given.precision == "both" else (given.precision,):
         bf16 = precision == "bf16"
-        peak = gemm_peak(torch.bfloat16 if bf16 else torch.float32)
+        peak = gemm_peak(clock, torch.bfloat16 if bf16 else torch.float32)
         result[precision] = {
             "gemm peak, gflops": peak,
-            "update": measure_steps(bf16, given.runs, peak),
+            "update": measure_steps(clock, bf16, peak),
             "decoding step, S = 24": measure_decoding(bf16, given.runs),
         }
     print(json.dumps(result, indent=2))
     if given.out:
         given.out.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def processor_name() -> str:
-    """Return the processor's name as Linux tells it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

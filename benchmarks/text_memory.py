@@ -82,9 +82,7 @@ def _repeat(sides: list[list[str]], languages: tuple[str, str], folder: Path, pa
             file.writelines(f"{line}\n" for line in lines[: pairs % len(lines)])
 
 
-def _measure(
-    folder: Path, languages: tuple[str, str], workers: int
-) -> list[tuple[str, Run]]:
+def _measure(folder: Path, languages: tuple[str, str], workers: int) -> list[tuple[str, Run]]:
     source, target = languages
     data = str(folder / "data")
     preprocess = ["preprocess", "--source-lang", source, "--target-lang", target,

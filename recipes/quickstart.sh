@@ -18,9 +18,9 @@ mkdir -p "$TOY"
 rm -rf "$TOY/data" "$TOY/model"
 
 say; say "1. A corpus: two made-up languages with verb-final clauses, split verbs and compounds"
-run nmtgrid preprocess --toy 8000 --out "$TOY/data"
+run nmtgrid preprocess --toy 10000 --out "$TOY/data"
 say; say "2. Subword units"
-run nmtgrid bpe learn "$TOY/data" --merges 400
+run nmtgrid bpe learn "$TOY/data" --merges 700 --separate
 say; say "3. Training"
 run nmtgrid train "$TOY/data" --arch pervasive --preset toy --out "$TOY/model"
 say; say "4. Translating the test split, and scores"

@@ -102,22 +102,31 @@ def _assign(
 ) -> None:
     """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
     *groups, last = path.split(".")
-    group: Any = kind
+    hint: Any = kind
     for name in groups:
-        group = _hints(group).get(name) if dataclasses.is_dataclass(group) else None
-        values = values[name] if dataclasses.is_dataclass(group) else values
-    if not dataclasses.is_dataclass(group) or last not in _hints(typing.cast(Any, group)):
+        hint = _below(hint, name)
+        values = values[name] if hint is not None else None
+    hint = _below(hint, last)
+    if hint is None:
         known = [name for name, _ in describe(kind)]
         faults.append(f"`{option} {path}`: there is no such setting. {nearest(path, known)}")
         return
-    hint = _hints(typing.cast(Any, group))[last]
-    if dataclasses.is_dataclass(hint):
+    if _is_group(hint):
         faults.append(f"`{option} {path}`: this is a group; name a setting in it.")
         return
     found: list[str] = []
     read = _convert(hint, value, f"{option} {path}", found)
     faults += found
     values[last] = values[last] if found else to_json(read)
+
+
+def _below(hint: Any, name: str) -> Any:
+    """Return the type of the setting or group `name` in a group, or None if there is none."""
+    return _hints(hint).get(name) if isinstance(hint, type) and _is_group(hint) else None
+
+
+def _is_group(hint: Any) -> bool:
+    return bool(dataclasses.is_dataclass(hint))
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
