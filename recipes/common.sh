@@ -35,7 +35,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
 wanted = project["dependencies"] + project["optional-dependencies"].get(sys.argv[2], [])
-for name in (re.split(r"[<>=~! \[]", text)[0] for text in wanted):
+for name in (re.split(r"[<>=~!; \[]", text)[0] for text in wanted):
     try:
         version(name)
     except PackageNotFoundError:
