@@ -10,7 +10,7 @@
 #
 # MINUTES=60 training time, SEED=1, RUNS=runs where the results go, PRESET=iwslt14-de-en.
 # The preset is the publication's model, meant for a GPU: two CPU cores take hours for an epoch of
-# it. PRESET=multi30k is a small model that learns something within an hour there.
+# it. PRESET=iwslt14-de-en-small is a small model that learns something within an hour there.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && DRY_RUN=1
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
