@@ -41,11 +41,14 @@ def coverage(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
 
 
 def statistics(traces: Iterable[Trace]) -> AlignmentStatistics | None:
-    """Return the averages over all `traces` that have alignments, or None where none has."""
+    """Return the averages over all `traces` that have alignments, or None where none has.
+
+    Energies are no shares and have neither entropy nor coverage: they count as no alignment.
+    """
     uncertain = covered = 0.0
     sentences = source_tokens = target_tokens = 0
     for trace in traces:
-        if trace.alignment is None:
+        if trace.alignment is None or trace.kind == "energies":
             continue
         uncertain += float(entropy(trace.alignment).sum())
         covered += float(coverage(trace.alignment).sum())

@@ -40,7 +40,8 @@ def alignment_map(trace: Trace, path: Path, title: str = "") -> None:
         [*trace.target, "</s>"],
         path,
         title=title,
-        label="share of the alignment",
+        label="share of the alignment" if trace.kind == "weights" else "part of the score (logits)",
+        diverging=trace.kind == "energies",
     )
 
 
@@ -52,8 +53,12 @@ def heat_map(
     *,
     title: str = "",
     label: str = "",
+    diverging: bool = False,
 ) -> None:
-    """Draw `values` [rows, columns], shares in [0, 1], with a labelled colour bar."""
+    """Draw `values` [rows, columns] with a labelled colour bar.
+
+    Shares in [0, 1], or, if `diverging`, numbers around zero.
+    """
     check_suffix(path)
     height, width = values.shape
     cell = min(_CELL, _LARGEST / max(height, width))
@@ -67,10 +72,11 @@ def heat_map(
     FigureCanvasAgg(figure)
     place = (left / size[0], bottom / size[1], inner[0] / size[0], inner[1] / size[1])
     axes = figure.add_axes(place)
-    # One light hue that darkens evenly: read alike with any colour vision, and in grey.
-    image = axes.imshow(
-        values, cmap="Blues", vmin=0.0, vmax=max(1e-6, float(numpy.max(values))), aspect="auto"
-    )
+    most = max(1e-6, float(numpy.abs(values).max()))
+    # One light hue that darkens evenly, or orange against purple around white: read alike with any
+    # colour vision, the first in grey too.
+    colours, least = ("PuOr_r", -most) if diverging else ("Blues", 0.0)
+    image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto")
     axes.set_xticks(range(width), list(columns), rotation=90, fontsize=font, parse_math=False)
     axes.set_yticks(range(height), list(rows), fontsize=font, parse_math=False)
     axes.xaxis.tick_top()

@@ -12,7 +12,10 @@ from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.options import JsonFile, write_report
 
 if TYPE_CHECKING:
+    from nmtgrid.analysis.alignments import AlignmentStatistics
     from nmtgrid.search.traces import Trace
+
+_SHOWN = ("sentences", "entropy", "coverage")
 
 app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
 
@@ -50,7 +53,7 @@ def alignments_command(
         "Alignments",
         ["traces", "sentences", "entropy (nats)", "coverage (share)"],
         [
-            [row["traces"], row["sentences"], row["entropy"], row["coverage"]]
+            [row["traces"], *("-" if row[name] is None else row[name] for name in _SHOWN)]
             for row in report["systems"]
         ],
     )
@@ -73,7 +76,7 @@ def alignments(
     for path in traces:
         chosen: dict[int, Trace] = {}
         found = statistics(_choosing(read_traces(path), lines, chosen))
-        if found is None:
+        if found is None and not chosen:
             raise InputError(
                 "there is no alignment in it.",
                 "Run `nmtgrid decode --traces FILE` with a model that aligns.",
@@ -81,21 +84,18 @@ def alignments(
             )
         if missing := [number for number in lines if number not in chosen]:
             raise InputError(f"it has no aligned line {missing[0]}.", path=path)
-        systems.append(
-            {
-                "traces": str(path),
-                "sentences": found.sentences,
-                "entropy": found.entropy,
-                "coverage": found.coverage,
-                "source_tokens": found.source_tokens,
-                "target_tokens": found.target_tokens,
-            }
-        )
+        systems.append({"traces": str(path), **_averages(found)})
         for number, trace in chosen.items() if out is not None else ():
             target = _target(out, path, number, picture)
             alignment_map(trace, target, title=f"{path.name}, line {number}")
             drawn.append(str(target))
     return {"systems": systems, "pictures": drawn}
+
+
+def _averages(found: AlignmentStatistics | None) -> dict[str, Any]:
+    """Return the table's columns; energies have no averages."""
+    names = ("sentences", "entropy", "coverage", "source_tokens", "target_tokens")
+    return {name: getattr(found, name, None) for name in names}
 
 
 def _choosing(traces: Any, lines: list[int], chosen: dict[int, Trace]) -> Any:

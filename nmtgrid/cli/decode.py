@@ -31,6 +31,16 @@ def command(
         Path | None, typer.Option(metavar="DATA", help="Translate a split and score it.")
     ] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="The split of `--data`.")] = "test",
+    forced: Annotated[
+        bool,
+        typer.Option(
+            "--forced", help="Write no translations: force the split's references (perplexity)."
+        ),
+    ] = False,
+    energies: Annotated[
+        bool,
+        typer.Option("--energies", help="With `--forced`: what each source unit adds to a score."),
+    ] = False,
     beam: Annotated[
         int | None, typer.Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
     ] = None,
@@ -98,8 +108,15 @@ def command(
     `--set` reaches the other settings of the search: max_length_a and max_length_b (at most
     a + b x source length), length_offset (mu), min_length.
     """
-    if data is not None and source is not None:
-        raise ConfigError("Give INPUT or `--data`, not both.")
+    faults = ["Give INPUT or `--data`, not both."] if data and source else []
+    if forced and data is None:
+        faults.append("`--forced` needs references: name a dataset with `--data`.")
+    if forced and (out or ensemble or nbest or sample):
+        faults.append("`--forced` translates nothing: leave out `--out`, `--ensemble`, `--nbest`.")
+    if energies and not forced:
+        faults.append("`--energies` are those of given translations: add `--forced`.")
+    if faults:
+        raise ConfigError(faults)
     search = {
         "beam": beam,
         "length_penalty": length_penalty,
@@ -127,7 +144,12 @@ def command(
         device=pick_device(device),
     )
     outputs = decode_run.Outputs(out, traces, alignments)
-    if data is None:
+    if forced and data is not None:
+        from nmtgrid.cli.decode_forced import force_split
+
+        kind: Literal["weights", "energies"] = "energies" if energies else "weights"
+        report = force_split(translator, data, split, outputs, kind)
+    elif data is None:
         report = decode_run.translate_text(translator, source or Path("-"), outputs)
     else:
         report = decode_run.translate_split(translator, data, split, outputs)

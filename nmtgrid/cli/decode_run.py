@@ -89,7 +89,7 @@ def translate_split(
     """Translate a split of a dataset; return its scores and what was done."""
     dataset = Dataset.open(data)
     split = dataset.split(name)
-    _check_languages(translator, dataset)
+    check_languages(translator, dataset)
     lines = split.raw_source()
     report, translations = _translate(translator, lines, len(lines), outputs, keep=True)
     lowercase = dataset.pipeline.facts.lowercase
@@ -106,7 +106,7 @@ def _translate(
     align = outputs.alignments is not None or (outputs.traces is not None and aligns)
     kept: list[Translation] = []
     started = time.perf_counter()
-    with _progress(total) as meter, contextlib.ExitStack() as stack:
+    with progress(total) as meter, contextlib.ExitStack() as stack:
         stream = translator.stream(lines, align=align, advance=meter.advance)
         text = STANDARD if outputs.text is None and not keep else outputs.text
         files = [
@@ -174,7 +174,8 @@ class _Meter:
 
 
 @contextlib.contextmanager
-def _progress(total: int | None) -> Iterator[_Meter]:
+def progress(total: int | None) -> Iterator[_Meter]:
+    """Show how far the translations are."""
     with console.progress("translating", total) as bar:
         yield _Meter(bar)
 
@@ -200,7 +201,8 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
         )
 
 
-def _check_languages(translator: Translator, dataset: Dataset) -> None:
+def check_languages(translator: Translator, dataset: Dataset) -> None:
+    """Raise DataError unless model and dataset are of one direction."""
     ours, theirs = translator.pipeline.facts, dataset.pipeline.facts
     if (ours.source_lang, ours.target_lang) != (theirs.source_lang, theirs.target_lang):
         raise DataError(

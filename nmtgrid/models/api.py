@@ -7,7 +7,7 @@ D features, V target vocabulary, M sites, N blocks.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -126,8 +126,12 @@ class TranslationModel(nn.Module):
         """
         raise NotImplementedError
 
-    def alignments(self, batch: Batch) -> Tensor:
-        """Return soft alignments [B, T, S] of the true target, zero on padding."""
+    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+        """Return soft alignments [B, T, S] of the true target, zero on padding.
+
+        "weights" are shares of each source token, "energies" what it adds to the true token's
+        score.
+        """
         raise NotImplementedError
 
     def report(self, source_length: float, target_length: float) -> Report:

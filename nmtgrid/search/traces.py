@@ -1,10 +1,11 @@
 """`traces.jsonl`: one JSON object for each translated line, read by metrics, plots and tuning.
 
     {"line": 1, "source": [units], "target": [units], "text": "...", "log_probabilities": [T + 1],
-     "log_probability": -1.5, "score": -0.3, "alignment": [[S + 1] x (T + 1)]}
+     "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)]}
 
-The last log-probability and the last row and column of the alignment are the end symbols'. An
-empty line has empty lists and no alignment; a run without alignments has none anywhere.
+The last log-probability and the last row and column of the alignment are the end symbols'. Its
+numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
+line has empty lists and no alignment; a run without alignments has none anywhere.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Trace:
     log_probability: float
     score: float
     alignment: NDArray[numpy.float32] | None = None
+    kind: str = "weights"
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -100,6 +102,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
         float(values["log_probability"]),
         float(values["score"]),
         None if shares is None else numpy.array(shares, dtype=numpy.float32),
+        values.get("kind", "weights"),
     )
 
 
@@ -125,17 +128,20 @@ def _problem(values: Any) -> str:
     is_empty = not values["source"] and not values["target"] and count == 0
     if count != height and not is_empty:
         return f"`log_probabilities` has {count} numbers where {height} belong"
-    return _shares_problem(values.get("alignment"), height, width)
+    kind = values.get("kind", "weights")
+    if kind not in ("weights", "energies"):
+        return f"`kind` is neither weights nor energies, but {kind!r}"
+    return _shares_problem(values.get("alignment"), height, width, kind)
 
 
-def _shares_problem(shares: Any, height: int, width: int) -> str:
+def _shares_problem(shares: Any, height: int, width: int, kind: str) -> str:
     if shares is None:
         return ""
     if not isinstance(shares, list) or not all(map(_are_numbers, shares)):
         return "`alignment` is not a table of numbers"
     if len(shares) != height or any(len(row) != width for row in shares):
         return f"`alignment` is not {height} x {width} (units and end symbols)"
-    if any(value < 0 for row in shares for value in row):
+    if kind == "weights" and any(value < 0 for row in shares for value in row):
         return "`alignment` has negative shares"
     return ""
 

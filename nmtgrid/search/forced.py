@@ -1,0 +1,80 @@
+"""Teacher forcing over a split: what a model makes of the references, and how it aligns them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy
+import torch
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch, cut_by_length
+from nmtgrid.data.dataset import Split
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.scoring import forced_log_probabilities
+from nmtgrid.search.traces import Trace
+from nmtgrid.text.pipeline import Pipeline
+
+Kind = Literal["weights", "energies"]
+_WINDOW = 2048
+"""Sentences held at once; they are put in order of length among themselves."""
+
+
+def forced_traces(
+    model: TranslationModel,
+    pipeline: Pipeline,
+    split: Split,
+    *,
+    kind: Kind = "weights",
+    device: torch.device | str = "cpu",
+    bf16: bool = False,
+    batch_tokens: int = 4000,
+    advance: Callable[[int, int], None] = lambda lines, tokens: None,
+) -> Iterator[Trace]:
+    """Yield a trace of each pair's reference, in order: log-probabilities, and the alignment.
+
+    `kind` is what the alignment holds: attention weights or shares of max-pooled channels, Eq.
+    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `advance` is told of the sentences and
+    target tokens of each batch. Raises ConfigError for a model that does not align.
+    """
+    if not model.traits.aligns:
+        raise ConfigError(
+            f"`{model.architecture}` yields no alignments.", "Use a model that aligns."
+        )
+    place = torch.device(device)
+    model = model.to(place).eval()
+    for first in range(0, len(split), _WINDOW):
+        window = numpy.arange(first, min(first + _WINDOW, len(split)))
+        found: dict[int, Trace] = {}
+        for indices in cut_by_length(
+            split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64
+        ):
+            batch = split.batch(indices).to(place)
+            for trace in _of_batch(model, pipeline, batch, kind, bf16):
+                found[trace.line] = trace
+            advance(len(batch), int(batch.target_lengths.sum()))
+        yield from (found[line] for line in sorted(found))
+
+
+def _of_batch(
+    model: TranslationModel, pipeline: Pipeline, batch: Batch, kind: Kind, bf16: bool
+) -> Iterator[Trace]:
+    with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
+        values = forced_log_probabilities([model], batch).float().cpu()
+        tables = model.alignments(batch, kind).float().cpu().numpy()
+    for row, index in enumerate(batch.indices.tolist()):
+        width, height = int(batch.source_lengths[row]), int(batch.target_lengths[row])
+        target = batch.target_output[row, : height - 1].tolist()
+        scores = values[row, :height].tolist()
+        yield Trace(
+            line=index + 1,
+            source=pipeline.source_vocabulary.decode(batch.source[row, : width - 1].tolist()),
+            target=pipeline.target_vocabulary.decode(target),
+            text=pipeline.restore(target),
+            log_probabilities=scores,
+            log_probability=sum(scores),
+            score=sum(scores) / height,
+            alignment=tables[row, :height, :width],
+            kind=kind,
+        )
