@@ -60,6 +60,7 @@ def test_perplexity_and_scores_of_the_references(home: Path, tmp_path: Path) -> 
             assert step.alignment is not None
             scores.append(float(step.logits.log_softmax(-1)[0, token]))
             rows.append(step.alignment[0].tolist())
+        assert trace.alignment is not None
         np.testing.assert_allclose(trace.log_probabilities, scores, atol=1e-4)
         np.testing.assert_allclose(trace.alignment, rows, atol=1e-4)
         assert trace.line == index + 1 and trace.text == split.raw_target()[index]
