@@ -124,7 +124,6 @@ PERVASIVE = (
             "training.schedule": "cosine",
             "training.warmup_updates": 100,
             "training.max_updates": 700,
-            "training.ema_decay": 0.98,
             "batches.max_tokens": 1500,
             "batches.max_cells": 20000,
             "search.beam": 5,
