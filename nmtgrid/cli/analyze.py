@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.cli.options import JsonFile, write_report
+from nmtgrid.base.errors import ConfigError, InputError, StorageError
+from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
     from nmtgrid.analysis.alignments import AlignmentStatistics
@@ -48,6 +48,7 @@ def alignments_command(
     Entropy is in nats per target token (lower is surer), coverage the mean share of a source
     token that is aligned to; end symbols count on both sides.
     """
+    check_outputs({"--json": json}, {f"TRACES {path}": path for path in traces})
     report = alignments(traces, out, line or [], picture)
     console.table(
         "Alignments",
@@ -116,14 +117,29 @@ def _check(traces: list[Path], out: Path | None, lines: list[int]) -> None:
         check_suffix(out)
         if len(traces) * max(1, len(lines)) > 1:
             faults.append(f"`--out {out}` is one picture, but several are asked for.")
+    elif out is not None and out.exists() and not out.is_dir():
+        faults.append(f"`--out {out}` is a file and no folder.")
+    stems = [_stem(path) for path in traces]
+    if out is not None and len(set(stems)) < len(stems):
+        faults.append(
+            "Two of the traces have the same name: one's pictures would replace the other's."
+        )
     if faults:
         raise ConfigError(faults, f"Give a folder, or one file ending in {' or '.join(SUFFIXES)}.")
 
 
 def _target(out: Path | None, traces: Path, line: int, picture: str) -> Path:
     assert out is not None
-    if out.suffix and not out.is_dir():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return out
-    out.mkdir(parents=True, exist_ok=True)
-    return out / f"{traces.name.split('.')[0]}.line-{line}.{picture}"
+    is_file = bool(out.suffix) and not out.is_dir()
+    folder = out.parent if is_file else out
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise StorageError(
+            f"The folder {folder} cannot be made: {fault.strerror}.", "Choose another `--out`."
+        ) from fault
+    return out if is_file else out / f"{_stem(traces)}.line-{line}.{picture}"
+
+
+def _stem(traces: Path) -> str:
+    return "standard-input" if str(traces) == "-" else traces.name.split(".")[0]

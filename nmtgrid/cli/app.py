@@ -6,12 +6,16 @@ before it works, so that `--help`, `--version` and shell completion answer at on
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +24,7 @@ import typer.core
 from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, nearest
+from nmtgrid.cli.options import Leave
 
 COMMANDS = {
     "preprocess": "nmtgrid.cli.preprocess",
@@ -39,16 +44,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given, debug = _take_debug(given)
-    try:
-        code = _run(given)
-        sys.stdout.flush()
-    except Exception as fault:
-        return _explain(fault, given, debug)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    with _interruptible() as caught:
+        try:
+            code = _run(given)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except Leave as leave:
+            return leave.code
+        except Exception as fault:
+            # While modules are loaded, an interruption may come out as any fault of theirs.
+            if not caught:
+                return _explain(fault, given, debug)
+            code = INTERRUPTED
+        except KeyboardInterrupt:
+            code = INTERRUPTED
     if code == INTERRUPTED:
         console.say("Interrupted.")
+        return 128 + caught[0] if caught else INTERRUPTED
     return code
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM interrupt what runs, so that it tidies up; yield what has come."""
+    caught: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            # One that is ignored (as after `nohup`) or somebody else's stays so.
+            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
+                before[kind] = signal.signal(kind, interrupt)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _InOrder(typer.core.TyperGroup):
@@ -121,7 +156,8 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
     """Tell people of `fault`; return the exit code."""
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
         # The reader is gone; what Python still wants to flush at its end must go somewhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     if debug:
         traceback.print_exception(fault)
@@ -134,13 +170,14 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
     # Typer brings its own copy of click in some versions and takes the installed one in others:
     # its usage errors are known by what they can do.
     if hasattr(fault, "format_message"):
-        words = [_PROGRAM, *(word for word in given[:1] if word in COMMANDS), "--help"]
+        words = [_PROGRAM, *_command_words(given), "--help"]
         console.error(fault.format_message(), f"`{' '.join(words)}` shows how it is used.")
         return FAULT_OF_THE_USER
     if isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
         return FAULT_OF_THE_USER
-    if isinstance(fault, MemoryError):
+    torch_says = ("allocate memory", "out of memory")
+    if isinstance(fault, MemoryError) or any(words in str(fault) for words in torch_says):
         console.error("The memory of this machine is full.", "Use smaller batches or models.")
         return FAULT_OF_THE_USER
     console.error(
@@ -148,3 +185,13 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
         "Please report it; the same command with `--debug` shows where it happened.",
     )
     return FAULT_OF_OURS
+
+
+def _command_words(given: list[str]) -> list[str]:
+    """Return the names of the command and, in a group, of what was called in it."""
+    if not given or given[0] not in COMMANDS:
+        return []
+    module = importlib.import_module(COMMANDS[given[0]])
+    group = getattr(module, "app", None)
+    named = [] if group is None else [held.name for held in group.registered_commands]
+    return [word for place, word in enumerate(given[:2]) if place == 0 or word in named]

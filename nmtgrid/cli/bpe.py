@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import JsonFile, write_report
+from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 app = typer.Typer(
     help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True
@@ -38,6 +39,13 @@ def learn(
             metavar="FILE", help="Use these codes; twice: those of the source and of the target."
         ),
     ] = None,
+    joint_vocabulary: Annotated[
+        bool,
+        typer.Option(
+            "--joint-vocabulary",
+            help="One vocabulary for both languages, as `model.tie=all` needs it.",
+        ),
+    ] = False,
     words: Annotated[bool, typer.Option("--words", help="Whole words instead of BPE.")] = False,
     min_count: Annotated[
         int, typer.Option(metavar="N", help="Leave out types seen less than N times in training.")
@@ -57,13 +65,17 @@ def learn(
         for option, given in (("--merges", merges), ("--joint/--separate", joint))
         if given is not None and (words or (codes and option == "--merges"))
     ]
+    if joint and codes is not None and len(codes) == 2:
+        faults.append("`--joint` shares the merges, but `--codes` is given twice: leave one out.")
     if faults:
         raise ConfigError(faults)
+    check_outputs({"--json": json})
     from nmtgrid.data.units import UnitsPlan, learn_units
 
     plan = UnitsPlan(
         merges=10000 if merges is None else merges,
         joint=joint is not False,
+        joint_vocabulary=joint_vocabulary,
         words=words,
         min_count=min_count,
         codes=tuple(map(str, codes or ())),
@@ -87,7 +99,10 @@ def learn(
 def show(facts: dict[str, Any], merges: int) -> None:
     """Print the sizes of the vocabularies and the lengths."""
     sizes = facts["source_vocab_size"], facts["target_vocab_size"]
-    console.say(f"Vocabularies: {sizes[0]:,} source and {sizes[1]:,} target types, with specials.")
+    same = " (the same ones)" if facts["joint_vocabulary"] else ""
+    console.say(
+        f"Vocabularies: {sizes[0]:,} source and {sizes[1]:,} target types{same}, with specials."
+    )
     if "words_learned_from" in facts and min(facts["merges"]) < merges:
         console.warn(
             f"only {min(facts['merges']):,} merges of {merges:,}: no further pair occurs twice."
@@ -135,9 +150,10 @@ def undo(source: _Input = Path("-"), out: _Output = Path("-")) -> None:
     _filter(source, out, join)
 
 
-def _filter(source: Path, out: Path, change: Any) -> None:
+def _filter(source: Path, out: Path, change: Callable[[str], str]) -> None:
     from nmtgrid.text.files import open_writer, read_lines
 
+    check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:
         for line in read_lines(source):
             file.write(change(line).encode("utf-8") + b"\n")

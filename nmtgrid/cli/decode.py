@@ -13,7 +13,7 @@ from nmtgrid.cli.options import (
     JsonFile,
     Overrides,
     Precision,
-    pick_device,
+    check_outputs,
     write_report,
 )
 
@@ -30,7 +30,9 @@ def command(
     data: Annotated[
         Path | None, typer.Option(metavar="DATA", help="Translate a split and score it.")
     ] = None,
-    split: Annotated[str, typer.Option(metavar="NAME", help="The split of `--data`.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The split of `--data`.  [default: test]")
+    ] = None,
     forced: Annotated[
         bool,
         typer.Option(
@@ -115,8 +117,19 @@ def command(
         faults.append("`--forced` translates nothing: leave out `--out`, `--ensemble`, `--nbest`.")
     if energies and not forced:
         faults.append("`--energies` are those of given translations: add `--forced`.")
+    if split is not None and data is None:
+        faults.append("`--split` belongs to `--data`: name the dataset.")
+    draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p}
+    for name, given in draws.items():
+        if given is not None and not sample:
+            faults.append(f"`--{name}` has no effect without `--sample`.")
     if faults:
         raise ConfigError(faults)
+    text_out = Path("-") if out is None and data is None else out
+    check_outputs(
+        {"--out": text_out, "--traces": traces, "--alignments": alignments, "--json": json},
+        {"INPUT": source},
+    )
     search = {
         "beam": beam,
         "length_penalty": length_penalty,
@@ -135,22 +148,23 @@ def command(
         "replace_unknown": replace_unknown or None,
     }
     from nmtgrid.cli import decode_run
+    from nmtgrid.search.devices import find_device
 
     translator = decode_run.make_translator(
         [model, *(ensemble or [])],
         decode_run.Changes(search, text, changes or []),
         weights=weights,
         precision=precision,
-        device=pick_device(device),
+        device=find_device(device),
     )
     outputs = decode_run.Outputs(out, traces, alignments)
     if forced and data is not None:
         from nmtgrid.cli.decode_forced import force_split
 
         kind: Literal["weights", "energies"] = "energies" if energies else "weights"
-        report = force_split(translator, data, split, outputs, kind)
+        report = force_split(translator, data, split or "test", outputs, kind)
     elif data is None:
         report = decode_run.translate_text(translator, source or Path("-"), outputs)
     else:
-        report = decode_run.translate_split(translator, data, split, outputs)
+        report = decode_run.translate_split(translator, data, split or "test", outputs)
     write_report(json, report)

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
-from nmtgrid.cli.decode_run import Outputs, check_languages, progress
+from nmtgrid.cli.decode_run import Outputs, check_languages, check_vocabularies, progress
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.forced import Kind, forced_traces
 from nmtgrid.search.translate import Translator
@@ -23,6 +23,7 @@ def force_split(
     """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
     dataset = Dataset.open(data)
     check_languages(translator, dataset)
+    check_vocabularies(translator, dataset)
     split, total, started = dataset.split(name), 0.0, time.perf_counter()
     with progress(len(split)) as meter, contextlib.ExitStack() as stack:
         traces, alignments = (
@@ -45,7 +46,7 @@ def force_split(
             if alignments is not None:
                 alignments.write(f"{pharaoh(trace)}\n".encode())
     tokens = int(split.target_lengths.sum()) + len(split)
-    perplexity = math.exp(-total / max(tokens, 1))
+    perplexity = math.exp(min(-total / max(tokens, 1), 700.0))
     console.say(
         f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
         "included."

@@ -21,7 +21,7 @@ from nmtgrid.search.evaluate import scores
 from nmtgrid.search.lines import Translation
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
-from nmtgrid.text.files import open_writer, read_lines
+from nmtgrid.text.files import NOTES, open_writer, read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -73,13 +73,14 @@ def translate_text(translator: Translator, source: Path, outputs: Outputs) -> di
     if source != STANDARD:
         # Read it through once: a fault in its last line is told now, not after hours.
         total = sum(1 for _ in read_lines(source))
-    elif sys.stdin.isatty():
+    elif sys.stdin is not None and sys.stdin.isatty():
         options = dataclasses.replace(translator.options, window=1)
         translator.options = options
     notes: Counter[str] = Counter()
     report, _ = _translate(translator, read_lines(source, notes), total, outputs, keep=False)
     for name, count in notes.items():
-        console.say(f"note: {source}: {count:,} {name.replace('_', ' ')}.")
+        if count:
+            console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
     return report
 
 
@@ -210,6 +211,19 @@ def check_languages(translator: Translator, dataset: Dataset) -> None:
             f"is {theirs.source_lang}-{theirs.target_lang}.",
             "Use a dataset of the model's direction.",
         )
+
+
+def check_vocabularies(translator: Translator, dataset: Dataset) -> None:
+    """Raise DataError unless the dataset's ids are the model's."""
+    ours, theirs = translator.pipeline, dataset.pipeline
+    for side in ("source", "target"):
+        types = [getattr(one, f"{side}_vocabulary").types for one in (ours, theirs)]
+        if types[0] != types[1]:
+            raise DataError(
+                f"The {side} vocabularies of the model and of {dataset.path} differ "
+                f"({len(types[0]):,} and {len(types[1]):,} types).",
+                "Use the dataset that the model was trained on.",
+            )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

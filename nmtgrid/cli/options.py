@@ -1,23 +1,23 @@
 """The options that several commands share, and what belongs to them.
 
     def command(device: Device = "auto", precision: Precision = "fp32", json: JsonFile = None):
-        chosen = pick_device(device)
+        check_outputs({"--json": json})
         ...
         write_report(json, values)
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from nmtgrid.base.errors import DeviceError
-
-if TYPE_CHECKING:
-    import torch
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.text.files import STANDARD, is_stream, open_writer
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["fp32", "bf16"]
@@ -42,28 +42,58 @@ Workers = Annotated[
 ]
 
 
-def pick_device(name: str) -> torch.device:
-    """Return the device called `name`. Raises DeviceError when it is not there."""
-    import torch
+class Leave(Exception):
+    """Ends the program with `code`: all that is to be said has been said."""
 
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(
-            "`--device cuda` was asked for, but torch finds no CUDA device on this machine.",
-            "Leave `--device` out or use `--device cpu`.",
-        )
-    return torch.device(name)
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(code)
+
+
+def check_outputs(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None] | None = None
+) -> None:
+    """Raise ConfigError unless each file (by its option) can be written and is no other's.
+
+    Asked before the work begins: nobody should learn after hours that a folder is missing.
+    """
+    faults: list[str] = []
+    taken: dict[str, str] = {}
+    for name, path in (inputs or {}).items():
+        if path is not None and str(path) != STANDARD:
+            taken[os.path.realpath(path)] = name
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        faults += _unwritable(name, path)
+        key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
+        # Pipes and devices, such as /dev/null, may take several outputs.
+        if key in taken and not (key != STANDARD and is_stream(path)):
+            faults.append(f"`{name} {path}` is what `{taken[key]}` names: give another file.")
+        taken[key] = name
+    if faults:
+        raise ConfigError(faults)
+
+
+def _unwritable(name: str, path: Path) -> list[str]:
+    if str(path) == STANDARD:
+        return []
+    if path.is_dir():
+        return [f"`{name} {path}` is a folder: name a file."]
+    if not path.parent.is_dir():
+        return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
+    if not os.access(path if is_stream(path) else path.parent, os.W_OK):
+        return [f"`{name} {path}` cannot be written: its folder may only be read."]
+    return []
 
 
 def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     """Write `values` as JSON to `path`: nothing for None, standard output for `-`."""
     if path is None:
         return
-    if str(path) == "-":
-        import json
-
-        print(json.dumps(values, indent=2, ensure_ascii=False))
+    if str(path) == STANDARD or is_stream(path):
+        with open_writer(path) as file:
+            file.write(f"{json.dumps(values, indent=2, ensure_ascii=False)}\n".encode())
         return
     from nmtgrid.base.files import write_json
 

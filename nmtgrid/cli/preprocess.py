@@ -10,7 +10,8 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import JsonFile, Workers, write_report
+from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
+from nmtgrid.text.files import NOTES
 
 _NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -38,8 +39,12 @@ def command(
         int | None,
         typer.Option(min=1, metavar="N", help="Build the toy corpus with N training pairs."),
     ] = None,
-    toy_difficulty: Annotated[int, typer.Option(metavar="D", help="1, 2 or 3.")] = 1,
-    toy_seed: Annotated[int, typer.Option(min=0, help="Seed of the toy corpus.")] = 1,
+    toy_difficulty: Annotated[
+        int | None, typer.Option(metavar="D", help="1, 2 or 3.  [default: 1]")
+    ] = None,
+    toy_seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the toy corpus.  [default: 1]")
+    ] = None,
     xml: Annotated[bool, typer.Option("--xml", help="Read IWSLT's XML files.")] = False,
     tokenize: Annotated[
         Literal["moses", "none"], typer.Option(help="`none`: the text is tokenised already.")
@@ -72,7 +77,12 @@ def command(
 
     if toy is None:
         prefixes = _prefixes(train, valid, test)
-        missing = [
+        faults = [
+            f"`--{name}` belongs to `--toy N`: leave it out."
+            for name, given in (("toy-difficulty", toy_difficulty), ("toy-seed", toy_seed))
+            if given is not None
+        ]
+        faults += [
             f"`--{name}` is missing."
             for name, given in (
                 ("source-lang", source_lang),
@@ -81,11 +91,12 @@ def command(
             )
             if not given
         ]
-        if missing:
-            raise ConfigError(missing, "See `nmtgrid preprocess --help`, or use `--toy N`.")
+        if faults:
+            raise ConfigError(faults, "See `nmtgrid preprocess --help`, or use `--toy N`.")
     else:
         _refuse_with_toy(source_lang, target_lang, train, valid, test, xml)
         prefixes = {}
+    check_outputs({"--json": json})
     manifest = _build(
         out,
         prefixes,
@@ -98,7 +109,7 @@ def command(
             "workers": count_workers(workers),
         },
         filters={"max_words": max_words, "max_ratio": max_ratio},
-        toy=None if toy is None else (toy, toy_seed, toy_difficulty),
+        toy=None if toy is None else _toy(toy, toy_seed, toy_difficulty),
         xml=xml,
         overwrite=overwrite,
     )
@@ -129,16 +140,9 @@ def show(manifest: dict[str, Any], out: Path) -> None:
             console.say(f"{split['moved_to_valid']:,} kept pairs were moved to valid.")
         for file, notes in split.get("notes", {}).items():
             for note, count in notes.items():
-                console.say(f"{file}: {_NOTES[note].format(count=f'{count:,}')}")
+                console.say(f"{file}: {NOTES[note].format(count=f'{count:,}')}")
     if "valid" not in splits:
         console.warn("there is no validation text; give `--valid P` or `--valid-every 23`.")
-
-
-_NOTES = {
-    "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
-    "byte_order_marks": "began with a byte-order mark, which was taken away.",
-    "line_separators": "{count} lines hold other Unicode line separators; they stay one line each.",
-}
 
 
 def _prefixes(
@@ -154,6 +158,10 @@ def _prefixes(
             raise ConfigError(f"`--test {text}`: a test cannot be called `{name}`.")
         prefixes.setdefault(name, []).append(prefix)
     return prefixes
+
+
+def _toy(pairs: int, seed: int | None, difficulty: int | None) -> tuple[int, int, int]:
+    return pairs, 1 if seed is None else seed, 1 if difficulty is None else difficulty
 
 
 def _refuse_with_toy(

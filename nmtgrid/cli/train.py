@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import Device, JsonFile, Overrides, pick_device, write_report
+from nmtgrid.cli.options import Device, JsonFile, Leave, Overrides, check_outputs, write_report
 
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"] | None,
@@ -63,6 +63,7 @@ def command(
     Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
     goes on from there, as it does after a kill.
     """
+    check_outputs({"--json": json})
     if list_:
         from nmtgrid.cli.train_plan import show_list
 
@@ -76,7 +77,7 @@ def command(
         "training.seed": seed,
         "training.average": average,
     }
-    from nmtgrid.training.prepare import Request
+    from nmtgrid.training.resolve import Request
 
     request = Request(arch, preset, objective, tuple(changes or ()), flags)
     if dry_run:
@@ -85,17 +86,28 @@ def command(
         sizes = (source_vocab_size, target_vocab_size)
         write_report(json, show_plan(request, data, sizes))
         return
-    _check_arguments(data, out, resume, overwrite, seed, seeds)
+    faults = [
+        f"`--{side}-vocab-size` is for `--dry-run` alone: leave it out."
+        for side, given in (("source", source_vocab_size), ("target", target_vocab_size))
+        if given is not None
+    ]
+    if init is not None and resume and seeds is None:
+        faults.append(
+            "`--init` and `--resume` contradict each other: a resumed run goes on from its own "
+            "weights."
+        )
+    _check_arguments(data, out, resume, overwrite, seed, seeds, faults)
     assert data is not None and out is not None
     from nmtgrid.cli.train_run import run_all
+    from nmtgrid.search.devices import find_device
 
-    chosen = pick_device(device)
+    chosen = find_device(device)
     code, values = run_all(
         request, data, out, chosen, seeds, resume=resume, overwrite=overwrite, init=init
     )
     write_report(json, values)
     if code:
-        raise typer.Exit(code)
+        raise Leave(code)
 
 
 def _check_arguments(
@@ -105,8 +117,8 @@ def _check_arguments(
     overwrite: bool,
     seed: int | None,
     seeds: str | None,
+    faults: list[str],
 ) -> None:
-    faults = []
     if data is None:
         faults.append("The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.")
     if out is None:

@@ -17,8 +17,10 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.properties import TABLE
+from nmtgrid.text.vocabulary import SPECIALS
 from nmtgrid.training.api import objectives
-from nmtgrid.training.prepare import Request, resolve
+from nmtgrid.training.prepare import check_tie
+from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings, settings_type
 
 ASSUMED_LENGTH = 25
@@ -47,6 +49,8 @@ def show_plan(
     """Show parameters, receptive field, cost and properties; return them."""
     settings = resolve(request)
     dataset = None if data is None else Dataset.open(data)
+    if dataset is not None:
+        check_tie(settings, dataset)
     known = _sizes(settings, dataset, sizes)
     with torch.device("meta"):
         # Counted, not run: no memory is taken and no weight is drawn.
@@ -128,9 +132,17 @@ def _sizes(
     if settings.preset is not None:
         published = zoo.preset(settings.arch, settings.preset).vocabulary
         source, target = (
-            given or held
+            held if given is None else given
             for given, held in zip(sizes, published or (None, None), strict=True)
         )
+    faults = [
+        f"`--{side}-vocab-size` counts the {len(SPECIALS)} special symbols too: it must be more "
+        f"than that, but is {size}."
+        for side, size in (("source", source), ("target", target))
+        if size is not None and size <= len(SPECIALS)
+    ]
+    if faults:
+        raise ConfigError(faults)
     if source is None or target is None:
         raise ConfigError(
             "The plan needs the sizes of both vocabularies.",

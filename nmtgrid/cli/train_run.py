@@ -16,10 +16,12 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.training import events
 from nmtgrid.training.meters import MetricsLog, perplexity
-from nmtgrid.training.prepare import METRICS, Request, prepare, resolve, resolve_resumed
+from nmtgrid.training.prepare import METRICS, prepare
+from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.trainer import StopRequest, Trainer
 
+_MOST_SEEDS = 1000
 _SIGNALS = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 
 
@@ -125,12 +127,14 @@ def parse_seeds(text: str) -> list[int]:
     try:
         for part in text.split(","):
             first, dots, last = part.partition("..")
-            found += range(int(first), int(last) + 1) if dots else [int(first)]
+            span = range(int(first), int(last) + 1) if dots else [int(first)]
+            found += span[: _MOST_SEEDS + 1]
     except ValueError:
         found = []
-    if not found or len(set(found)) != len(found) or min(found) < 0:
+    if not found or len(set(found)) != len(found) or min(found) < 0 or len(found) > _MOST_SEEDS:
         raise ConfigError(
-            f"`--seeds {text}` is not a list of different seeds.", "Write 1,2,3 or 1..3."
+            f"`--seeds {text}` is not a list of different seeds (at most {_MOST_SEEDS:,}).",
+            "Write 1,2,3 or 1..3.",
         )
     return found
 

@@ -186,10 +186,7 @@ def _build(
             splits[name]["notes"] = found.noted
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
-                raise InputError(
-                    f"no pair is left in `{name}` (dropped: {split['dropped']}).",
-                    "Check the files, the languages and the filters.",
-                )
+                raise _nothing_left(name, split, plan)
         manifest = {
             "version": __version__,
             **plan.describe(),
@@ -200,6 +197,20 @@ def _build(
         }
         manifests.write(folder, manifest)
     return manifest
+
+
+def _nothing_left(name: str, split: Mapping[str, Any], plan: TextPlan) -> InputError:
+    if name == "valid" and plan.valid_every:
+        return InputError(
+            f"`--valid-every {plan.valid_every}` leaves no pair for validation: training keeps "
+            "fewer.",
+            "Give a smaller number.",
+        )
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in split["dropped"].items())
+    return InputError(
+        f"no pair is left in `{name}`: {split['pairs_read']:,} were read (dropped: {reasons}).",
+        "Check the files, the languages and the filters.",
+    )
 
 
 def _in_order(splits: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -45,6 +45,8 @@ class Dataset:
         if not (folder / FACTS).is_file():
             raise DataError(f"The dataset {folder} lacks `{FACTS}`.", _AGAIN)
         pipeline = Pipeline.load(folder)
+        for name in pipeline.files:
+            manifests.check_file(folder, manifest, name)
         for name in manifest["splits"]:
             manifests.check_file(folder, manifest, f"{name}.safetensors")
         return cls(folder, manifest, pipeline)

@@ -3,54 +3,58 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import DataError, StorageError
 from nmtgrid.base.files import read_json, write_json
+from nmtgrid.text.digest import digest
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
 FORMAT = 1
 _LARGEST_HASHED = 1 << 30
+_CHECKSUM = "sha256"
+_MAKE = "Make one with `nmtgrid preprocess ... --out DATA`."
+_AGAIN = "Make the dataset again, or restore a copy."
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the manifest in `folder`. Raises DataError when this is no dataset."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(
-            f"There is no dataset directory {folder}.",
-            "Make one with `nmtgrid preprocess ... --out DATA`.",
-        )
-    if not (folder / NAME).is_file():
-        raise DataError(
-            f"{folder} is not a dataset: it has no `{NAME}`.",
-            "Make one with `nmtgrid preprocess ... --out DATA`.",
-        )
-    manifest = read_json(folder / NAME)
+    """Return the manifest in `folder`.
+
+    Raises DataError when this is no dataset, StorageError when the manifest is damaged.
+    """
+    path = Path(folder) / NAME
+    if not path.parent.is_dir():
+        raise DataError(f"There is no dataset directory {folder}.", _MAKE)
+    if not path.is_file():
+        raise DataError(f"{folder} is not a dataset: it has no `{NAME}`.", _MAKE)
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        raise DataError(
-            f"{folder / NAME} is not the manifest of a dataset.",
-            "Make the dataset again with `nmtgrid preprocess ... --out DATA`.",
-        )
+        raise DataError(f"{path} is not the manifest of a dataset.", _MAKE)
     if manifest.get("format") != FORMAT:
         raise DataError(
             f"{folder} has dataset format {manifest.get('format')}, but this program reads "
             f"{FORMAT}.",
             "Make it again with `nmtgrid preprocess` and `nmtgrid bpe learn`.",
         )
-    missing = [key for key in ("splits", "files", "text") if key not in manifest]
+    parts = ("splits", "files", "text")
+    missing = [key for key in parts if not isinstance(manifest.get(key), dict)]
     if missing:
-        raise DataError(
-            f"{folder / NAME} lacks `{missing[0]}`.", "Make the dataset again, or restore a copy."
-        )
+        raise DataError(f"{path} lacks `{missing[0]}`.", _AGAIN)
+    held = manifest.pop(_CHECKSUM, None)
+    if held not in (None, digest(manifest)):
+        raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     return manifest
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest into `folder`."""
-    write_json(Path(folder) / NAME, {"kind": KIND, "format": FORMAT, **manifest})
+    """Write the manifest into `folder`, with a checksum of its own."""
+    values = {"kind": KIND, "format": FORMAT, **manifest}
+    # As it will be read: tuples become lists, keys become texts.
+    values[_CHECKSUM] = digest(json.loads(json.dumps(values)))
+    write_json(Path(folder) / NAME, values)
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -67,17 +71,16 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool
     missing or differs.
     """
     path = Path(folder) / name
-    advice = "Make the dataset again, or restore a copy."
     facts = manifest["files"].get(name)
     if facts is None or not path.is_file():
-        raise DataError(f"The dataset {folder} lacks `{name}`.", advice)
+        raise DataError(f"The dataset {folder} lacks `{name}`.", _AGAIN)
     size = path.stat().st_size
     if size != facts["size"]:
         raise StorageError(
             f"{path} is damaged: it has {size:,} bytes where the manifest says "
             f"{facts['size']:,}.",
-            advice,
+            _AGAIN,
         )
     if whole and size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts["sha256"]:
-        raise StorageError(f"{path} has been altered (its checksum differs).", advice)
+        raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     return path

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
 from nmtgrid.text.files import read_lines
 from nmtgrid.text.pipeline import Pipeline, TextFacts
-from nmtgrid.text.vocabulary import Vocabulary
+from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 from nmtgrid.text.workers import chunks
 
 CHUNK = 2000
@@ -36,6 +36,8 @@ class UnitsPlan:
     merges: int = 10000
     joint: bool = True
     """One set of merges for both languages, instead of one for each."""
+    joint_vocabulary: bool = False
+    """One vocabulary for both languages, of the units of both, as `model.tie=all` needs it."""
     words: bool = False
     """Whole words, no BPE."""
     min_count: int = 1
@@ -59,6 +61,11 @@ class UnitsPlan:
             found.append("Give `--codes` once, or twice: for the source and the target language.")
         if len(self.codes) == 1 and not self.joint:
             found.append("`--separate` needs `--codes` twice: for the source and the target.")
+        if self.joint_vocabulary and (self.source_vocabulary or self.target_vocabulary):
+            found.append(
+                "`--joint-vocabulary` makes one of both languages: leave `--vocab-source` and "
+                "`--vocab-target` out (or give both the same file, without it)."
+            )
         return found
 
     @property
@@ -159,14 +166,11 @@ class _Learning:
         codes: list[Codes | None] = [None, None]
         if self._codes:
             codes = [self._codes[0], self._codes[-1]]
-        vocabularies = [
-            self._given[side] or self._vocabulary(counts[side].counts, codes[side])
-            for side in (0, 1)
-        ]
-        source, target = vocabularies
+        source, target = self._vocabularies([count.counts for count in counts], codes)
         facts = {
             "subwords": "words" if plan.words else "bpe",
             "joint": plan.is_joint,
+            "joint_vocabulary": source.types == target.types,
             "merges": [len(held) for held in self._codes],
             "source_vocab_size": len(source),
             "target_vocab_size": len(target),
@@ -229,13 +233,24 @@ class _Learning:
             for held in words
         ]
 
-    def _vocabulary(self, words: Mapping[str, int], codes: Codes | None) -> Vocabulary:
-        vocabulary = Vocabulary.from_counts(count_units(words, codes), self._plan.min_count)
-        if len(vocabulary) == 4:
+    def _vocabularies(
+        self, words: Sequence[Mapping[str, int]], codes: Sequence[Codes | None]
+    ) -> list[Vocabulary]:
+        """Return the given vocabularies, or those of the units of the training text."""
+        if self._plan.joint_vocabulary:
+            units = [count_units(*of_side) for of_side in zip(words, codes, strict=True)]
+            both = self._vocabulary(merge_counts(*units))
+            return [both, both]
+        return [
+            held or self._vocabulary(count_units(words[side], codes[side]))
+            for side, held in enumerate(self._given)
+        ]
+
+    def _vocabulary(self, units: Mapping[str, int]) -> Vocabulary:
+        vocabulary = Vocabulary.from_counts(units, self._plan.min_count)
+        if len(vocabulary) == len(SPECIALS):
             raise InputError(
-                f"No type occurs {self._plan.min_count} times in the training text.",
+                f"No type occurs {self._plan.min_count:,} times in the training text.",
                 "Lower `--min-count`.",
             )
         return vocabulary
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -41,19 +42,23 @@ class SearchPlan:
     def faults(self) -> list[str]:
         """Return what is wrong with the plan, one sentence each."""
         found = [
-            f"`{name}` must be at least {least}, but is {getattr(self, name)}."
-            for name, least in _LEAST.items()
-            if getattr(self, name) < least
+            f"{_named(name)} must be {_range(least, most)}, but is {getattr(self, name)}."
+            for name, (least, most) in _RANGES.items()
+            if not least <= getattr(self, name) <= most or math.isinf(getattr(self, name))
         ]
-        if self.temperature <= 0:
-            found.append(f"`temperature` must be above 0, but is {self.temperature}.")
+        if not 0 < self.temperature < math.inf:
+            found.append(f"{_named('temperature')} must be above 0, but is {self.temperature}.")
         if not 0 < self.top_p <= 1:
-            found.append(f"`top_p` must be above 0 and at most 1, but is {self.top_p}.")
+            found.append(f"{_named('top_p')} must be above 0 and at most 1, but is {self.top_p}.")
         if self.sample and self.beam != 1:
-            found.append(f"`sample` draws without a beam: set `beam` to 1 (it is {self.beam}).")
-        if not self.sample and self.nbest > self.beam:
             found.append(
-                f"`nbest` ({self.nbest}) cannot exceed `beam` ({self.beam}): widen the beam."
+                f"{_named('sample')} draws without a beam: set {_named('beam')} to 1 "
+                f"(it is {self.beam})."
+            )
+        if not self.sample and self.nbest > max(self.beam, 1):
+            found.append(
+                f"{_named('nbest')} ({self.nbest}) cannot exceed {_named('beam')} ({self.beam}): "
+                "widen the beam."
             )
         return found
 
@@ -70,17 +75,33 @@ class SearchPlan:
         return ratio**self.length_penalty
 
 
-_LEAST = {
-    "beam": 1,
-    "length_penalty": 0,
-    "length_offset": 0,
-    "coverage_penalty": 0,
-    "nbest": 1,
-    "max_length_a": 0,
-    "max_length_b": 0,
-    "min_length": 0,
-    "top_k": 0,
+_RANGES: dict[str, tuple[float, float]] = {
+    "beam": (1, 1000),
+    "length_penalty": (0, math.inf),
+    "length_offset": (0, math.inf),
+    "coverage_penalty": (0, math.inf),
+    "nbest": (1, 1000),
+    "max_length_a": (0, math.inf),
+    "max_length_b": (0, math.inf),
+    "min_length": (0, math.inf),
+    "top_k": (0, math.inf),
+    "seed": (0, 2**63 - 1),
 }
+_OPTIONS = (
+    "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
+    "top_p", "seed",
+)  # fmt: skip
+"""The settings that `decode` has options for; the others are reached by `--set`."""
+
+
+def _named(name: str) -> str:
+    """Return how a setting is called in a configuration and on the command line."""
+    option = f" (`--{name.replace('_', '-')}`)" if name in _OPTIONS else ""
+    return f"`search.{name}`{option}"
+
+
+def _range(least: float, most: float) -> str:
+    return f"a number from {least} on" if math.isinf(most) else f"from {least} to {most:,}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ def check(models: Sequence[TranslationModel], plan: SearchPlan, align: bool = Fa
     if align or plan.coverage_penalty > 0:
         blind = sorted({m.architecture for m in models if not m.traits.aligns})
         if blind:
-            what = "alignments" if align else "`coverage_penalty`"
+            what = "Alignments" if align else "`search.coverage_penalty`"
             raise ConfigError(
                 f"{what} cannot be had from `{'`, `'.join(blind)}`: "
                 "this architecture yields no alignments.",

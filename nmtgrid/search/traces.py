@@ -83,8 +83,9 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
     for number, text in enumerate(read_lines(path), start=1):
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as fault:
-            raise _not_a_trace(path, number, f"it is not JSON ({fault.msg})") from fault
+        except (ValueError, RecursionError) as fault:  # also numbers of thousands of digits
+            why = getattr(fault, "msg", "too long a number or too deep a table")
+            raise _not_a_trace(path, number, f"it is not JSON ({why})") from fault
         problem = _problem(values)
         if problem:
             raise _not_a_trace(path, number, problem)

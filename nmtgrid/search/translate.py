@@ -15,11 +15,12 @@ import torch
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.errors import ConfigError, DeviceError, ModelError
+from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import collate
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.devices import find_device
 from nmtgrid.search.lines import Translation, restore
 from nmtgrid.search.pieces import cut, join
 from nmtgrid.search.scoring import forced_log_probabilities
@@ -45,7 +46,8 @@ class TranslationOptions:
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         return [
-            f"`{name}` must be at least 1, but is {getattr(self, name)}."
+            f"`{name}` (`--{name.replace('_', '-')}`) must be at least 1, but is "
+            f"{getattr(self, name)}."
             for name in ("batch_tokens", "max_source", "window")
             if getattr(self, name) < 1
         ]
@@ -237,22 +239,10 @@ def load(
     for what is missing or does not fit, ConfigError for faulty settings, DeviceError for a
     device that is not there.
     """
-    chosen = _device(device)
+    chosen = find_device(device)
     loaded = [load_model(path, chosen, weights) for path in (folder, *more)]
     plan = override(default_plan(loaded[0].settings), search)
     return Translator(loaded, plan, options, device=chosen, precision=precision)
-
-
-def _device(name: str) -> torch.device:
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    if name.startswith("cuda") and not has_cuda:
-        raise DeviceError(
-            f"The device `{name}` was asked for, but torch finds no CUDA device on this machine.",
-            "Use `cpu` or `auto`.",
-        )
-    return torch.device(name)
 
 
 def _check_shared(loaded: Sequence[LoadedModel]) -> None:

@@ -32,7 +32,9 @@ class Codes:
     """Merge operations, most important first."""
 
     def __init__(self, merges: Sequence[str], header: str = _HEADER) -> None:
-        """`merges` are the lines "left right" of a codes file, without its header."""
+        """`merges` are the lines "left right" of a codes file, without its header; at least one."""
+        if not merges:
+            raise ValueError("codes without a merge")
         self.merges = list(merges)
         self._header = header
         self._bpe = BPE(io.StringIO("\n".join(([header] if header else []) + self.merges)))
@@ -64,6 +66,10 @@ class Codes:
                     line=number,
                 )
             merges.append(" ".join(fields))
+        if not merges:
+            raise InputError(
+                "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
+            )
         return cls(merges, header)
 
     def save(self, path: str | Path) -> None:
@@ -122,6 +128,11 @@ def learn(
     learned = _Merges(report)
     with contextlib.redirect_stderr(io.StringIO()):
         learn_bpe(words, learned, merges, is_dict=True)
+    if not learned.lines:
+        raise ConfigError(
+            "There is nothing to learn merges from: no two characters stand together twice.",
+            "Give more training text, or use `--words`.",
+        )
     return Codes(learned.lines)
 
 

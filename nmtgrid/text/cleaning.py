@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from nmtgrid.text.moses import Moses
@@ -29,8 +30,8 @@ class Filters:
         found = []
         if self.max_words < 1:
             found.append(f"`--max-words` must be at least 1, but is {self.max_words}.")
-        if not self.max_ratio >= 1:
-            found.append(f"`--max-ratio` must be at least 1, but is {self.max_ratio}.")
+        if not 1 <= self.max_ratio < math.inf:
+            found.append(f"`--max-ratio` must be a number from 1 on, but is {self.max_ratio}.")
         return found
 
     def refuse(self, source: str, target: str) -> str:

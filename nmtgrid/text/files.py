@@ -5,27 +5,34 @@ Lines end at "\\n" only: other Unicode separators (U+0085, U+2028, ...) stay ins
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import io
-import lzma
+import os
+import stat
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from nmtgrid.base.errors import InputError
+from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.text.packing import DAMAGED, pack, unpack
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 STANDARD = "-"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
-_DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+_BLOCK = 1 << 20
+
+NOTES = {
+    "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
+    "byte_order_marks": "began with a byte-order mark, which was taken away.",
+    "line_separators": "{count} lines hold carriage returns or Unicode line separators; they stay "
+    "one line each.",
+}
+"""How people are told of the notes of `read_lines`."""
 
 
 class Meter:
@@ -55,7 +62,10 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
     Raises InputError when it is missing or cannot be read.
     """
     if str(path) == STANDARD:
-        yield sys.stdin.buffer
+        if sys.stdin is None:
+            raise InputError("standard input is closed.", "Name a file.", path=path)
+        held = sys.stdin.buffer
+        yield unpack(held) if isinstance(held, io.BufferedReader) else held
         return
     try:
         plain = _MeteredFile(path, "r")
@@ -66,19 +76,8 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
     except OSError as fault:
         raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
     plain.meter = meter
-    with io.BufferedReader(cast(Any, plain), 1 << 17) as file, _decompress(file) as text:
+    with io.BufferedReader(cast(Any, plain), 1 << 17) as file, unpack(file) as text:
         yield text
-
-
-def _decompress(file: io.BufferedReader[Any]) -> IO[bytes]:
-    first = file.peek(6)[:6]
-    if first.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
-    if first.startswith(b"\xfd7zXZ\x00"):
-        return lzma.LZMAFile(file)
-    if first.startswith(b"BZh"):
-        return bz2.BZ2File(file)
-    return file
 
 
 def read_lines(
@@ -99,25 +98,46 @@ def read_lines(
     counts: Counter[str] = Counter() if notes is None else notes
     number = 0
     with open_text(path, meter) as file:
-        lines = iter(file)
         while True:
             try:
-                raw = next(lines, None)
-            except _DAMAGED as fault:
-                raise InputError(
-                    f"the compressed file is damaged ({fault}).",
-                    "Fetch or make it again.", path=path, line=number + 1,
-                ) from fault
+                raw = file.readline()
+            except DAMAGED as fault:
+                raise _damaged(path, number + 1, fault) from fault
             except OSError as fault:
                 raise InputError(
                     f"cannot be read: {fault.strerror or fault}.", path=path, line=number + 1
                 ) from fault
-            if raw is None:
+            if not raw:
                 break
             number += 1
-            yield _decode(raw, path, number, counts)
+            try:
+                line = _decode(raw, path, number, counts)
+            except InputError as fault:
+                _check_rest(file, path, number, fault)
+                raise
+            yield line
     if number == 0 and not allow_empty and str(path) != STANDARD:
         raise InputError("the file is empty.", "Give a file with text.", path=path)
+
+
+def _damaged(path: str | Path, line: int, fault: BaseException) -> InputError:
+    return InputError(
+        f"the compressed file is damaged ({fault}).",
+        "Fetch or make it again.", path=path, line=line,
+    )  # fmt: skip
+
+
+def _check_rest(file: IO[bytes], path: str | Path, line: int, fault: InputError) -> None:
+    """Raise InputError if what is no text comes from a damaged archive: that is what is told."""
+    if isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO):
+        return
+    try:
+        while file.read(_BLOCK):
+            pass
+    except DAMAGED as damage:
+        raise _damaged(path, line, damage) from fault
+    except OSError:
+        return
 
 
 def _decode(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
@@ -165,18 +185,25 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
         )
     if found:
         return found[0]
-    base = Path(prefix)
-    folder = base.parent
+    # Not by Path(prefix): that would take the last folder of `corpus/` for a name.
+    folder, name = Path(os.path.dirname(prefix)), os.path.basename(prefix)
     if not folder.is_dir():
         raise InputError("there is no such folder.", "Check the prefix.", path=folder)
-    others = sorted(p.name[len(base.name) :] for p in folder.iterdir()
-                    if p.name.startswith(base.name + "."))  # fmt: skip
-    shown = ", ".join(f"`{name}`" for name in others[:12])
+    others = sorted(p.name[len(name) :] for p in folder.iterdir()
+                    if name and p.name.startswith(name + "."))  # fmt: skip
+    if not others and Path(prefix).is_dir():
+        raise InputError(
+            "this is a folder, not the beginning of a file's name.",
+            f"Name the files without their language: `{Path(prefix, 'train')}` for "
+            f"`train.{language}`.",
+            path=prefix or ".",
+        )
+    shown = ", ".join(f"`{ending}`" for ending in others[:12])
     raise InputError(
-        f"there is no `{base.name}.{language}` (nor with .gz, .xz or .bz2).",
+        f"there is no `{name}.{language}` (nor with .gz, .xz or .bz2).",
         f"With this prefix there are: {shown}. Check `--source-lang` and `--target-lang`."
         if others
-        else f"No file there begins with `{base.name}.`; check the prefix.",
+        else f"No file there begins with `{name}.`; check the prefix.",
         path=folder,
     )
 
@@ -185,25 +212,44 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
 def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for bytes: compressed by its suffix, `-` is standard output.
 
-    It appears whole or not at all. Raises StorageError when it cannot be written.
+    It appears whole or not at all, unless it is a pipe or a device, which is written to as it is.
+    Raises StorageError when it cannot be written.
     """
+    place = Path(path)
     if str(path) == STANDARD:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    # Storage brings torch along, which filters and worker processes do well without.
-    from nmtgrid.base.files import atomic_file
+        if sys.stdout is None:
+            raise StorageError("Standard output is closed.", "Name a file with `--out`.")
+        with _told("Standard output"):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+    elif is_stream(place):
+        with _told(str(path)), open(place, "wb") as stream, pack(stream, place) as text:
+            yield text
+    else:
+        # `bpe apply` does without numpy and torch, which other files of base/ bring along.
+        from nmtgrid.base.files import atomic_file
 
-    with atomic_file(Path(path)) as file:
-        suffix = Path(path).suffix
-        if suffix == ".gz":
-            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
-                yield cast(IO[bytes], packed)
-        elif suffix == ".xz":
-            with lzma.LZMAFile(file, "wb") as packed:
-                yield packed
-        elif suffix == ".bz2":
-            with bz2.BZ2File(file, "wb") as packed:
-                yield packed
-        else:
-            yield file
+        with atomic_file(place) as file, pack(file, place) as text:
+            yield text
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` is a pipe or a device: it must be written to, never replaced."""
+    try:
+        kind = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Let faults of writing say where; a reader that has gone away is passed on as it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as fault:
+        raise StorageError(
+            f"{name} could not be written: {fault.strerror or fault}.", "Write to another place."
+        ) from fault

@@ -12,11 +12,13 @@ from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.files import read_json, write_json
 from nmtgrid.text.bpe import Codes, undo
+from nmtgrid.text.digest import digest
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 FORMAT = 1
 FACTS = "text.json"
+_AGAIN = "Restore a copy, or make the folder again."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +143,10 @@ class Pipeline:
         for side, name in zip(sides, _codes_names(self.facts), strict=False):
             if side.codes is not None:
                 side.codes.save(folder / name)
+        facts = to_json(self.facts)
         hashes = {name: _sha256(folder / name) for name in _parts(self.facts)}
-        write_json(
-            folder / FACTS, {"format": FORMAT, "text": to_json(self.facts), "sha256": hashes}
-        )
+        hashes["text"] = digest(facts)
+        write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
 
     @classmethod
     def load(cls, folder: Path) -> Pipeline:
@@ -156,14 +158,9 @@ class Pipeline:
         facts, hashes = _read_facts(folder / FACTS)
         for name in _parts(facts):
             if not (folder / name).is_file():
-                raise StorageError(
-                    f"{folder} lacks `{name}`.", "Restore a copy, or make the folder again."
-                )
+                raise StorageError(f"{folder} lacks `{name}`.", _AGAIN)
             if name in hashes and _sha256(folder / name) != hashes[name]:
-                raise StorageError(
-                    f"{folder / name} has been truncated or altered (its checksum differs).",
-                    "Restore a copy, or make the folder again.",
-                )
+                raise _altered(folder / name)
         source, target = (Vocabulary.load(folder / f"vocab.{name}.txt") for name in facts.languages)
         codes = [_load_codes(folder / name) for name in _codes_names(facts)]
         return cls(facts, source, target, *codes)
@@ -180,15 +177,26 @@ def _codes_names(facts: TextFacts) -> list[str]:
 
 
 def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
+    if not path.is_file():
+        raise StorageError(f"{path.parent} lacks `{path.name}`.", _AGAIN)
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(values.get("text"), dict):
-        raise StorageError(f"{path} is damaged: it has no text settings.", "Restore a copy.")
+        raise StorageError(f"{path} is damaged: it has no text settings.", _AGAIN)
     if values.get("format") != FORMAT:
         raise StorageError(
             f"{path} has format {values.get('format')}, but this program reads {FORMAT}.",
             "Use the version of nmtgrid that wrote it, or make it again.",
         )
-    return from_json(TextFacts, values["text"]), dict(values.get("sha256") or {})
+    hashes = values.get("sha256")
+    if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
+        raise _altered(path)
+    return from_json(TextFacts, values["text"]), hashes
+
+
+def _altered(path: Path) -> StorageError:
+    return StorageError(
+        f"{path} has been truncated or altered (its checksum differs).", _AGAIN
+    )
 
 
 def _load_codes(path: Path) -> Codes:

@@ -88,6 +88,10 @@ class Vocabulary:
         """
         types, counts = _read_pairs(Path(path))
         kept = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]
+        if not kept:
+            raise InputError(
+                "there are only special symbols in it.", "Give another file.", path=path
+            )
         return cls([kind for kind, _ in kept], [count for _, count in kept])
 
 
@@ -96,7 +100,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
     counted: bool | None = None
     for number, line in enumerate(read_lines(path), start=1):
         kind, space, count = line.rstrip().rpartition(" ")
-        has_count = bool(space) and count.isascii() and count.isdigit()
+        has_count = bool(space) and count.isascii() and count.isdigit() and len(count) < 19
         if counted is None:
             counted = has_count
         if not counted:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,14 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.base.arrays import verify
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import read_json, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
+from nmtgrid.text.digest import digest
 
 FORMAT = 1
 FOLDER = "checkpoints"
 BEST, LAST, AVERAGE = "model.safetensors", "last.safetensors", "average.safetensors"
 _TENSORS, _FACTS = "training.safetensors", "training.json"
+_CHECKSUM = "sha256"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Checkpoints:
             part.mkdir(parents=True)
             save_tensors(part / LAST, snapshot.weights)
             save_tensors(part / _TENSORS, snapshot.tensors)
-            write_json(part / _FACTS, {"format": FORMAT, **snapshot.facts})
+            write_json(part / _FACTS, _sealed({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best)
             elif existing and (existing[-1] / BEST).exists():
@@ -68,8 +72,8 @@ class Checkpoints:
             else:
                 _link(part / LAST, part / BEST)
             os.rename(part, place)
-        except OSError as fault:
-            raise StorageError(f"{place} could not be written: {fault.strerror}.") from fault
+        except (OSError, StorageError) as fault:
+            raise _unsaved(fault, place, is_first=not existing) from fault
         finally:
             shutil.rmtree(part, ignore_errors=True)
         self.publish(place)
@@ -87,12 +91,17 @@ class Checkpoints:
         if not existing:
             return None
         place = existing[-1]
-        facts = read_json(place / _FACTS)
-        if facts.pop("format", None) != FORMAT:
+        try:
+            facts = _opened(read_json(place / _FACTS), place)
+            weights, tensors = load_tensors(place / LAST), load_tensors(place / _TENSORS)
+            # Not needed now, but it would take the place of good weights, and be lost at the end.
+            verify(place / BEST)
+        except StorageError as fault:
             raise StorageError(
-                f"{place} was written in another format.", "Resume it with the version it is from."
-            )
-        weights, tensors = load_tensors(place / LAST), load_tensors(place / _TENSORS)
+                fault.problem,
+                f"Restore a copy of {place}, or begin a new run from the weights by `--init "
+                f"{self.model_folder}` and another `--out`.",
+            ) from fault
         self.publish(place)
         return Snapshot(weights, tensors, facts)
 
@@ -100,7 +109,8 @@ class Checkpoints:
         """Return the folders of the saved states, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(place for place in self.folder.iterdir() if place.name.isdigit())
+        names = (place for place in self.folder.iterdir() if place.is_dir())
+        return sorted(place for place in names if place.name.isascii() and place.name.isdigit())
 
     def average(self, count: int) -> dict[str, Tensor] | None:
         """Return the mean of the weights of the last `count` states; None below two."""
@@ -137,6 +147,34 @@ def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
 
 
+def _sealed(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return `facts` with a checksum."""
+    return {**facts, _CHECKSUM: digest(json.loads(json.dumps(facts)))}
+
+
+def _opened(facts: Any, place: Path) -> dict[str, Any]:
+    """Return `facts` as they were before `_sealed`. Raises StorageError where they differ."""
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise StorageError(f"{place} was written in another format.")
+    held = facts.pop(_CHECKSUM, None)
+    if held not in (None, digest(facts)):
+        raise StorageError(f"{place / _FACTS} has been altered (its checksum differs).")
+    del facts["format"]
+    return facts
+
+
+def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
+    """Return the error for a state that could not be written to `place`."""
+    # A StorageError names the file under a passing name: what happened to it comes after that.
+    why = getattr(fault, "strerror", None) or str(getattr(fault, "problem", fault))
+    return StorageError(
+        f"The state {place} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
+        "Mend that, such as by freeing space, and "
+        + ("begin again with `--overwrite`." if is_first else
+           "go on with `--resume`: the state before it is whole."),
+    )  # fmt: skip
+
+
 def _link(source: Path, target: Path) -> None:
     """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -148,6 +186,8 @@ def _link(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source, part)
         os.replace(part, target)
+        # Where both are links to one file already, `replace` does nothing at all.
+        part.unlink(missing_ok=True)
     except OSError as fault:
         with contextlib.suppress(OSError):
             part.unlink()

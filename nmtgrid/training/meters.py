@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import write_text
 from nmtgrid.training.events import Event, Finished, Updated, Validated
 from nmtgrid.training.update import UpdateResult
@@ -52,11 +53,11 @@ class MetricsLog:
         if not self.path.exists():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_bytes().decode("utf-8", "replace").split("\n"):
             try:
                 if json.loads(line)["update"] <= update:
                     kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
         write_text(self.path, "".join(kept))
 
@@ -69,8 +70,15 @@ class MetricsLog:
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:
             values["perplexity"] = perplexity(nll)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as fault:
+            raise StorageError(
+                f"{self.path} could not be written: {fault.strerror}.",
+                "Mend that, such as by freeing space, and go on from the last saved state with "
+                "`--resume`.",
+            ) from fault
 
 
 def perplexity(nll: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from nmtgrid.search.api import SearchPlan
@@ -103,6 +104,8 @@ class TrainingSettings:
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
                 "`training.max_epochs`."
             )
+        if self.seed >= 2**63:
+            found.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
         if self.schedule == "cosine" and not self.max_updates:
             found.append("`training.schedule` cosine needs `training.max_updates`.")
         if self.schedule == "cosine-time" and not self.max_minutes:
@@ -162,15 +165,15 @@ def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
 
 def _above_zero(group: str, held: Any, *names: str) -> list[str]:
     return [
-        f"`{group}.{name}` must be above 0, but is {getattr(held, name)}."
+        f"`{group}.{name}` must be a number above 0, but is {getattr(held, name)}."
         for name in names
-        if not getattr(held, name) > 0
+        if not 0 < getattr(held, name) < math.inf
     ]
 
 
 def _not_negative(group: str, held: Any, *names: str) -> list[str]:
     return [
-        f"`{group}.{name}` must not be negative, but is {getattr(held, name)}."
+        f"`{group}.{name}` must be a number from 0 on, but is {getattr(held, name)}."
         for name in names
-        if not getattr(held, name) >= 0
+        if not 0 <= getattr(held, name) < math.inf
     ]

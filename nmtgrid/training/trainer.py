@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from nmtgrid.base.errors import DataError, TrainingError
+from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.memory import give_back
 from nmtgrid.base.seeding import random_states, restore_random_states
-from nmtgrid.data.batches import Batch, BatchPlan, Place
+from nmtgrid.data.batches import BatchPlan, Place
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
@@ -29,6 +29,7 @@ from nmtgrid.training.optimiser import (
     optimiser_tensors,
     restore_optimiser,
 )
+from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
 from nmtgrid.training.selection import Best, Selection
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import Updater
@@ -37,18 +38,6 @@ from nmtgrid.training.validate import Validator
 _GIVE_BACK_EVERY = 50
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
 holes in the heap, gigabytes within an hour."""
-
-
-class Pairs(Protocol):
-    """What the trainer reads: a split of a dataset."""
-
-    @property
-    def source_lengths(self) -> NDArray[Any]: ...
-
-    @property
-    def target_lengths(self) -> NDArray[Any]: ...
-
-    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
 @dataclasses.dataclass
@@ -101,6 +90,7 @@ class Trainer:
         self.selection = Selection(model, validator, self.average)
         self.progress = Progress()
         self.meter = Meter()
+        self._data_facts = describe_pairs(train, self.plan.count)
         self._started = time.monotonic()
         self._carried = 0.0
 
@@ -115,12 +105,14 @@ class Trainer:
         if snapshot is None:
             return False
         facts, tensors = snapshot.facts, snapshot.tensors
-        if facts["pairs"] != self.plan.count:
-            raise DataError(
-                f"The run was begun on {facts['pairs']:,} usable training pairs, but there are "
-                f"{self.plan.count:,} now.", "Resume it with the dataset that it was begun with.",
-            )  # fmt: skip
-        self.model.load_state_dict(snapshot.weights)
+        check_same(facts, self._data_facts)
+        try:
+            self.model.load_state_dict(snapshot.weights)
+        except RuntimeError as fault:
+            raise ModelError(
+                f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
+                "settings have been changed.", "Restore its `config.json`.",
+            ) from fault  # fmt: skip
         restore_optimiser(self.optimiser, self.model, _below(tensors, "optimiser|"))
         restore_random_states(_below(tensors, "state|"))
         if self.average is not None:
@@ -261,7 +253,7 @@ class Trainer:
         if self.average is not None:
             tensors |= {f"ema|{name}": value for name, value in self.average.weights.items()}
         facts = {
-            "pairs": self.plan.count,
+            **self._data_facts,
             "progress": self.progress.to_json(),
             "rate": self.rate.state(),
             "meter": dataclasses.asdict(self.meter),

@@ -164,7 +164,7 @@ def _nothing_left(folder: Path) -> dict[str, list[str]]:
         (_unequal, [r"train\.de:3: ", "3 lines", "2"]),
         (_latin, [r"test\.de:2: ", "UTF-8"]),
         (_language, [r"`train\.en`", r"`\.de`, `\.fr`"]),
-        (_nothing_left, ["no pair is left", "'ratio': 1"]),
+        (_nothing_left, ["no pair is left", "ratio 1"]),
         (lambda folder: {"train": [str(folder / "none")]}, [r"`none\.de`"]),
         (lambda folder: {"train": [_write(folder, "train", "", "")]}, ["empty"]),
         (lambda folder: {"test": [_write(folder, "test", "a", "b")]}, ["--train"]),

@@ -195,8 +195,12 @@ def test_faults_are_told_before_anything_is_written(
     tell: Callable[..., str] = lambda *arguments: refused(  # noqa: E731
         capsys, home, *arguments, "--out", out
     )
-    assert "`beam` must be at least 1, but is 0" in tell(text, "--beam", "0")
-    assert "`nbest` (9) cannot exceed `beam` (2)" in tell(text, "--nbest", "9")
+    assert "`search.beam` (`--beam`) must be from 1 to 1,000, but is 0" in tell(
+        text, "--beam", "0"
+    )
+    assert "(`--nbest`) (9) cannot exceed `search.beam` (`--beam`) (2)" in tell(
+        text, "--nbest", "9"
+    )
     assert "without a beam" in tell(text, "--sample", "--beam", "3")
     assert "Did you mean `max_length_a`" in tell(text, "--set", "max_lenght_a=3")
     assert "batch_tokens" in tell(text, "--batch-tokens", "0")

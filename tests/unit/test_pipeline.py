@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,11 @@ def test_unknown_facts_are_refused(tmp_path: Path) -> None:
     _pipeline().save(tmp_path)
     text = (tmp_path / "text.json").read_text()
     (tmp_path / "text.json").write_text(text.replace('"moses"', '"mozes"'))
+    with pytest.raises(StorageError, match=r"text\.json has been truncated or altered"):
+        Pipeline.load(tmp_path)
+    values = json.loads(text.replace('"moses"', '"mozes"'))
+    del values["sha256"]["text"]
+    (tmp_path / "text.json").write_text(json.dumps(values))
     with pytest.raises(NmtgridError, match="mozes"):
         Pipeline.load(tmp_path)
     (tmp_path / "text.json").write_text(text.replace('"format": 1', '"format": 9'))

@@ -28,6 +28,7 @@ def saved(made: Trainer) -> dict[str, Any]:
         found |= {f"{file}:{name}": t for name, t in load_tensors(place / file).items()}
     facts: dict[str, Any] = json.loads((place / "training.json").read_text())
     facts["meter"].pop("seconds")
+    facts.pop("sha256")  # of the times too
     for name in ("minutes", "saved_minutes", "saved_update", "validated_minutes"):
         facts["progress"].pop(name)
     return found | facts

@@ -1,0 +1,34 @@
+"""Where to compute: names of devices, and what is told where there is none."""
+
+from __future__ import annotations
+
+import torch
+
+from nmtgrid.base.errors import DeviceError
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, or `auto` (a GPU if there is one).
+
+    Raises DeviceError when it is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")
+    if device.type == "cuda" and not count:
+        raise DeviceError(
+            f"The device `{name}` was asked for, but torch finds no CUDA device on this machine.",
+            "Use `cpu` or `auto` (the default).",
+        )
+    if (device.index or 0) >= max(count, 1):
+        raise DeviceError(
+            f"The device `{name}` was asked for, but there are only {count} (from 0).",
+            "Give a smaller number.",
+        )
+    return device
