@@ -35,7 +35,7 @@ from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import Updater
 from nmtgrid.training.validate import Validator
 
-_GIVE_BACK_EVERY = 50
+_GIVE_BACK_EVERY = 20
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
 holes in the heap, gigabytes within an hour."""
 
