@@ -24,7 +24,7 @@ import typer.core
 from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, nearest
-from nmtgrid.cli.options import Leave
+from nmtgrid.cli.options import PIPE_CLOSED, Leave
 
 COMMANDS = {
     "preprocess": "nmtgrid.cli.preprocess",
@@ -33,7 +33,7 @@ COMMANDS = {
     "decode": "nmtgrid.cli.decode",
     "analyze": "nmtgrid.cli.analyze",
 }
-FAULT_OF_THE_USER, FAULT_OF_OURS, PIPE_CLOSED, INTERRUPTED = 2, 1, 1, 130
+FAULT_OF_THE_USER, FAULT_OF_OURS, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
 
 
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except Leave as leave:
+            if leave.code == PIPE_CLOSED:
+                _drop_output()
             return leave.code
         except Exception as fault:
             # While modules are loaded, an interruption may come out as any fault of theirs.
@@ -155,9 +157,7 @@ def _take_debug(given: list[str]) -> tuple[list[str], bool]:
 def _explain(fault: Exception, given: list[str], debug: bool) -> int:
     """Tell people of `fault`; return the exit code."""
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
-        # The reader is gone; what Python still wants to flush at its end must go somewhere.
-        if sys.stdout is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return PIPE_CLOSED
     if debug:
         traceback.print_exception(fault)
@@ -185,6 +185,12 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
         "Please report it; the same command with `--debug` shows where it happened.",
     )
     return FAULT_OF_OURS
+
+
+def _drop_output() -> None:
+    """Forget standard output: what Python still wants to flush at its end must go somewhere."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command_words(given: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import DataError
+from nmtgrid.cli.options import PIPE_CLOSED, Leave
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.directory import load_model
 from nmtgrid.search.evaluate import scores
@@ -134,9 +135,13 @@ def _write(files: Sequence[IO[bytes] | None], translation: Translation, nbest: i
     text, traces, alignments = files
     if text is not None:
         lines = [translation.text] if nbest == 1 else _nbest(translation)
-        text.write("".join(f"{line}\n" for line in lines).encode())
-        if translation.line % _FLUSH_EVERY == 0:
-            text.flush()
+        try:
+            text.write("".join(f"{line}\n" for line in lines).encode())
+            if translation.line % _FLUSH_EVERY == 0:
+                text.flush()
+        except BrokenPipeError as fault:
+            # As it is, it would be taken for a fault of the other files that stand open.
+            raise Leave(PIPE_CLOSED) from fault
     if traces is not None or alignments is not None:
         trace = Trace.of(translation)
         if traces is not None:

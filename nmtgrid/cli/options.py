@@ -42,6 +42,10 @@ Workers = Annotated[
 ]
 
 
+PIPE_CLOSED = 1
+"""The exit code when the reader of standard output has gone away."""
+
+
 class Leave(Exception):
     """Ends the program with `code`: all that is to be said has been said."""
 

@@ -14,6 +14,7 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import Leave
 from nmtgrid.training import events
 from nmtgrid.training.meters import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, prepare
@@ -152,7 +153,8 @@ def _stopping(stop: StopRequest) -> Iterator[list[int]]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if caught:
-            raise KeyboardInterrupt
+            console.say("Interrupted.")
+            raise Leave(128 + caught[0])
         caught.append(number)
         stop.reason = f"stopped by {_SIGNALS[signal.Signals(number)]}"
         console.say("Stopping after this update; the state will be saved.")

@@ -72,7 +72,7 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool
     """
     path = Path(folder) / name
     facts = manifest["files"].get(name)
-    if facts is None or not path.is_file():
+    if not isinstance(facts, dict) or not isinstance(facts.get("size"), int) or not path.is_file():
         raise DataError(f"The dataset {folder} lacks `{name}`.", _AGAIN)
     size = path.stat().st_size
     if size != facts["size"]:
@@ -81,6 +81,6 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool
             f"{facts['size']:,}.",
             _AGAIN,
         )
-    if whole and size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts["sha256"]:
+    if whole and size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts.get("sha256"):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     return path

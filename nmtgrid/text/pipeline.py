@@ -190,6 +190,9 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
     hashes = values.get("sha256")
     if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
         raise _altered(path)
+    missing = [name for name in ("source_lang", "target_lang") if name not in values["text"]]
+    if missing:
+        raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
     return from_json(TextFacts, values["text"]), hashes
 
 

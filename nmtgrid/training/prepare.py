@@ -68,9 +68,14 @@ def prepare(
             )
     elif overwrite:
         clear_folder(folder)
+    is_new = not folder.exists()
     try:
         save_description(folder, model, dataset.pipeline, to_json(settings))
-    except OSError as fault:
+    except BaseException as fault:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(fault, OSError):
+            raise
         raise ModelError(
             f"The folder {folder} cannot be made: {fault.strerror}.", "Choose another `--out`."
         ) from fault

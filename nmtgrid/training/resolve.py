@@ -68,7 +68,7 @@ def resolve_resumed(folder: Path, request: Request) -> RunSettings:
     """
     saved = read_settings(folder)
     faults: list[str] = []
-    kind = _kind(saved.get("arch", ""), saved.get("objective_name", ""), faults)
+    kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), faults)
     if kind is None:
         raise ConfigError(faults)
     before = from_json(kind, saved)
