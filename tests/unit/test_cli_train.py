@@ -101,6 +101,8 @@ def test_signals_save_and_leave(
 
     monkeypatch.setattr(Trainer, "run", interrupted)
     assert train(data, "--out", out, "--max-updates", 50, *SMALL) == 128 + number
+    assert any(f"stopped by {signal.Signals(number).name}" in line for line in told)
+    assert "Interrupted." not in told
     monkeypatch.undo()
     state = json.loads(next((out / "checkpoints").iterdir()).joinpath("training.json").read_text())
     assert state["progress"]["update"] in (2, 3)
