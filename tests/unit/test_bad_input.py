@@ -74,7 +74,7 @@ def test_plain_text_that_is_no_utf8_is_not_called_an_archive(tmp_path: Path) -> 
 @pytest.mark.parametrize("ending", PACKERS)
 def test_standard_input_may_be_packed(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     class Standard:
-        buffer = io.BufferedReader(io.BytesIO(PACKERS[ending](b"a\r\nb\n")))  # type: ignore[arg-type]
+        buffer = io.BufferedReader(io.BytesIO(PACKERS[ending](b"a\r\nb\n")))
 
     monkeypatch.setattr("sys.stdin", Standard)
     assert list(read_lines("-")) == ["a", "b"]
@@ -91,9 +91,8 @@ def test_closed_input_and_output_are_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
 def test_devices_are_written_to_and_never_replaced() -> None:
-    with pytest.raises(StorageError, match=r"/dev/full could not be written"):
-        with open_writer("/dev/full") as file:
-            file.write(b"x" * 100_000)
+    with pytest.raises(StorageError, match="/dev/full could not"), open_writer("/dev/full") as file:
+        file.write(b"x" * 100_000)
     assert Path("/dev/full").is_char_device()
 
 

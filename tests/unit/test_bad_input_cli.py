@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +111,8 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_searches_take_finite_numbers(setting: str, value: float) -> None:
-    (fault,) = SearchPlan(**{setting: value}).faults()
+    changes: dict[str, Any] = {setting: value}
+    (fault,) = SearchPlan(**changes).faults()
     assert fault.startswith(f"`search.{setting}`")
 
 
@@ -196,7 +198,7 @@ def test_text_is_not_changed_in_its_place(
     text = tmp_path / "text"
     text.write_text("a@@ b\n")
     message = refused(capsys, "bpe", "undo", "--input", text, "--out", text)
-    assert "is what `--input` names" in message and "a@@ b\n" == text.read_text()
+    assert "is what `--input` names" in message and text.read_text() == "a@@ b\n"
     assert "nmtgrid bpe undo --help" in refused(capsys, "bpe", "undo", "--no-such-option")
 
 
@@ -232,7 +234,7 @@ def test_pictures_do_not_replace_each_other(
         command = ["decode", str(home / "model"), str(home / "text"), "--traces", str(path)]
         assert main([*command, "--out", "/dev/null", *SHORT]) == 0
     capsys.readouterr()
-    analyze = ["analyze", "alignments", *paths]
+    analyze: list[str | Path] = ["analyze", "alignments", *paths]
     assert "the same name" in refused(capsys, *analyze, "--out", tmp_path / "maps")
     assert "is a file" in refused(capsys, *analyze[:3], "--out", home / "text")
     assert "cannot be made" in refused(capsys, *analyze[:3], "--out", home / "text/x.png")

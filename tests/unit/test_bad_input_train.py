@@ -165,7 +165,8 @@ def test_as_many_other_pairs_are_not_the_same_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
 def test_settings_are_finite(value: float) -> None:
     for name in ("learning_rate", "max_minutes", "weight_decay", "clip_norm"):
-        faults = TrainingSettings(**{name: value}).faults()
+        changes: dict[str, Any] = {name: value}
+        faults = TrainingSettings(**changes).faults()
         assert any(f"`training.{name}`" in fault for fault in faults)
     assert BatchSettings(max_tokens=-1).faults()
     assert "2^63" in TrainingSettings(seed=2**63).faults()[0]

@@ -1,136 +1,23 @@
-"""The training loop: exact updates, limits, events, and what happens when something goes wrong."""
+"""The training loop: limits, events, and what happens when something goes wrong."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError, DataError, DeviceError, TrainingError
+from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.api import LossParts
-from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
-from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import StopRequest
-from nmtgrid.training.update import Updater, is_out_of_memory
-from tests.unit.tiny_run import Scores, Sentences, TinyConfig, TinyModel, trainer
-
-CPU = torch.device("cpu")
-
-
-def updater(model: TranslationModel, objective: Any = None, **changes: Any) -> Updater:
-    settings = TrainingSettings(**changes)
-    chosen = objective or Likelihood(LikelihoodSettings())
-    optimiser = make_optimiser(model, settings)
-    return Updater(model, chosen, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
-
-
-def fresh() -> TinyModel:
-    torch.manual_seed(4)
-    return TinyModel(TinyConfig(dropout=0.0))
-
-
-def test_micro_batches_add_up_to_the_large_batch() -> None:
-    sentences = Sentences()
-    whole, parts = fresh(), fresh()
-    one = updater(whole).apply([sentences.batch(range(12))], 0.1)
-    three = [sentences.batch(rows) for rows in ([0, 1], [2, 3, 4, 5, 6, 7, 8], [9, 10, 11])]
-    other = updater(parts).apply(three, 0.1)
-    assert other.tokens == one.tokens and other.pairs == one.pairs == 12
-    assert other.loss == pytest.approx(one.loss, rel=1e-6)
-    assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-5)
-    # Adam divides gradients by their size, so gradients are compared and not its steps.
-    for first, second in zip(whole.parameters(), parts.parameters(), strict=True):
-        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
-
-
-def test_gradients_are_those_of_the_mean_over_target_tokens() -> None:
-    sentences, model = Sentences(), fresh()
-    batch = sentences.batch([3, 8])
-    parts = Likelihood(LikelihoodSettings()).loss(model, batch)
-    wanted = torch.autograd.grad(parts.total / parts.tokens, list(model.parameters()))
-    updater(model, clip_norm=0.0).apply([batch], 0.0)
-    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
-
-
-class Narrow(Likelihood):
-    """A device that holds only so many cells, and says so in the forward or backward pass."""
-
-    def __init__(self, cells: int, fault: Exception, backward: bool = False) -> None:
-        super().__init__(LikelihoodSettings())
-        self.cells, self.fault, self.backward = cells, fault, backward
-        self.refused = 0
-
-    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        parts = super().loss(model, batch)
-        size = len(batch) * batch.source.shape[1] * batch.target_input.shape[1]
-        if size <= self.cells:
-            return parts
-        self.refused += 1
-        if not self.backward:
-            raise self.fault
-
-        def refuse(_: Tensor) -> Tensor:
-            raise self.fault
-
-        # The hook runs when some gradients have already been written.
-        parts.total.register_hook(refuse)
-        return parts
-
-
-FAULTS = [
-    torch.OutOfMemoryError("CUDA out of memory."),
-    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"),
-    RuntimeError("not enough memory: you tried to allocate 12 bytes."),
-    MemoryError(),
-]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("backward", [False, True])
-def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
-    fault: Exception, backward: bool
-) -> None:
-    sentences = Sentences()
-    batches = [sentences.batch([0, 1]), sentences.batch(range(2, 12))]
-    roomy, narrow = fresh(), fresh()
-    wanted = updater(roomy).apply(batches, 0.0)
-    objective = Narrow(150, fault, backward)
-    small = updater(narrow, objective)
-    found = small.apply(batches, 0.0)
-    assert found.splits > 0 and wanted.splits == 0
-    assert found.tokens == wanted.tokens
-    assert found.loss == pytest.approx(wanted.loss, rel=1e-6)
-    for first, second in zip(roomy.parameters(), narrow.parameters(), strict=True):
-        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
-    # The size is remembered: the same batches are cut before they are tried.
-    refused = objective.refused
-    assert small.apply(batches, 0.0).splits == 0
-    assert objective.refused == refused
-
-
-def test_a_single_pair_that_does_not_fit_is_named() -> None:
-    sentences = Sentences()
-    narrow = updater(fresh(), Narrow(0, MemoryError()))
-    with pytest.raises(DeviceError, match=r"Training pair 8 alone .*max_length"):
-        narrow.apply([sentences.batch([7])], 0.1)
-
-
-def test_other_faults_are_not_taken_for_want_of_memory() -> None:
-    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
-    broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        broken.apply([Sentences().batch([0, 1])], 0.1)
+from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer
 
 
 class Exploding(TinyModel):
