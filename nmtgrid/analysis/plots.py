@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ _CELL, _LETTER = 0.26, 0.075
 """Inches: side of a cell, width of a letter of a label."""
 _LARGEST = 60.0
 """Inches: beyond this side the cells shrink."""
+_LONGEST_LABEL = 60
+"""Characters."""
 
 
 def alignment_map(trace: Trace, path: Path, title: str = "") -> None:
@@ -60,6 +63,7 @@ def heat_map(
     Shares in [0, 1], or, if `diverging`, numbers around zero.
     """
     check_suffix(path)
+    columns, rows, title = [*map(_shown, columns)], [*map(_shown, rows)], _shown(title)
     height, width = values.shape
     cell = min(_CELL, _LARGEST / max(height, width))
     font = max(3.0, 9.0 * cell / _CELL)
@@ -77,8 +81,8 @@ def heat_map(
     # colour vision, the first in grey too.
     colours, least = ("PuOr_r", -most) if diverging else ("Blues", 0.0)
     image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto")
-    axes.set_xticks(range(width), list(columns), rotation=90, fontsize=font, parse_math=False)
-    axes.set_yticks(range(height), list(rows), fontsize=font, parse_math=False)
+    axes.set_xticks(range(width), columns, rotation=90, fontsize=font, parse_math=False)
+    axes.set_yticks(range(height), rows, fontsize=font, parse_math=False)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_xticks([edge - 0.5 for edge in range(width + 1)], minor=True)
@@ -93,6 +97,12 @@ def heat_map(
     _save(figure, path)
 
 
+def _shown(text: str) -> str:
+    """Return `text` so that it can be drawn: whole characters, and not without end."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
 def check_suffix(path: Path) -> None:
     """Raise ConfigError unless `path` ends in .png or .svg."""
     if path.suffix.lower() not in SUFFIXES:
@@ -103,5 +113,11 @@ def _save(figure: Figure, path: Path) -> None:
     kind = path.suffix.lower()[1:]
     # No date and no random ids: the same values give the same file.
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with matplotlib.rc_context({"svg.hashsalt": "nmtgrid"}), atomic_file(path) as file:
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "nmtgrid"}),
+        warnings.catch_warnings(),
+        atomic_file(path) as file,
+    ):
+        # Letters that the font lacks are drawn as boxes; a warning for each says no more.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format=kind, dpi=150, metadata=metadata)

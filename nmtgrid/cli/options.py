@@ -95,10 +95,7 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     """Write `values` as JSON to `path`: nothing for None, standard output for `-`."""
     if path is None:
         return
-    if str(path) == STANDARD or is_stream(path):
-        with open_writer(path) as file:
-            file.write(f"{json.dumps(values, indent=2, ensure_ascii=False)}\n".encode())
-        return
-    from nmtgrid.base.files import write_json
-
-    write_json(path, values)
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    with open_writer(path) as file:
+        # File names may hold what is no character: as an escape it is good JSON.
+        file.write(text.encode("utf-8", "backslashreplace"))

@@ -98,6 +98,13 @@ def preprocess_files(
     files = {
         name: ParallelFiles.find(found, plan.languages, xml) for name, found in prefixes.items()
     }
+    place = out.resolve()
+    inside = [p for held in files.values() for p in held.paths if place in p.resolve().parents]
+    if inside:
+        raise ConfigError(
+            f"{inside[0]} lies in the folder {out} that would be replaced.",
+            "Choose another `--out`, or move the text out of it.",
+        )
     meter = Meter(path for found in files.values() for path in found.paths)
     sources = {
         name: ((source, target, "") for source, target in found.read(meter))

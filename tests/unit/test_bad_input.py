@@ -17,6 +17,7 @@ import pytest
 
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
 from nmtgrid.data import manifest
+from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.files import find_text, is_stream, open_writer, read_lines
@@ -186,3 +187,14 @@ def test_workers_and_filters_stay_light(project: Path) -> None:
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},
     )  # fmt: skip
     assert done.stdout == "set()\n"
+
+
+def test_a_dataset_does_not_replace_the_text_it_is_made_of(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        (tmp_path / f"train.{language}").write_text("a b\n")
+    plan, data = TextPlan("de", "en"), tmp_path / "data"
+    preprocess_files(plan, {"train": [str(tmp_path / "train")]}, data)
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="would be replaced"):
+        preprocess_files(plan, {"train": [str(data / "text/train")]}, data, overwrite=True)
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before

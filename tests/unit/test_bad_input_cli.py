@@ -249,3 +249,22 @@ def test_torchs_want_of_memory_is_no_fault_of_ours(
 
     monkeypatch.setattr("nmtgrid.models.directory.load_weights", refuse)
     assert "memory of this machine" in refused(capsys, "decode", home / "model", home / "text")
+
+
+def test_names_that_are_no_text(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file's name is any bytes; so are the labels of a trace, by JSON's escapes."""
+    name = os.fsdecode(b"b\xffd.jsonl")
+    command = ["decode", str(home / "model"), str(home / "text"), "--out", "/dev/null", *SHORT]
+    assert main([*command, "--traces", str(tmp_path / name)]) == 0
+    lines = (tmp_path / name).read_text(encoding="utf-8").split("\n")
+    first = json.loads(lines[0])
+    first["source"][0], first["target"][0] = "\udcff", "中" * 100_000
+    (tmp_path / name).write_text("\n".join([json.dumps(first), *lines[1:]]), encoding="utf-8")
+    report, picture = tmp_path / "report.json", tmp_path / "map.png"
+    analyze = ["analyze", "alignments", str(tmp_path / name), "--line", "1"]
+    assert main([*analyze, "--out", str(picture), "--json", str(report)]) == 0
+    assert json.loads(report.read_text())["systems"][0]["traces"] == str(tmp_path / name)
+    assert picture.stat().st_size < 1_000_000
+    assert "Glyph" not in capsys.readouterr().err
