@@ -81,9 +81,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "length_offset": (0, math.inf),
     "coverage_penalty": (0, math.inf),
     "nbest": (1, 1000),
-    "max_length_a": (0, math.inf),
-    "max_length_b": (0, math.inf),
-    "min_length": (0, math.inf),
+    "max_length_a": (0, 1_000_000),
+    "max_length_b": (0, 1_000_000),
+    "min_length": (0, 1_000_000),
     "top_k": (0, math.inf),
     "seed": (0, 2**63 - 1),
 }

@@ -8,6 +8,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from nmtgrid.base.errors import DataError
 from nmtgrid.data.batches import cut_by_length
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.api import TranslationModel
@@ -51,6 +52,12 @@ class SplitValidator:
         limits = 2 * batches.max_tokens, 2 * batches.max_cells
         lengths = split.source_lengths, split.target_lengths
         filled = numpy.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+        if not len(filled):
+            # A loss of zero would make the first weights the best ones for good.
+            raise DataError(
+                f"No pair of the split `{split.name}` has text on both sides.",
+                "Make the dataset with validation text that has, or without any.",
+            )
         self._batches = cut_by_length(*lengths, filled, *limits)
         count = min(sentences or len(split), len(split))
         self._translated = filled[filled < count] if with_bleu else filled[:0]

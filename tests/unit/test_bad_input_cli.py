@@ -121,6 +121,10 @@ def test_searches_have_bounds() -> None:
     assert "`search.beam` (`--beam`)" in SearchPlan(beam=100_000).faults()[0]
     assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=-1).faults()[0]
     assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=2**63).faults()[0]
+    for name in ("max_length_a", "max_length_b", "min_length"):
+        # Whole numbers of 64 bits end somewhere, and a search should end before.
+        plan: dict[str, Any] = {name: 10**9}
+        assert "from 0 to 1,000,000" in SearchPlan(**plan).faults()[0]
     # A width that is no width is told once, not as too many hypotheses as well.
     assert len(SearchPlan(beam=0).faults()) == 1
 

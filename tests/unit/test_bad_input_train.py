@@ -20,6 +20,8 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train_run import parse_seeds
+from nmtgrid.data.build import TextPlan, preprocess_files
+from nmtgrid.data.units import UnitsPlan, learn_units
 from nmtgrid.training import checkpoint, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.meters import MetricsLog
@@ -248,6 +250,17 @@ def test_refused_before_anything_is_made(
     assert train(data, "--out", tmp_path / "m", *SMALL, *given) == 2
     assert words in told[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_validation_without_text_is_refused(tmp_path: Path, told: list[str]) -> None:
+    for name, text in (("train", "ab ab\n" * 3), ("valid", "\n\n")):
+        for language in ("de", "en"):
+            (tmp_path / f"{name}.{language}").write_text(text)
+    plan, folder = TextPlan("de", "en"), tmp_path / "data"
+    preprocess_files(plan, {n: [str(tmp_path / n)] for n in ("train", "valid")}, folder)
+    learn_units(folder, UnitsPlan(words=True))
+    assert train(folder, "--out", tmp_path / "m", *SMALL) == 2
+    assert "`valid` has text on both sides" in told[-1] and not (tmp_path / "m").exists()
 
 
 def test_a_plan_counts_the_special_symbols(told: list[str]) -> None:
