@@ -23,6 +23,7 @@ from nmtgrid.text.cleaning import Cleaner, Filters, Row
 from nmtgrid.text.files import Meter
 from nmtgrid.text.moses import Moses
 
+MOST_WORKERS = 256
 TOY_LANGUAGES = ("qa", "qb")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -53,8 +54,11 @@ class TextPlan:
             found.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
         if self.valid_every is not None and self.valid_every < 2:
             found.append(f"`--valid-every` must be at least 2, but is {self.valid_every}.")
-        if self.workers < 1:
-            found.append(f"`--workers` must be at least 1, but is {self.workers}.")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            found.append(
+                f"`--workers` must be from 1 to {MOST_WORKERS} (0: one for each core), but is "
+                f"{self.workers}."
+            )
         return found
 
     @property

@@ -189,6 +189,11 @@ def test_workers_and_filters_stay_light(project: Path) -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.parametrize("workers", [0, -1, 5000])
+def test_workers_are_not_without_end(workers: int) -> None:
+    assert "from 1 to 256" in TextPlan("de", "en", workers=workers).faults()[0]
+
+
 def test_a_dataset_does_not_replace_the_text_it_is_made_of(tmp_path: Path) -> None:
     for language in ("de", "en"):
         (tmp_path / f"train.{language}").write_text("a b\n")
