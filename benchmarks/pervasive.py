@@ -135,12 +135,20 @@ def iwslt_lengths() -> tuple[np.ndarray[Any, Any], str]:
     return np.stack([source, target], 1).astype(np.int64), "drawn, log-normal"
 
 
-def real_batches(tokens: int, cells: int, count: int) -> tuple[list[Batch], str]:
-    """Return batches as `train` cuts them, and the source of their lengths."""
+def real_batches(tokens: int, cells: int, count: int) -> tuple[list[Batch], list[Batch], str]:
+    """Return batches as `train` cuts them, others of pairs at random, and whence the lengths are.
+
+    Pairs at random show what padding costs where there is much of it.
+    """
     lengths, origin = iwslt_lengths()
     plan = BatchPlan(lengths[:, 0], lengths[:, 1], tokens, cells, 100, 1)
     chosen = plan.epoch(0)[:count]
-    return [random_batch([(s + 1, t + 1) for s, t in lengths[i]]) for i in chosen], origin
+    mixed = np.random.default_rng(1).integers(0, len(lengths), (2, 12))
+    bucketed, drawn = (
+        [random_batch([(min(s, 100) + 1, min(t, 100) + 1) for s, t in lengths[i]]) for i in some]
+        for some in (chosen, mixed)
+    )
+    return bucketed, drawn, origin
 
 
 def cell_count(batch: Batch) -> int:
@@ -180,17 +188,33 @@ def measure_steps(clock: Clock, bf16: bool, peak: float) -> dict[str, Any]:
             "fraction of the gemm peak": rate / peak,
         },
     }
-    batches, origin = real_batches(600, 24_000, 6)
+    bucketed, mixed, origin = real_batches(600, 24_000, 4)
+    result["lengths"] = origin
+    for name, batches in (("buckets of both lengths", bucketed), ("pairs at random", mixed)):
+        result[name] = measure_real(clock, ours, theirs, batches, model, peak)
+    return result
+
+
+def measure_real(
+    clock: Clock,
+    ours: Stepper,
+    theirs: Stepper,
+    batches: list[Batch],
+    model: PervasiveAttention,
+    peak: float,
+) -> dict[str, Any]:
+    """Measure updates on batches of real lengths: valid cells, all cells, and the naive twin."""
     wide = [padded(batch) for batch in batches]
-    deeds = {
-        "ours": lambda: ours(batches), "padded": lambda: ours(wide),
-        "naive": lambda: theirs(batches),
-    }  # fmt: skip
-    seconds = clock.best(deeds)
+    seconds = clock.best(
+        {
+            "ours": lambda: ours(batches),
+            "padded": lambda: ours(wide),
+            "naive": lambda: theirs(batches),
+        }
+    )
     cells, all_cells = sum(map(cell_count, batches)), sum(map(cell_count, wide))
     rate = useful_flops(model, batches) / seconds["ours"] / 1e9
-    result["real lengths"] = {
-        "lengths": origin,
+    return {
         "batches": len(batches),
         "fill": cells / all_cells,
         "1 / fill": all_cells / cells,
@@ -199,7 +223,6 @@ def measure_steps(clock: Clock, bf16: bool, peak: float) -> dict[str, Any]:
         "valid cells per second": cells / seconds["ours"],
         "fraction of the gemm peak": rate / peak,
     }
-    return result
 
 
 def measure_decoding(bf16: bool, runs: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -147,6 +148,12 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
         for name, hint in hints.items()
         if name in values
     }
+    needed = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    faults += [f"The setting `{where}{name}` is missing." for name in needed if name not in values]
     return None if faults else kind(**read)
 
 
@@ -173,8 +180,11 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
             return tuple(_convert(arguments[0], item, where, faults) for item in value)
         faults.append(f"`{where}` must be a list such as [1, 2], but is `{value}`.")
         return None
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
+    if hint is float:
+        faults.append(f"`{where}` must be a finite number, but is `{value}`.")
+        return None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
     faults.append(f"`{where}` must be {_type_name(hint)}, but is `{value}`.")

@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError as fault:
         raise StorageError(f"{path} is missing.") from fault
-    except (UnicodeDecodeError, json.JSONDecodeError) as fault:
+    except (ValueError, RecursionError) as fault:  # bad UTF-8 and bad JSON are ValueErrors
         raise StorageError(
             f"{path} is damaged: it is not JSON ({fault}).", "Make it again or restore a copy."
         ) from fault

@@ -1,9 +1,9 @@
 """The options that several commands share, and what belongs to them.
 
-    def command(device: Device = "auto", precision: Precision = "fp32", json: JsonFile = None):
-        check_outputs({"--json": json})
-        ...
-        write_report(json, values)
+def command(device: Device = "auto", precision: Precision = "fp32", json: JsonFile = None):
+    check_outputs({"--json": json})
+    ...
+    write_report(json, values)
 """
 
 from __future__ import annotations

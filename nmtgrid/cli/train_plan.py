@@ -101,9 +101,7 @@ def show_list(arch: str | None) -> dict[str, Any]:
     for kind in kinds:
         root = settings_type(kind.config, objectives.get("likelihood").settings)
         defaults = _flat(to_json(root(kind.name)))
-        rows = [
-            [name, type_, defaults[name]] for name, type_ in describe(root) if "." in name
-        ]
+        rows = [[name, type_, defaults[name]] for name, type_ in describe(root) if "." in name]
         console.table(
             f"settings of {kind.name} (--set)", ["name", "type", "default"],
             [[name, type_, _shown(value)] for name, type_, value in rows],
@@ -235,7 +233,7 @@ def _shown(value: Any) -> str:
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {
-            prefix + name: value
-        }
+        found |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
     return found

@@ -134,9 +134,7 @@ class BatchPlan:
         """Return the batches (arrays of indices) of epoch `number`."""
         return [indices for _, indices in self.walk(Place(number), epochs=1)]
 
-    def walk(
-        self, start: Place, epochs: int | None = None
-    ) -> Iterator[tuple[Place, NDArray[Any]]]:
+    def walk(self, start: Place, epochs: int | None = None) -> Iterator[tuple[Place, NDArray[Any]]]:
         """Yield batches from `start` on, each with the place that follows it."""
         if not self.count:
             return
@@ -147,8 +145,9 @@ class BatchPlan:
                 batches = self._cut_pool(pools[pool], epoch, pool)
                 at_start = epoch == start.epoch and pool == start.pool
                 for batch in range(start.batch if at_start else 0, len(batches)):
-                    yield self._following(epoch, pool, batch, len(batches), len(pools)), (
-                        batches[batch]
+                    yield (
+                        self._following(epoch, pool, batch, len(batches), len(pools)),
+                        (batches[batch]),
                     )
             epoch += 1
 
@@ -207,9 +206,7 @@ def cut_by_length(
         width = max(width, wide)
         # Targets only grow along the order: this pair's height is the batch's.
         tokens = (place + 1 - first) * height
-        if place > first and (
-            tokens > max_tokens or (max_cells and tokens * width > max_cells)
-        ):
+        if place > first and (tokens > max_tokens or (max_cells and tokens * width > max_cells)):
             batches.append(pairs[first:place])
             first, width = place, wide
     if len(pairs):

@@ -69,8 +69,7 @@ class TextPlan:
     def cleaner(self, filters: Filters | None) -> Cleaner:
         """Return what tokenises pairs, and filters them unless `filters` is None."""
         source, target = (
-            Moses(language, self.tokenize == "moses", self.lowercase)
-            for language in self.languages
+            Moses(language, self.tokenize == "moses", self.lowercase) for language in self.languages
         )
         return Cleaner(source, target, filters)
 

@@ -77,8 +77,7 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool
     size = path.stat().st_size
     if size != facts["size"]:
         raise StorageError(
-            f"{path} is damaged: it has {size:,} bytes where the manifest says "
-            f"{facts['size']:,}.",
+            f"{path} is damaged: it has {size:,} bytes where the manifest says {facts['size']:,}.",
             _AGAIN,
         )
     if whole and size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts.get("sha256"):

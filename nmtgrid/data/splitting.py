@@ -79,9 +79,7 @@ class SplitBuilder:
             self._report(self._done)
 
 
-def _write(
-    writer: SplitWriter, part: list[Row], cleaned: Cleaned, places: list[int]
-) -> None:
+def _write(writer: SplitWriter, part: list[Row], cleaned: Cleaned, places: list[int]) -> None:
     writer.write("text", 0, [cleaned.sources[place] for place in places])
     writer.write("text", 1, [cleaned.targets[place] for place in places])
     writer.write("raw", 0, [part[place][0] for place in places])

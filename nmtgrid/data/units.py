@@ -114,9 +114,7 @@ def _install(
     old = [name for name in manifest["files"] if "/" not in name]
     bare = {key: value for key, value in manifest.items() if key not in ("units", "kind", "format")}
     bare["files"] = {name: fact for name, fact in manifest["files"].items() if name not in old}
-    described = {
-        path.name: manifests.describe_file(path) for path in sorted(building.iterdir())
-    }
+    described = {path.name: manifests.describe_file(path) for path in sorted(building.iterdir())}
     if "units" in manifest or old:
         manifests.write(folder, bare)
     try:

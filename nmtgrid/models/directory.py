@@ -86,6 +86,7 @@ def load_model(
     config = _read_config(folder)
     try:
         pipeline = Pipeline.load(folder)
+        _check_vocabularies(folder, config, pipeline)
         model = zoo.from_config(
             config["arch"],
             config["model"],
@@ -93,8 +94,7 @@ def load_model(
             int(config["target_vocab_size"]),
         )
     except (StorageError, ConfigError) as fault:
-        raise ModelError(f"{folder}: {fault.problem}", fault.advice) from fault
-    _check_vocabularies(folder, config, pipeline)
+        raise ModelError(_placed(folder, fault.problem), fault.advice) from fault
     load_weights(model, weights_file(folder, weights))
     model.eval()
     if device is not None:
@@ -157,6 +157,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "Use the version of nmtgrid that wrote it.",
         )
     wanted = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
+    wanted |= {"settings": dict} if "settings" in config else {}
     for name, kind in wanted.items():
         if not isinstance(config.get(name), kind):
             raise ModelError(
@@ -164,6 +165,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 "Restore a copy.",
             )
     return config
+
+
+def _placed(folder: Path, problem: str) -> str:
+    """Return `problem` with the folder's name, unless it is there already."""
+    return problem if problem.startswith(str(folder)) else f"{folder}: {problem}"
 
 
 def _check_vocabularies(folder: Path, config: Mapping[str, Any], pipeline: Pipeline) -> None:

@@ -9,6 +9,9 @@ from nmtgrid.layers.aggregation import Aggregation
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.skips import Accumulate, AccumulateScale, NetworkPlan, Skip
 
+LARGEST_KERNEL, LARGEST_DEPTH = 255, 1000
+"""Bounds against slips: far above what any text has tried."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveConfig:
@@ -52,11 +55,14 @@ class PervasiveConfig:
         ]
         for name in ("target_kernel", "source_kernel"):
             value = getattr(self, name)
-            if value < 1 or value % 2 == 0:
+            if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
+                near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
                 found.append(
-                    f"`model.{name}` must be odd (a filter has a middle), but is {value}: "
-                    f"take {max(1, value - 1)} or {max(1, value) + 1}."
+                    f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
+                    f"{LARGEST_KERNEL}, but is {value}: take {near} or {near + 2}."
                 )
+        if self.depth > LARGEST_DEPTH:
+            found.append(f"`model.depth` must be at most {LARGEST_DEPTH}, but is {self.depth}.")
         for name in ("dropout", "embedding_dropout", "output_dropout"):
             value = getattr(self, name)
             if not 0.0 <= value < 1.0:

@@ -108,7 +108,8 @@ def from_config(
         raise ConfigError(
             "`model.tie` all shares one matrix between both languages, but the vocabularies have "
             f"{source_vocab_size:,} and {target_vocab_size:,} types.",
-            "Use one joint vocabulary for both sides, or set `model.tie=target`.",
+            "Make one vocabulary for both sides (`nmtgrid bpe learn DATA --joint-vocabulary`), or "
+            "set `model.tie=target`.",
         )
     return held.make(config, source_vocab_size, target_vocab_size)
 

@@ -197,9 +197,7 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
 
 
 def _altered(path: Path) -> StorageError:
-    return StorageError(
-        f"{path} has been truncated or altered (its checksum differs).", _AGAIN
-    )
+    return StorageError(f"{path} has been truncated or altered (its checksum differs).", _AGAIN)
 
 
 def _load_codes(path: Path) -> Codes:

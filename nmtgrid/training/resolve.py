@@ -123,9 +123,7 @@ def _kind(arch: str, objective: str, faults: list[str]) -> type[RunSettings] | N
     return settings_type(known.get(arch).config, objectives.get(objective).settings)
 
 
-def _change(
-    settings: RunSettings, preset: Mapping[str, Any], request: Request
-) -> RunSettings:
+def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
     """Return `settings` with the preset, the flags and `--set`, all faults told at once."""
     names = [text.split("=")[0].strip() for text in request.changes]
     faults = [

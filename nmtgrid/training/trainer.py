@@ -284,5 +284,3 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
     """Return the tensors whose names start with `prefix`, without it."""
     held = tensors.items()
     return {name[len(prefix) :]: value for name, value in held if name.startswith(prefix)}
-
-

@@ -93,9 +93,7 @@ class Updater:
             return [batch]
         return [piece for half in halve(batch) for piece in self._presplit(half)]
 
-    def _accumulate(
-        self, pieces: Sequence[Batch]
-    ) -> tuple[int | None, dict[str, torch.Tensor]]:
+    def _accumulate(self, pieces: Sequence[Batch]) -> tuple[int | None, dict[str, torch.Tensor]]:
         """Sum the gradients of `pieces`; return the first that did not fit (or None), and sums."""
         sums: dict[str, torch.Tensor] = {}
         for place, piece in enumerate(pieces):

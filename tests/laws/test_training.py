@@ -64,9 +64,7 @@ def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
     )
     model = case.build(dropout=0.2)
     objective = Likelihood(LikelihoodSettings())
-    return Trainer(
-        model, objective, Sentences(), settings, folder, torch.device("cpu"), stop=stop
-    )
+    return Trainer(model, objective, Sentences(), settings, folder, torch.device("cpu"), stop=stop)
 
 
 def _saved(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -206,9 +206,7 @@ def test_text_is_not_changed_in_its_place(
     assert "nmtgrid bpe undo --help" in refused(capsys, "bpe", "undo", "--no-such-option")
 
 
-def test_units_that_contradict_themselves(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_that_contradict_themselves(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, codes = home / "data", home / "data/bpe.codes"
     learn = ["bpe", "learn", str(data), "--codes", str(codes)]
     assert "is given twice" in refused(capsys, *learn, "--codes", codes, "--joint")

@@ -268,9 +268,7 @@ def test_a_plan_counts_the_special_symbols(told: list[str]) -> None:
     assert "`--source-vocab-size`" in told[-1] and "`--target-vocab-size`" in told[-1]
 
 
-def test_a_damaged_run_is_not_called_none(
-    data: Path, tmp_path: Path, told: list[str]
-) -> None:
+def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, told: list[str]) -> None:
     out = tmp_path / "m"
     assert train(data, "--out", out, *SMALL) == 0
     config = json.loads((out / "config.json").read_text())

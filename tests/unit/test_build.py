@@ -194,9 +194,7 @@ def test_faulty_settings_are_told_at_once(tmp_path: Path) -> None:
         preprocess_files(plan, {"train": ["x"], "valid": ["y"]}, tmp_path / "data")
 
 
-def test_a_full_disk_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = _write(tmp_path, "train", "a\n", "b\n")
     out = tmp_path / "data"
     preprocess_files(PLAN, {"train": [train]}, out)

@@ -195,9 +195,7 @@ def test_faults_are_told_before_anything_is_written(
     tell: Callable[..., str] = lambda *arguments: refused(  # noqa: E731
         capsys, home, *arguments, "--out", out
     )
-    assert "`search.beam` (`--beam`) must be from 1 to 1,000, but is 0" in tell(
-        text, "--beam", "0"
-    )
+    assert "`search.beam` (`--beam`) must be from 1 to 1,000, but is 0" in tell(text, "--beam", "0")
     assert "(`--nbest`) (9) cannot exceed `search.beam` (`--beam`) (2)" in tell(
         text, "--nbest", "9"
     )

@@ -132,9 +132,7 @@ def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
     codes.write_text("#version: 0.2\nh u\n")
     text = "ein hund\n\nüber hunde".encode()
     applied = _filter(project, text, "apply", str(codes))
-    assert applied.stdout.decode() == (
-        "e@@ i@@ n hu@@ n@@ d\n\nü@@ b@@ e@@ r hu@@ n@@ d@@ e\n"
-    )
+    assert applied.stdout.decode() == ("e@@ i@@ n hu@@ n@@ d\n\nü@@ b@@ e@@ r hu@@ n@@ d@@ e\n")
     undone = _filter(project, applied.stdout, "undo")
     assert undone.stdout == text + b"\n"
     bad = _filter(project, b"a\n\xff\n", "undo")

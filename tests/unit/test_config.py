@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import pytest
@@ -83,6 +84,19 @@ def test_whole_numbers_are_not_booleans_and_numbers_not_texts() -> None:
     for bad in ({"depth": True}, {"depth": 1.5}, {"inner.rate": "fast"}, {"name": 3}):
         with pytest.raises(ConfigError):
             override(Outer(), bad)
+
+
+def test_endless_numbers_and_missing_settings_are_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Needy:
+        size: int
+        rate: float = 1.0
+
+    for bad in (math.inf, math.nan, 10**400):
+        with pytest.raises(ConfigError, match="must be a finite number"):
+            from_json(Inner, {"rate": bad})
+    with pytest.raises(ConfigError, match=r"`group\.size` is missing"):
+        from_json(Needy, {"rate": 2}, "group.")
 
 
 def test_describe_lists_every_setting() -> None:

@@ -220,9 +220,7 @@ def _flip(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["train.safetensors", "test.safetensors", "vocab.de.txt", "bpe.codes", "text.json"]
 )
-def test_damage_is_found_on_opening(
-    folder: Path, name: str, harm: Callable[[Path], None]
-) -> None:
+def test_damage_is_found_on_opening(folder: Path, name: str, harm: Callable[[Path], None]) -> None:
     learn_units(folder, UnitsPlan(merges=8))
     harm(folder / name)
     with pytest.raises(NmtgridError, match=name.replace(".", r"\.")) as caught:

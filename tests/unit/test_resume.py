@@ -37,9 +37,9 @@ def saved(made: Trainer) -> dict[str, Any]:
 def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
     assert first.keys() == second.keys()
     return all(
-        torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else (
-            value == second[name]
-        )
+        torch.equal(value, second[name])
+        if isinstance(value, torch.Tensor)
+        else (value == second[name])
         for name, value in first.items()
     )
 

@@ -101,6 +101,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_missing_and_broken_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="missing"):
         files.read_json(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_bytes(b"{\xff")
-    with pytest.raises(StorageError, match="not JSON"):
-        files.read_json(tmp_path / "bad.json")
+    for text in (b"{\xff", b"[" * 100_000, b"1" * 5000):
+        (tmp_path / "bad.json").write_bytes(text)
+        with pytest.raises(StorageError, match="not JSON"):
+            files.read_json(tmp_path / "bad.json")

@@ -64,6 +64,14 @@ def test_faulty_settings_are_told_all_at_once() -> None:
     assert "`model.target_kernel` must be odd" in text and "take 3 or 5" in text
 
 
+@pytest.mark.parametrize(("value", "advice"), [(4, "3 or 5"), (0, "1 or 3"), (999, "253 or 255")])
+def test_the_nearest_odd_kernels_are_named(value: int, advice: str) -> None:
+    with pytest.raises(ConfigError, match=f"but is {value}: take {advice}"):
+        zoo.build(
+            "pervasive", None, {"source_kernel": value}, source_vocab_size=9, target_vocab_size=9
+        )
+
+
 @pytest.mark.parametrize(
     ("arch", "preset", "changes", "expected"),
     [
@@ -82,5 +90,5 @@ def test_unknown_names_are_answered_with_the_nearest(
 
 
 def test_tying_all_needs_one_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="joint vocabulary"):
+    with pytest.raises(ConfigError, match="--joint-vocabulary"):
         zoo.build("pervasive", None, {"tie": "all"}, source_vocab_size=9, target_vocab_size=10)
