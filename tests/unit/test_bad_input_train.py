@@ -286,9 +286,11 @@ def test_an_early_signal_leaves_nothing_and_says_so_once(
     project: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = subprocess.Popen(
-        [sys.executable, "-m", "nmtgrid", "preprocess", "--toy", "200000", "--out", "data"],
+        [sys.executable, "-m", "nmtgrid", "preprocess", "--toy", "1000000", "--out", "data"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(project)},
         stderr=subprocess.PIPE, text=True,
+        # A background job starts with SIGINT ignored, and its children with it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     time.sleep(1.0)  # by then it makes sentences, for many seconds
     run.send_signal(number)
