@@ -1,6 +1,6 @@
 """Training steps and decoding of Pervasive Attention against a naive twin and the GEMM peak.
 
-    python -m benchmarks.pervasive [--threads 1] [--precision bf16] [--out FILE.json]
+    python -m benchmarks.pervasive [--threads 1] [--precision bf16] [--quick] [--out FILE.json]
 
 All is measured in one process, the sides in turn, the best of several runs counting. Lengths
 are those of IWSLT'14 when NMTGRID_DATA names a folder that has them, else drawn alike.
@@ -143,7 +143,7 @@ def real_batches(tokens: int, cells: int, count: int) -> tuple[list[Batch], list
     lengths, origin = iwslt_lengths()
     plan = BatchPlan(lengths[:, 0], lengths[:, 1], tokens, cells, 100, 1)
     chosen = plan.epoch(0)[:count]
-    mixed = np.random.default_rng(1).integers(0, len(lengths), (2, 12))
+    mixed = np.random.default_rng(1).integers(0, len(lengths), (2, 6))
     bucketed, drawn = (
         [random_batch([(min(s, 100) + 1, min(t, 100) + 1) for s, t in lengths[i]]) for i in some]
         for some in (chosen, mixed)
@@ -165,7 +165,7 @@ def useful_flops(model: PervasiveAttention, batches: list[Batch]) -> float:
     )
 
 
-def measure_steps(clock: Clock, bf16: bool, peak: float) -> dict[str, Any]:
+def measure_steps(clock: Clock, bf16: bool, peak: float, quick: bool) -> dict[str, Any]:
     """Measure updates at 16 x 24 x 24 and on batches of real lengths."""
     model = make_model("max")
     naive = NaivePervasive(model)
@@ -188,7 +188,9 @@ def measure_steps(clock: Clock, bf16: bool, peak: float) -> dict[str, Any]:
             "fraction of the gemm peak": rate / peak,
         },
     }
-    bucketed, mixed, origin = real_batches(600, 24_000, 4)
+    if quick:
+        return result
+    bucketed, mixed, origin = real_batches(600, 24_000, 3)
     result["lengths"] = origin
     for name, batches in (("buckets of both lengths", bucketed), ("pairs at random", mixed)):
         result[name] = measure_real(clock, ours, theirs, batches, model, peak)
@@ -277,6 +279,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--precision", choices=["bf16", "fp32", "both"], default="both")
     parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--quick", action="store_true", help="leave out batches of real lengths")
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -286,7 +289,7 @@ def main() -> None:
         peak = gemm_peak(clock, torch.bfloat16 if bf16 else torch.float32)
         result[precision] = {
             "gemm peak, gflops": peak,
-            "update": measure_steps(clock, bf16, peak),
+            "update": measure_steps(clock, bf16, peak, given.quick),
             "decoding step, S = 24": measure_decoding(bf16, given.runs),
         }
     print(json.dumps(result, indent=2))

@@ -123,7 +123,7 @@ PERVASIVE = (
             "training.learning_rate": 0.004,
             "training.schedule": "cosine",
             "training.warmup_updates": 100,
-            "training.max_updates": 550,
+            "training.max_updates": 650,
             "batches.max_tokens": 1500,
             "batches.max_cells": 20000,
             "search.beam": 5,
