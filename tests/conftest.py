@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtgrid.base import console
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -43,3 +45,13 @@ def data_folder() -> Path:
 def project() -> Path:
     """The folder of the repository."""
     return PROJECT
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Everything that is said, warned of and refused."""
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    monkeypatch.setattr(console, "warn", lines.append)
+    monkeypatch.setattr(console, "error", lambda *words: lines.append(" ".join(words)))
+    return lines

@@ -28,7 +28,6 @@ Device = Annotated[
 Precision = Annotated[
     PrecisionName, typer.Option("--precision", help="`bf16` is faster where the machine has it.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is random.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; may be repeated."),

@@ -24,7 +24,6 @@ from nmtgrid.text.files import Meter
 from nmtgrid.text.moses import Moses
 
 MOST_WORKERS = 256
-TOY_LANGUAGES = ("qa", "qb")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Report = Callable[[Meter, int], None]

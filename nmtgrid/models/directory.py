@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
@@ -62,17 +61,12 @@ def save_description(
     )
 
 
-def save_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-    """Write a model's state as safetensors, with `facts` such as the update in its header."""
-    save_tensors(path, weights, facts)
-
-
 def save_model(
     folder: Path, model: TranslationModel, pipeline: Pipeline, settings: Mapping[str, Any]
 ) -> None:
     """Write a whole model directory with the model's weights as the chosen ones."""
     save_description(folder, model, pipeline, settings)
-    save_weights(folder / WEIGHTS["best"], model.state_dict(), {})
+    save_tensors(folder / WEIGHTS["best"], model.state_dict())
 
 
 def load_model(

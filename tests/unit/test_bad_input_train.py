@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train_run import parse_seeds
@@ -27,6 +26,7 @@ from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.meters import MetricsLog
 from nmtgrid.training.prepare import check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from tests.unit.damage import cut, flip
 from tests.unit.tiny_run import Sentences, trainer
 
 SMALL = [
@@ -43,16 +43,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Everything that is said, warned of and refused."""
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
-    monkeypatch.setattr(console, "warn", lines.append)
-    monkeypatch.setattr(console, "error", lambda *words: lines.append(" ".join(words)))
-    return lines
-
-
 def train(*arguments: object) -> int:
     return main(["train", *map(str, arguments)])
 
@@ -61,17 +51,7 @@ def snapshot(update: int) -> Snapshot:
     return Snapshot({"w": torch.full((3,), float(update))}, {}, {"update": update})
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("harm", [_cut, _flip, Path.unlink])
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
 @pytest.mark.parametrize(
     "name", ["last.safetensors", "model.safetensors", "training.safetensors", "training.json"]
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.cli.app import main
@@ -33,16 +32,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert main(["preprocess", "--toy", "60", "--out", folder]) == 0
     assert main(["bpe", "learn", folder, "--merges", "40"]) == 0
     return folder
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Everything that is said, warned of and refused."""
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
-    monkeypatch.setattr(console, "warn", lines.append)
-    monkeypatch.setattr(console, "error", lambda *words: lines.append(" ".join(words)))
-    return lines
 
 
 def train(*arguments: object) -> int:

@@ -22,6 +22,7 @@ from nmtgrid.data.encode import Lengths, write_split
 from nmtgrid.data.units import UnitsPlan, learn_units
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
+from tests.unit.damage import cut, flip
 
 TRAIN = ("der hund\nder mann\nder hund bellt\n", "the dog\nthe man\nthe dog barks\n")
 TEST = ("der Hund bellt\n\nein Mann\n", "The dog barks\n\na man\n")
@@ -206,17 +207,7 @@ def test_no_dataset_and_no_vocabulary(folder: Path, tmp_path: Path) -> None:
             Dataset.open(path)
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("harm", [_cut, _flip, Path.unlink])
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
 @pytest.mark.parametrize(
     "name", ["train.safetensors", "test.safetensors", "vocab.de.txt", "bpe.codes", "text.json"]
 )
@@ -228,7 +219,7 @@ def test_damage_is_found_on_opening(folder: Path, name: str, harm: Callable[[Pat
     assert caught.value.advice
 
 
-@pytest.mark.parametrize("harm", [_cut, _flip, Path.unlink])
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
 def test_damaged_text_is_found(folder: Path, harm: Callable[[Path], None]) -> None:
     learn_units(folder, UnitsPlan(merges=8))
     dataset = Dataset.open(folder)
