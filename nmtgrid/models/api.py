@@ -138,6 +138,15 @@ class TranslationModel(nn.Module):
         """Return properties and cost for sentences of these lengths."""
         raise NotImplementedError
 
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the parts whose outputs are points along the network, in order and by name.
+
+        Names are "encoder.1", "decoder.2", "network.3" ("….0" for embeddings); each part is called
+        once by `features`, and its output is a tensor [..., D]. What gradients and activations are
+        reported for. Empty where the architecture has no such parts.
+        """
+        return {}
+
     def count_parameters(self) -> int:
         """Return the number of parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())

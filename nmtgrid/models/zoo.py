@@ -12,7 +12,8 @@ from nmtgrid.base.registry import Registry
 from nmtgrid.models import pervasive
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.pervasive_config import PervasiveConfig
-from nmtgrid.models.presets import PERVASIVE, Preset
+from nmtgrid.models.presets.pervasive import PERVASIVE
+from nmtgrid.models.presets.preset import Preset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from nmtgrid.search.api import SearchPlan
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
 Optimiser = Literal["adamw", "adam", "nesterov"]
 Precision = Literal["auto", "fp32", "bf16"]
+RunClock = Literal["wall", "processor"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,9 @@ class TrainingSettings:
     precision: Precision = "auto"
     max_updates: int = 50000
     max_minutes: float = 0.0
+    clock: RunClock = "wall"
+    """What minutes and rates are counted by: `processor` adds up the time of all CPU threads, so
+    that runs compare on a machine that other work shares."""
     max_epochs: int = 0
     patience: int = 0
     """Evaluations without improvement before the run stops."""

@@ -91,13 +91,14 @@ class Trainer:
         self.progress = Progress()
         self.meter = Meter()
         self._data_facts = describe_pairs(train, self.plan.count)
-        self._started = time.monotonic()
+        self._clock = time.process_time if training.clock == "processor" else time.monotonic
+        self._started = self._clock()
         self._carried = 0.0
 
     @property
     def minutes(self) -> float:
         """Minutes that the run has taken, those before a resumption included."""
-        return self._carried + (time.monotonic() - self._started) / 60
+        return self._carried + (self._clock() - self._started) / 60
 
     def resume(self) -> bool:
         """Go on from the newest saved state; return False if there is none."""
@@ -123,7 +124,7 @@ class Trainer:
         self.meter = Meter(**facts["meter"])
         self.progress = Progress.from_json(facts["progress"])
         self.selection.best = Best(**facts["best"])
-        self._carried, self._started = self.progress.minutes, time.monotonic()
+        self._carried, self._started = self.progress.minutes, self._clock()
         return True
 
     def run(self) -> Iterator[events.Event]:
@@ -159,7 +160,7 @@ class Trainer:
 
     def _update(self, walk: Iterator[tuple[Place, NDArray[Any]]]) -> Iterator[events.Event]:
         """Do one update."""
-        began = time.monotonic()
+        began = self._clock()
         taken = [next(walk) for _ in range(self.settings.batches.accumulation)]
         batches = [self.train.batch(indices) for _, indices in taken]
         rate = self.rate.at(Clock(self.progress.update, self.minutes))
@@ -176,7 +177,7 @@ class Trainer:
         training = self.settings.training
         if self.average is not None and self.progress.update % training.ema_updates == 0:
             self.average.step()
-        self.meter.add(result, time.monotonic() - began)
+        self.meter.add(result, self._clock() - began)
         if result.splits:
             yield events.Split(self.progress.update, result.splits)
         if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
@@ -211,14 +212,14 @@ class Trainer:
         if self.validator is None:
             yield self._save(None)
             return
-        began = time.monotonic()
+        began = self._clock()
         outcome = self.selection.evaluate(self.progress.update)
         self.rate.evaluated(outcome.nll)
         self.progress.waited = 0 if outcome.is_best else self.progress.waited + 1
         yield events.Validated(
             self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
             outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
-            time.monotonic() - began,
+            self._clock() - began,
         )  # fmt: skip
         yield self._save(outcome.best)
 
@@ -235,12 +236,12 @@ class Trainer:
         self.checkpoints.write_average(averaged)
         if self.validator is None:
             return
-        began = time.monotonic()
+        began = self._clock()
         outcome = self.selection.evaluate_average(self.progress.update, averaged)
         yield events.Validated(
             self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
             outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
-            time.monotonic() - began,
+            self._clock() - began,
         )  # fmt: skip
         if outcome.is_best:
             yield self._save(outcome.best)

@@ -1,0 +1,68 @@
+"""What decoding keeps of the source: one copy for each sentence, shared by all of its rows.
+
+Rows are sentences x beam. Keys and values of the source are the same for every row of a sentence,
+so a beam of five need not hold, reorder or read them five times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.layers.attention import attend, attention_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceMemory:
+    """Source tensors of B sentences, each seen by `width` rows that stand side by side.
+
+    keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
+    is additive (see layers/attention.py) or None. R = B * width rows.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask: Tensor | None
+    width: int = 1
+
+    def attend(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        """Return [R, H, d]: what the rows' queries [R, H, d] read from attention `place`."""
+        grouped = self._grouped(query)
+        read = attend(grouped, self.keys[place], self.values[place], self.mask, scale=scale)
+        return read.transpose(1, 2).flatten(0, 1)
+
+    def weights(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        """Return [R, H, S]: the weights with which `attend` reads the source."""
+        found = attention_weights(self._grouped(query), self.keys[place], self.mask, scale=scale)
+        return found.transpose(1, 2).flatten(0, 1)
+
+    def take_rows(self, rows: Tensor) -> SourceMemory:
+        """Return the memory of `rows` [R']: nothing is copied while rows stay with their sentence.
+
+        Where each kept sentence has equally many rows side by side, only the kept sentences are
+        copied; any other choice gives each row a copy of its own.
+        """
+        count = self.keys[0].shape[0]
+        sentences = rows if self.width == 1 else rows // self.width
+        if sentences.shape[0] % count == 0:
+            width = sentences.shape[0] // count
+            still = torch.arange(count, device=rows.device).repeat_interleave(width)
+            if width and torch.equal(sentences, still):
+                return dataclasses.replace(self, width=width)
+        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
+        width = int(counts[0])
+        if not bool((counts == width).all()):
+            kept, width = sentences, 1
+        return SourceMemory(
+            tuple(tensor.index_select(0, kept) for tensor in self.keys),
+            tuple(tensor.index_select(0, kept) for tensor in self.values),
+            None if self.mask is None else self.mask.index_select(0, kept),
+            width,
+        )
+
+    def _grouped(self, query: Tensor) -> Tensor:
+        """Return [B, H, width, d]: the queries of each sentence's rows as target positions."""
+        grouped: Tensor = query.unflatten(0, (-1, self.width)).transpose(1, 2)
+        return grouped

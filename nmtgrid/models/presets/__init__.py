@@ -1,0 +1,1 @@
+"""Presets: one file for each architecture, and what a preset is (`preset`)."""
