@@ -89,3 +89,20 @@ Fetch it in another way and put it at $2, or set NMTGRID_DATA to a folder that h
         mv "$2.part" "$2"
     fi
 }
+
+# Set TEXT to a folder with Multi30k's {train,valid,test}.{de,en}: that of NMTGRID_DATA, or $1, into
+# which the public files are downloaded.
+multi30k_text() {
+    local language address=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
+    if [ -n "${NMTGRID_DATA:-}" ]; then
+        TEXT="$NMTGRID_DATA/multi30k"
+        [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder multi30k: $TEXT"
+        return
+    fi
+    TEXT="$1"
+    for language in de en; do
+        fetch "$address/train.$language.gz" "$TEXT/train.$language.gz"
+        fetch "$address/val.$language.gz" "$TEXT/valid.$language.gz"
+        fetch "$address/test_2016_flickr.$language.gz" "$TEXT/test.$language.gz"
+    done
+}

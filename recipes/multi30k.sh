@@ -15,21 +15,9 @@ SEED="${SEED:-1}"
 RUNS="${RUNS:-runs}"
 HERE="$RUNS/multi30k"
 MODEL="$HERE/model-seed$SEED"
-ADDRESS=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 
 environment
-if [ -n "${NMTGRID_DATA:-}" ]; then
-    TEXT="$NMTGRID_DATA/multi30k"
-    [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder multi30k: $TEXT"
-else
-    TEXT="$HERE/text"
-    for language in de en; do
-        fetch "$ADDRESS/train.$language.gz" "$TEXT/train.$language.gz"
-        fetch "$ADDRESS/val.$language.gz" "$TEXT/valid.$language.gz"
-        fetch "$ADDRESS/test_2016_flickr.$language.gz" "$TEXT/test.$language.gz"
-    done
-fi
-
+multi30k_text "$HERE/text"
 run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
     --overwrite --workers 0 \
     --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$HERE/data"

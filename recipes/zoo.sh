@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Every architecture under the same minutes of processor time, in one table.
+#
+#   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
+#   TOY=1 bash recipes/zoo.sh              the embedded toy corpus, each with its toy preset
+#   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
+#   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
+#   bash recipes/zoo.sh --dry-run          prints the commands alone
+#
+# MINUTES=30 of processor time, SEED=1, RUNS=runs where the results go. A system that has been
+# trained already is not trained again. OMP_NUM_THREADS=1 keeps each on one core, so as many may run
+# side by side as there are cores: JOBS=2.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && DRY_RUN=1
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+MINUTES="${MINUTES:-30}"
+SEED="${SEED:-1}"
+RUNS="${RUNS:-runs}"
+JOBS="${JOBS:-1}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+# name:architecture:preset
+MULTI30K="bilstm:bilstm:multi30k convs2s:convs2s:multi30k transformer:transformer:multi30k
+transparent:transformer:multi30k-transparent pervasive:pervasive:multi30k
+pervasive-densenet:pervasive-densenet:multi30k convrnn:convrnn:multi30k"
+TOY_SYSTEMS="bilstm:bilstm:toy convs2s:convs2s:toy transformer:transformer:toy
+transparent:transformer:toy-transparent pervasive:pervasive:toy
+pervasive-densenet:pervasive-densenet:toy convrnn:convrnn:toy"
+
+environment
+if [ "${TOY:-0}" = 1 ]; then
+    HERE="$RUNS/zoo-toy"
+    MINUTES="${TOY_MINUTES:-3}"
+    EVERY="$TOY_SYSTEMS"
+    [ -e "$HERE/data/bpe.codes" ] || {
+        run nmtgrid preprocess --toy 10000 --overwrite --out "$HERE/data"
+        run nmtgrid bpe learn "$HERE/data" --merges 700 --separate
+    }
+else
+    HERE="$RUNS/zoo"
+    EVERY="$MULTI30K"
+    multi30k_text "$HERE/text"
+    [ -e "$HERE/data/bpe.codes" ] || {
+        run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
+            --overwrite --workers 0 \
+            --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$HERE/data"
+        run nmtgrid bpe learn "$HERE/data" --merges 8000 --joint
+    }
+fi
+
+# Train, translate and score one system: `one NAME ARCHITECTURE PRESET`.
+one() {
+    local model="$HERE/$1-seed$SEED"
+    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
+    run nmtgrid train "$HERE/data" --arch "$2" --preset "$3" --seed "$SEED" --overwrite \
+        --max-minutes "$MINUTES" --set training.clock=processor --out "$model" \
+        --json "$model.train.json"
+    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam 1 \
+        --json "$model/greedy.json"
+    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam 5 \
+        --out "$model/test.out" --json "$model/beam5.json"
+    run nmtgrid decode "$model" --data "$HERE/data" --split test --forced \
+        --json "$model/forced.json"
+    run mv "$model.train.json" "$model/done.json"
+}
+
+wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
+
+models=()
+for system in $EVERY; do
+    IFS=: read -r name arch preset <<<"$system"
+    wanted "$name" || continue
+    models+=("$HERE/$name-seed$SEED")
+    if [ "$JOBS" -gt 1 ] && [ "$DRY_RUN" = 0 ]; then
+        while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
+        one "$name" "$arch" "$preset" >"$HERE/$name-seed$SEED.log" 2>&1 &
+    else
+        one "$name" "$arch" "$preset"
+    fi
+done
+wait
+run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" --out "$HERE/table"

@@ -1,0 +1,107 @@
+"""The table of recipes/zoo.sh: one row for each trained system, as Markdown and JSON.
+
+python recipes/zoo_table.py MODEL... --out PREFIX    writes PREFIX.md and PREFIX.json
+
+A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`,
+`done.json` (train's report), `greedy.json`, `beam5.json` and `forced.json` (decode's).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+COLUMNS = {
+    "system": "system",
+    "parameters": "parameters",
+    "updates": "updates",
+    "epochs": "epochs",
+    "valid_perplexity": "validation perplexity",
+    "test_perplexity": "test perplexity",
+    "greedy": "test BLEU, greedy",
+    "beam5": "test BLEU, beam 5",
+    "chrf": "chrF2, beam 5",
+    "training_speed": "training, target tokens/s",
+    "decoding_speed": "greedy, target tokens/s",
+}
+
+
+def row(model: Path) -> dict[str, Any]:
+    """Return the facts of one model directory."""
+    trained, greedy = _read(model / "done.json"), _read(model / "greedy.json")
+    beam5, forced = _read(model / "beam5.json"), _read(model / "forced.json")
+    config = _read(model / "config.json")
+    return {
+        "system": model.name.rsplit("-seed", 1)[0],
+        "arch": config["arch"],
+        "preset": config["settings"].get("preset"),
+        "parameters": trained["parameters"],
+        "minutes": trained["minutes"],
+        "updates": trained["updates"],
+        "epochs": trained["epochs"],
+        "valid_perplexity": trained["valid_perplexity"],
+        "test_perplexity": forced["perplexity"],
+        "greedy": greedy["bleu_tokenized"],
+        "beam5": beam5["bleu_tokenized"],
+        "chrf": beam5["chrf"],
+        "training_speed": _speed(model / "metrics.jsonl"),
+        "decoding_speed": greedy["tokens_per_second"],
+        "signature": beam5["signature_bleu_tokenized"],
+    }
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a Markdown table."""
+    lines = ["| " + " | ".join(COLUMNS.values()) + " |", "|" + "---|" * len(COLUMNS)]
+    for held in rows:
+        shown = [_shown(name, held[name]) for name in COLUMNS]
+        lines.append("| " + " | ".join(shown) + " |")
+    signatures = sorted({held["signature"] for held in rows})
+    minutes = ", ".join(f"{held['system']} {held['minutes']:.1f}" for held in rows)
+    return "\n".join([*lines, "", f"Minutes: {minutes}.", f"BLEU: {'; '.join(signatures)}", ""])
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "parameters":
+        return f"{value / 1e6:.2f}M"
+    if name in ("valid_perplexity", "test_perplexity"):
+        return f"{value:.2f}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if name.endswith("speed") else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _speed(path: Path) -> float:
+    """Return the mean training speed over all logged updates, target tokens per second."""
+    speeds = [
+        record["tokens_per_second"]
+        for record in map(json.loads, path.read_text().splitlines())
+        if record["event"] == "updated"
+    ]
+    return len(speeds) / sum(1.0 / speed for speed in speeds)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
+    held: dict[str, Any] = json.loads(path.read_text())
+    return held
+
+
+def main() -> None:
+    """Write the table of the models on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--out", required=True, type=Path)
+    given = parser.parse_args()
+    rows = sorted(map(row, given.models), key=lambda held: -held["beam5"])
+    text = markdown(rows)
+    given.out.with_suffix(".md").write_text(text)
+    given.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
