@@ -25,16 +25,19 @@ def force_split(
     check_languages(translator, dataset)
     check_vocabularies(translator, dataset)
     split, total, started = dataset.split(name), 0.0, time.perf_counter()
+    model = translator.models[0]
+    needs = outputs.alignments is not None or kind == "energies"
     with progress(len(split)) as meter, contextlib.ExitStack() as stack:
         traces, alignments = (
             None if path is None else stack.enter_context(open_writer(path))
             for path in (outputs.traces, outputs.alignments)
         )
         for trace in forced_traces(
-            translator.models[0],
+            model,
             translator.pipeline,
             split,
             kind=kind,
+            align=needs or (outputs.traces is not None and model.traits.aligns),
             device=translator.device,
             bf16=translator.bf16,
             batch_tokens=translator.options.batch_tokens,

@@ -27,6 +27,7 @@ def forced_traces(
     split: Split,
     *,
     kind: Kind = "weights",
+    align: bool = True,
     device: torch.device | str = "cpu",
     bf16: bool = False,
     batch_tokens: int = 4000,
@@ -36,9 +37,9 @@ def forced_traces(
 
     `kind` is what the alignment holds: attention weights or shares of max-pooled channels, Eq.
     (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `advance` is told of the sentences and
-    target tokens of each batch. Raises ConfigError for a model that does not align.
+    target tokens of each batch. Raises ConfigError if `align` and the model does not.
     """
-    if not model.traits.aligns:
+    if align and not model.traits.aligns:
         raise ConfigError(
             f"`{model.architecture}` yields no alignments.", "Use a model that aligns."
         )
@@ -51,18 +52,18 @@ def forced_traces(
             split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64
         ):
             batch = split.batch(indices).to(place)
-            for trace in _of_batch(model, pipeline, batch, kind, bf16):
+            for trace in _of_batch(model, pipeline, batch, kind if align else None, bf16):
                 found[trace.line] = trace
             advance(len(batch), int(batch.target_lengths.sum()))
         yield from (found[line] for line in sorted(found))
 
 
 def _of_batch(
-    model: TranslationModel, pipeline: Pipeline, batch: Batch, kind: Kind, bf16: bool
+    model: TranslationModel, pipeline: Pipeline, batch: Batch, kind: Kind | None, bf16: bool
 ) -> Iterator[Trace]:
     with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
         values = forced_log_probabilities([model], batch).float().cpu()
-        tables = model.alignments(batch, kind).float().cpu().numpy()
+        tables = None if kind is None else model.alignments(batch, kind).float().cpu().numpy()
     for row, index in enumerate(batch.indices.tolist()):
         width, height = int(batch.source_lengths[row]), int(batch.target_lengths[row])
         target = batch.target_output[row, : height - 1].tolist()
@@ -75,6 +76,6 @@ def _of_batch(
             log_probabilities=scores,
             log_probability=sum(scores),
             score=sum(scores) / height,
-            alignment=tables[row, :height, :width],
-            kind=kind,
+            alignment=None if tables is None else tables[row, :height, :width],
+            kind=kind or "weights",
         )
