@@ -16,6 +16,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import Leave
 from nmtgrid.training import events
+from nmtgrid.training.gradients import check_watch
 from nmtgrid.training.meters import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, prepare
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
@@ -72,6 +73,7 @@ def run_one(
     init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
     """Train one model; return the exit code (0, or 128 + signal) and the report."""
+    check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
         data, settings, out, device, resume=resume, overwrite=overwrite, init=init, stop=stop
@@ -107,12 +109,16 @@ def show(event: events.Event, bar: Any, training: TrainingSettings) -> None:
         console.say(_started(event))
     elif isinstance(event, events.Validated):
         bleu = "" if event.bleu is None else f"  greedy BLEU {event.bleu:.2f}"
-        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
+        losses = ", ".join(
+            f"{name} {loss:.4f} (ppl {perplexity(loss):.2f})" for name, loss in event.losses.items()
+        )
         best = "  best so far" if event.is_best else ""
         console.say(
-            f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}  "
-            f"ppl {perplexity(event.nll):.2f}{bleu}{best}  ({event.seconds:.0f} s)"
+            f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
+            f"{bleu}{best}  ({event.seconds:.0f} s)"
         )
+    elif isinstance(event, events.Gradients):
+        console.say(_gradients(event))
     elif isinstance(event, events.Split):
         console.warn(
             f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
@@ -177,6 +183,16 @@ def _started(event: events.Started) -> str:
     return (
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
         f"{event.device}, {event.precision}."
+    )
+
+
+def _gradients(event: events.Gradients) -> str:
+    ratio = "not defined" if event.gradient_ratio is None else f"{event.gradient_ratio:.3g}"
+    names = list(event.gradients)
+    first, last = names[0], names[-1]
+    return (
+        f"update {event.update:,}  gradients: first to last encoder layer {ratio}, "
+        f"{first} {event.gradients[first]:.2e}, {last} {event.gradients[last]:.2e}"
     )
 
 

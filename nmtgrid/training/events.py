@@ -36,6 +36,21 @@ class Updated:
     cells_per_second: float
     minutes_left: float | None
     extra: dict[str, float]
+    tokens: int = 0
+    """Target tokens of these updates, end symbols included."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """The gradients of an update were measured between the layers."""
+
+    update: int
+    epoch: int
+    minutes: float
+    gradients: dict[str, float]
+    """Norm of the gradient of the loss per target token at each stage's output."""
+    gradient_ratio: float | None
+    """Of the first to the last encoder layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,4 +103,4 @@ class Finished:
     bleu: float | None
 
 
-Event = Started | Updated | Split | Validated | Saved | Finished
+Event = Started | Updated | Gradients | Split | Validated | Saved | Finished

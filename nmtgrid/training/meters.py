@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import write_text
-from nmtgrid.training.events import Event, Finished, Updated, Validated
+from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
 from nmtgrid.training.update import UpdateResult
 
 
@@ -43,7 +43,7 @@ class Meter:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line for each interval and each validation."""
+    """`metrics.jsonl`: one line for each interval, validation and measurement of gradients."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class MetricsLog:
 
     def write(self, event: Event) -> None:
         """Append `event`, if it is one with figures."""
-        if not isinstance(event, (Updated, Validated, Finished)):
+        if not isinstance(event, (Updated, Gradients, Validated, Finished)):
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)

@@ -65,6 +65,9 @@ class TrainingSettings:
     save_minutes: float = 10.0
     """Longest time between two saved states."""
     log_updates: int = 50
+    watch_gradients: int = 0
+    """Updates between two measurements of the loss's gradient at each layer's output; their norms,
+    and the ratio of the first to the last encoder layer's, go to metrics.jsonl."""
     average: int = 0
     """Number of last checkpoints whose weights are averaged at the end."""
     ema_decay: float = 0.0
@@ -98,6 +101,7 @@ class TrainingSettings:
         names = (
             "seed", "max_updates", "max_minutes", "max_epochs", "patience", "validate_updates",
             "validate_minutes", "validate_epochs", "validate_sentences", "save_minutes", "average",
+            "watch_gradients",
         )  # fmt: skip
         found = _not_negative("training", self, *names)
         found += _above_zero(

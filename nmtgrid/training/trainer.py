@@ -20,6 +20,7 @@ from nmtgrid.training import events
 from nmtgrid.training.api import Objective
 from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
+from nmtgrid.training.gradients import GradientWatch, gradient_ratio
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
 from nmtgrid.training.meters import Meter
 from nmtgrid.training.optimiser import (
@@ -30,7 +31,7 @@ from nmtgrid.training.optimiser import (
     restore_optimiser,
 )
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
-from nmtgrid.training.selection import Best, Selection
+from nmtgrid.training.selection import Best, Outcome, Selection
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import Updater
 from nmtgrid.training.validate import Validator
@@ -84,6 +85,8 @@ class Trainer:
         self.updater = Updater(
             model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm
         )
+        every = training.watch_gradients
+        self.watch = GradientWatch(model, every) if every else None
         self.rate = LearningRate(training)
         self.average = RunningAverage(model, training.ema_decay) if training.ema_decay else None
         self.checkpoints = Checkpoints(folder, training.average)
@@ -164,8 +167,9 @@ class Trainer:
         taken = [next(walk) for _ in range(self.settings.batches.accumulation)]
         batches = [self.train.batch(indices) for _, indices in taken]
         rate = self.rate.at(Clock(self.progress.update, self.minutes))
+        watch = self.watch and self.watch.due(self.progress.update + 1)
         try:
-            result = self.updater.apply(batches, rate)
+            result = self.updater.apply(batches, rate, watch)
         except TrainingError as fault:
             raise TrainingError(
                 f"Update {self.progress.update + 1}: {fault.problem}",
@@ -178,6 +182,11 @@ class Trainer:
         if self.average is not None and self.progress.update % training.ema_updates == 0:
             self.average.step()
         self.meter.add(result, self._clock() - began)
+        if result.gradients:
+            yield events.Gradients(
+                self.progress.update, self.progress.place.epoch, self.minutes, result.gradients,
+                gradient_ratio(result.gradients),
+            )  # fmt: skip
         if result.splits:
             yield events.Split(self.progress.update, result.splits)
         if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
@@ -204,6 +213,7 @@ class Trainer:
             cells_per_second=meter.cells / seconds,
             minutes_left=left,
             extra={name: value / meter.tokens for name, value in meter.extra.items()},
+            tokens=meter.tokens,
         )
 
     def _validate(self) -> Iterator[events.Event]:
@@ -216,12 +226,15 @@ class Trainer:
         outcome = self.selection.evaluate(self.progress.update)
         self.rate.evaluated(outcome.nll)
         self.progress.waited = 0 if outcome.is_best else self.progress.waited + 1
-        yield events.Validated(
+        yield self._validated(outcome, began)
+        yield self._save(outcome.best)
+
+    def _validated(self, outcome: Outcome, began: float) -> events.Validated:
+        return events.Validated(
             self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
             outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
             self._clock() - began,
         )  # fmt: skip
-        yield self._save(outcome.best)
 
     def _conclude(self) -> Iterator[events.Event]:
         """Validate what has not been, and the average of the last states."""
@@ -238,11 +251,7 @@ class Trainer:
             return
         began = self._clock()
         outcome = self.selection.evaluate_average(self.progress.update, averaged)
-        yield events.Validated(
-            self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
-            outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
-            self._clock() - began,
-        )  # fmt: skip
+        yield self._validated(outcome, began)
         if outcome.is_best:
             yield self._save(outcome.best)
 

@@ -17,6 +17,7 @@ from nmtgrid.base.errors import DeviceError, TrainingError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
+from nmtgrid.training.gradients import GradientWatch
 from nmtgrid.training.optimiser import clip_and_scale
 
 
@@ -34,6 +35,8 @@ class UpdateResult:
     extra: dict[str, float]
     splits: int
     """Micro-batches that had to be halved for want of memory."""
+    gradients: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Norms at the stages of the network, where they were watched."""
 
 
 class Updater:
@@ -54,8 +57,10 @@ class Updater:
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
 
-    def apply(self, batches: Sequence[Batch], learning_rate: float) -> UpdateResult:
-        """Do one update on `batches`.
+    def apply(
+        self, batches: Sequence[Batch], learning_rate: float, watch: GradientWatch | None = None
+    ) -> UpdateResult:
+        """Do one update on `batches`; `watch` measures its gradients between the layers.
 
         Raises: DeviceError if a single pair does not fit into memory; TrainingError if the loss
         or the gradient is not finite, the weights then being what they were.
@@ -65,7 +70,7 @@ class Updater:
         pieces = [half for batch in batches for half in self._presplit(batch)]
         while True:
             self.optimiser.zero_grad(set_to_none=True)
-            failed, sums = self._accumulate(pieces)
+            failed, sums = self._accumulate(pieces, watch)
             if failed is None:
                 break
             splits += 1
@@ -85,7 +90,10 @@ class Updater:
         extra = dict(zip(names, values[3:], strict=True))
         cells = sum(count_cells(batch) for batch in batches)
         pairs = sum(map(len, batches))
-        return UpdateResult(values[1], values[2], tokens, pairs, cells, values[0], extra, splits)
+        return UpdateResult(
+            values[1], values[2], tokens, pairs, cells, values[0], extra, splits,
+            {} if watch is None else watch.norms(tokens),
+        )  # fmt: skip
 
     def _presplit(self, batch: Batch) -> list[Batch]:
         """Return `batch` in pieces below the size that did not fit before."""
@@ -93,12 +101,17 @@ class Updater:
             return [batch]
         return [piece for half in halve(batch) for piece in self._presplit(half)]
 
-    def _accumulate(self, pieces: Sequence[Batch]) -> tuple[int | None, dict[str, torch.Tensor]]:
+    def _accumulate(
+        self, pieces: Sequence[Batch], watch: GradientWatch | None
+    ) -> tuple[int | None, dict[str, torch.Tensor]]:
         """Sum the gradients of `pieces`; return the first that did not fit (or None), and sums."""
         sums: dict[str, torch.Tensor] = {}
+        catching = contextlib.nullcontext if watch is None else watch.catching
+        if watch is not None:
+            watch.begin()
         for place, piece in enumerate(pieces):
             try:
-                with autocast(self.device, self.bf16):
+                with autocast(self.device, self.bf16), catching():
                     parts = self.objective.loss(self.model, piece.to(self.device))
                 parts.total.backward()
             except (RuntimeError, MemoryError) as fault:

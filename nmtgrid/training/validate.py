@@ -1,4 +1,9 @@
-"""Validation: the likelihood of the references, and BLEU through the search that decodes."""
+"""Validation: the likelihood of the references, and BLEU through the search that decodes.
+
+The loss is the negative log-likelihood of the references without label smoothing and without
+dropout, whatever the objective trains with; exp(loss) is the perplexity per target token, end
+symbols counted, in the units of the dataset (subwords where it has them).
+"""
 
 from __future__ import annotations
 

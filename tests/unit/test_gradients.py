@@ -1,0 +1,272 @@
+"""Gradients between the layers: by hand, and without a trace in the run that is watched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.seeding import random_states
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.models import zoo
+from nmtgrid.models.api import Sites, Traits, TranslationModel
+from nmtgrid.training import events
+from nmtgrid.training.api import LossParts
+from nmtgrid.training.gradients import GradientWatch, check_watch, gradient_ratio
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.meters import MetricsLog
+from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.update import Updater
+from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
+
+CPU = torch.device("cpu")
+
+
+class Scale(nn.Module):
+    """Multiplies by a weight."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.weight * given
+
+
+class Chain(TranslationModel):
+    """h_0 = 1 for each target position, h_n = w_n h_{n-1}, and an idle layer."""
+
+    architecture = "chain"
+
+    def __init__(self, *weights: float, recomputed: bool = False) -> None:
+        super().__init__()
+        self.traits = Traits()
+        self.recomputed = recomputed
+        self.embedding = nn.Embedding(TYPES, 1)
+        nn.init.ones_(self.embedding.weight)
+        self.layers = nn.ModuleList(Scale(weight) for weight in weights)
+        self.idle = Scale(1.0)
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        hidden = self.embedding(batch.target_input)
+        self.idle(hidden)
+        for layer in self.layers:
+            if self.recomputed:
+                hidden = checkpoint(layer, hidden, use_reentrant=False)
+            else:
+                hidden = layer(hidden)
+        found: Tensor = hidden[sites.sentence, sites.position]
+        return found
+
+    def stages(self) -> dict[str, nn.Module]:
+        held = {f"encoder.{place}": layer for place, layer in enumerate(self.layers, 1)}
+        return {"encoder.0": self.embedding, **held, "decoder.1": self.idle}
+
+
+class Sum:
+    """The loss is the sum of the features at all target positions."""
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        total = model.features(batch, Sites.offline(batch)).sum()
+        return LossParts(total, int(batch.target_lengths.sum()), total.detach())
+
+
+def measured(model: TranslationModel, *sizes: tuple[int, ...], objective: Any = None) -> Any:
+    """Return the norms of one update on batches with targets of these lengths."""
+    batches = [collate([[4]] * len(size), [[5] * length for length in size]) for size in sizes]
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    made = Updater(model, objective or Sum(), optimiser, CPU, bf16=False, clip_norm=0.0)
+    return made.apply(batches, 0.0, GradientWatch(model)).gradients
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_norms_are_those_computed_by_hand(recomputed: bool) -> None:
+    # Nine target tokens (2 + 5, with end symbols 3 + 6) and the slope of each position is 1 at
+    # h_3, 5 at h_2, 5 * 0.5 at h_1 and 5 * 0.5 * 3 at h_0. Three of twelve positions are padding.
+    found = measured(Chain(3.0, 0.5, 5.0, recomputed=recomputed), (2, 5))
+    root = math.sqrt(9) / 9
+    wanted = {
+        "encoder.0": 7.5 * root, "encoder.1": 2.5 * root, "encoder.2": 5.0 * root,
+        "encoder.3": root, "decoder.1": 0.0,
+    }  # fmt: skip
+    assert list(found) == list(wanted)
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert gradient_ratio(found) == pytest.approx(2.5)
+
+
+def test_micro_batches_are_one_batch() -> None:
+    whole = measured(Chain(3.0, 0.5), (2, 5, 1))
+    assert measured(Chain(3.0, 0.5), (5,), (1, 2)) == pytest.approx(whole, rel=1e-6)
+    assert whole["encoder.2"] == pytest.approx(math.sqrt(11) / 11)
+
+
+def test_what_was_measured_before_memory_ran_out_does_not_count() -> None:
+    class Once(Sum):
+        refused = 0
+
+        def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+            features = model.features(batch, Sites.offline(batch))
+            if len(batch) > 2:
+                weight = model.get_parameter("embedding.weight")
+
+                def refuse(_: Tensor) -> None:
+                    handle.remove()
+                    Once.refused += 1
+                    raise MemoryError
+
+                handle = weight.register_hook(refuse)
+            total = features.sum()
+            return LossParts(total, int(batch.target_lengths.sum()), total.detach())
+
+    wanted = measured(Chain(3.0, 0.5), (2, 5, 1), (4,))
+    found = measured(Chain(3.0, 0.5), (2, 5, 1), (4,), objective=Once())
+    assert Once.refused == 1
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_what_vanishes_is_still_told() -> None:
+    found = measured(Chain(2.0, 1e-30, 1.0), (2,))
+    assert found["encoder.1"] == pytest.approx(1e-30 * math.sqrt(3) / 3, rel=1e-5)
+    assert gradient_ratio(found) == pytest.approx(1e-30, rel=1e-5)
+
+
+class Shared(Chain):
+    """One embedding serves both sides, the source first."""
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        source = self.embedding(batch.source).mean(1)
+        hidden = source[:, None] + 2.0 * self.embedding(batch.target_input)
+        found: Tensor = hidden[sites.sentence, sites.position]
+        return found
+
+    def stages(self) -> dict[str, nn.Module]:
+        return {"encoder.0": self.embedding, "decoder.0": self.embedding}
+
+
+def test_a_shared_module_has_a_name_for_each_call() -> None:
+    # One source token and its end symbol are averaged: each gets half of 1 + 2 = 3 target slopes.
+    found = measured(Shared(), (2,))
+    assert found["encoder.0"] == pytest.approx(math.sqrt(2 * 1.5**2) / 3)
+    assert found["decoder.0"] == pytest.approx(2 * math.sqrt(3) / 3)
+
+
+def test_the_ratio_is_that_of_the_encoder() -> None:
+    norms = {"decoder.1": 9.0, "encoder.0": 7.0, "encoder.10": 2.0, "encoder.1": 3.0}
+    assert gradient_ratio(norms) == 1.5
+    assert gradient_ratio({"network.0": 1.0, "network.1": 4.0, "network.2": 8.0}) == 0.5
+    assert gradient_ratio({"encoder.1": 1.0, "encoder.2": 0.0}) is None
+    assert gradient_ratio({"encoder.0": 1.0}) is None and gradient_ratio({}) is None
+
+
+class Stages(TinyModel):
+    """The tiny model, with its embeddings as stages."""
+
+    def stages(self) -> dict[str, nn.Module]:
+        return {"encoder.0": self.source, "decoder.0": self.target}
+
+
+def everything(made: Any) -> dict[str, Tensor]:
+    held = {f"w|{name}": t for name, t in made.model.state_dict().items()}
+    held |= {f"s|{name}": t for name, t in random_states().items()}
+    for place, state in enumerate(made.optimiser.state.values()):
+        held |= {f"o|{place}|{key}": t for key, t in state.items()}
+    return {name: tensor.clone() for name, tensor in held.items()}
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_watched_run_is_the_same_run(tmp_path: Path, bf16: bool) -> None:
+    results, told = [], []
+    for every in (0, 1):
+        torch.manual_seed(5)
+        made = trainer(
+            tmp_path / str(every), model=Stages(TinyConfig(dropout=0.3)), accumulation=2,
+            watch_gradients=every,
+        )  # fmt: skip
+        made.updater.bf16 = bf16
+        told.append(list(made.run()))
+        results.append(everything(made))
+    plain, watched = results
+    assert plain.keys() == watched.keys()
+    assert [name for name in plain if not torch.equal(plain[name], watched[name])] == []
+    losses = [[e.loss for e in run if isinstance(e, events.Updated)] for run in told]
+    assert losses[0] == losses[1]
+    assert not any(isinstance(event, events.Gradients) for event in told[0])
+    found = [event for event in told[1] if isinstance(event, events.Gradients)]
+    assert [event.update for event in found] == [1, 2, 3, 4]
+    assert all(value > 0 for event in found for value in event.gradients.values())
+
+
+def test_measurements_go_to_the_log(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "run", model=Stages(), watch_gradients=3, max_updates=7)
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for event in made.run():
+        log.write(event)
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    found = [line for line in lines if line["event"] == "gradients"]
+    assert [line["update"] for line in found] == [1, 3, 6]
+    assert set(found[0]["gradients"]) == {"encoder.0", "decoder.0"}
+    assert found[0]["gradient_ratio"] is None and "perplexity" not in found[0]
+    tokens = sum(line["tokens"] for line in lines if line["event"] == "updated")
+    batches = [made.train.batch(taken) for _, (_, taken) in zip(range(7), made.plan.walk(
+        type(made.progress.place)()), strict=False)]  # fmt: skip
+    assert tokens == sum(int(batch.target_lengths.sum()) for batch in batches)
+
+
+def test_hooks_are_there_in_measured_updates_alone(tmp_path: Path) -> None:
+    model = Stages()
+    made = trainer(tmp_path, model=model, watch_gradients=2, max_updates=3)
+    for _ in made.run():
+        assert not model.source._forward_hooks and not model.target._forward_hooks
+
+
+def test_models_without_stages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`tiny` names no such points"):
+        trainer(tmp_path, watch_gradients=5)
+    assert "watch_gradients" in TrainingSettings(watch_gradients=-1).faults()[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bare:
+    def faults(self) -> list[str]:
+        return []
+
+
+def test_they_are_refused_before_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(config: Any, source: int, target: int) -> TranslationModel:
+        assert torch.empty(()).device.type == "meta"
+        return TinyModel()
+
+    monkeypatch.setattr(zoo, "from_config", lambda arch, config, *sizes: make(config, *sizes))
+    watched = RunSettings("tiny", model=_Bare(), training=TrainingSettings(watch_gradients=5))
+    with pytest.raises(ConfigError, match="names no such points"):
+        check_watch(watched)
+    check_watch(RunSettings("tiny", model=_Bare()))
+
+
+@pytest.mark.skipif("transformer" not in zoo.architectures(), reason="there is no transformer yet")
+def test_the_transformer_has_stages() -> None:
+    torch.manual_seed(2)
+    model = zoo.build(
+        "transformer",
+        overrides={"encoder_depth": 3, "decoder_depth": 2, "size": 8, "heads": 2,
+                   "feed_forward_size": 16},
+        source_vocab_size=TYPES, target_vocab_size=TYPES,
+    )  # fmt: skip
+    batch = Sentences().batch(range(6))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    objective = Likelihood(LikelihoodSettings())
+    made = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
+    found = made.apply([batch], 0.0, GradientWatch(model)).gradients
+    names = [f"encoder.{n}" for n in range(4)] + [f"decoder.{n}" for n in range(3)]
+    assert list(found) == names
+    assert all(0 < norm < math.inf for norm in found.values())
+    ratio = gradient_ratio(found)
+    assert ratio == pytest.approx(found["encoder.1"] / found["encoder.3"])
