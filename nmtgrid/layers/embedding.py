@@ -10,14 +10,18 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout
 
-Positions = Literal["none", "sinusoidal"]
+Positions = Literal["none", "sinusoidal", "learned"]
+
+LARGEST_TABLE = 4096
+"""Sinusoidal positions that are kept ready; those beyond are computed when they are asked for."""
 
 
 class Embedding(nn.Module):
-    """Token vectors, optionally scaled by sqrt(d) and summed with sinusoidal positions (2.39).
+    """Token vectors, optionally scaled by sqrt(d) and summed with positions.
 
-    The padding type's row is zero at the start. One dropout mask covers a token's vector, so a
-    whole row or column of the grid is dropped alike.
+    Positions are sinusoidal (2.39) or `max_positions` learned vectors, of which the last serves
+    all places beyond. The padding type's row is zero at the start. One dropout mask covers a
+    token's vector, so a whole row or column of the grid is dropped alike.
     """
 
     def __init__(
@@ -29,27 +33,53 @@ class Embedding(nn.Module):
         scale: bool,
         dropout_rate: float,
         padding: int,
+        max_positions: int = 1024,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary_size, size))
+        self.position_weight = (
+            nn.Parameter(torch.empty(max_positions, size)) if positions == "learned" else None
+        )
         self.size, self.positions, self.padding = size, positions, padding
         self.scale = math.sqrt(size) if scale else 1.0
         self.dropout_rate = dropout_rate
+        self._table: Tensor | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw N(0, 1/d) vectors, the padding row zero."""
         nn.init.normal_(self.weight, std=self.size**-0.5)
+        if self.position_weight is not None:
+            nn.init.normal_(self.position_weight, std=self.size**-0.5)
         with torch.no_grad():
             self.weight[self.padding].zero_()
 
     def forward(self, tokens: Tensor, first_position: int = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
         vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
-        vectors = vectors * self.scale
-        if self.positions == "sinusoidal":
-            vectors = vectors + sinusoids(first_position, tokens.shape[-1], vectors)
+        if self.positions == "none":
+            vectors = vectors * self.scale
+        else:
+            places = self._places(first_position, tokens.shape[-1], vectors)
+            vectors = torch.add(places, vectors, alpha=self.scale)
         return dropout(vectors, self.dropout_rate, self.training)
+
+    def _places(self, first: int, count: int, like: Tensor) -> Tensor:
+        """Return [count, d], the vectors of the positions from `first` on."""
+        if self.position_weight is not None:
+            wanted = torch.arange(first, first + count, device=like.device)
+            wanted = wanted.clamp_(max=len(self.position_weight) - 1)
+            return nn.functional.embedding(wanted, self.position_weight)
+        last = first + count
+        if last > LARGEST_TABLE:
+            return sinusoids(first, count, like)
+        table = self._table
+        if table is not None and (table.dtype, table.device) != (like.dtype, like.device):
+            table = None
+        if table is None or len(table) < last:
+            # Computed in powers of two, so that longer sentences seldom ask for a new table.
+            table = self._table = sinusoids(0, max(128, 1 << (last - 1).bit_length()), like)
+        return table[first:last]
 
 
 def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
