@@ -38,6 +38,25 @@ class SourceMemory:
         found = attention_weights(self._grouped(query), self.keys[place], self.mask, scale=scale)
         return found.transpose(1, 2).flatten(0, 1)
 
+    def attend_all(self, place: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+        """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read, in teacher forcing.
+
+        `dropout` is the rate at which weights are dropped: pass 0 outside training.
+        """
+        return attend(query, self.keys[place], self.values[place], self.mask, dropout=dropout)
+
+    def weights_all(self, place: int, query: Tensor) -> Tensor:
+        """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
+        return attention_weights(query, self.keys[place], self.mask)
+
+    def ready(self) -> SourceMemory:
+        """Return the memory in contiguous tensors, as decoding reads it over and over."""
+        return dataclasses.replace(
+            self,
+            keys=tuple(tensor.contiguous() for tensor in self.keys),
+            values=tuple(tensor.contiguous() for tensor in self.values),
+        )
+
     def take_rows(self, rows: Tensor) -> SourceMemory:
         """Return the memory of `rows` [R']: nothing is copied while rows stay with their sentence.
 

@@ -9,11 +9,13 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import pervasive
+from nmtgrid.models import pervasive, transformer
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.presets.pervasive import PERVASIVE
 from nmtgrid.models.presets.preset import Preset
+from nmtgrid.models.presets.transformer import TRANSFORMER
+from nmtgrid.models.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,4 +123,11 @@ register(
     PervasiveConfig,
     pervasive.build,
     PERVASIVE,
+)
+register(
+    "transformer",
+    "Transformer: encoder and decoder of attention blocks, transparent attention as an option",
+    TransformerConfig,
+    transformer.build,
+    TRANSFORMER,
 )

@@ -1,0 +1,135 @@
+"""Blocks of the Transformer: sub-layers in residual connections with layer normalisation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.multihead import SelfAttention, SourceAttention, outward_map
+from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.token_cache import TokenCache
+
+Norm = Literal["post", "pre"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockPlan:
+    """What a block is built from; sizes in features."""
+
+    size: int
+    feed_forward_size: int
+    heads: int
+    norm: Norm
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+
+
+class AddNorm(nn.Module):
+    """A residual connection: LN(x + F(x)), Eq. (2.42), or x + F(LN(x)) with `norm` pre."""
+
+    def __init__(self, plan: BlockPlan) -> None:
+        super().__init__()
+        self.norm = PositionNorm(plan.size)
+        self.is_post, self.dropout_rate = plan.norm == "post", plan.dropout
+
+    def forward(self, features: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return [..., D], F(x) being `sublayer` with dropout on its output."""
+        if not self.is_post:
+            return self._add(features, sublayer(self.norm(features)))
+        normed: Tensor = self.norm(self._add(features, sublayer(features)))
+        return normed
+
+    def _add(self, features: Tensor, change: Tensor) -> Tensor:
+        return residual_dropout(features, change, self.dropout_rate, 1.0, self.training)
+
+
+class FeedForward(nn.Module):
+    """Two maps with a ReLU between, the same at every position, Eq. (2.41)."""
+
+    def __init__(self, plan: BlockPlan) -> None:
+        super().__init__()
+        self.widen = outward_map(plan.size, plan.feed_forward_size)
+        self.narrow = outward_map(plan.feed_forward_size, plan.size)
+        self.dropout_rate = plan.activation_dropout
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return [..., D]."""
+        hidden = torch.relu_(self.widen(features))
+        narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
+        return narrowed
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention over the whole sentence, then the feed-forward network."""
+
+    def __init__(self, plan: BlockPlan) -> None:
+        super().__init__()
+        self.attention = SelfAttention(plan.size, plan.heads, plan.attention_dropout)
+        self.feed_forward = FeedForward(plan)
+        self.add_attention, self.add_feed_forward = AddNorm(plan), AddNorm(plan)
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the next states [B, S, D]; mask [B, 1, 1, S] hides padding."""
+        features = self.add_attention(
+            features, lambda inner: self.attention(inner, mask, causal=False)
+        )
+        following: Tensor = self.add_feed_forward(features, self.feed_forward)
+        return following
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention over the prefix, attention over the source, the feed-forward network."""
+
+    def __init__(self, plan: BlockPlan, place: int) -> None:
+        """`place` is the block's number in the decoder, from 0."""
+        super().__init__()
+        self.place = place
+        self.self_attention = SelfAttention(plan.size, plan.heads, plan.attention_dropout)
+        self.source_attention = SourceAttention(
+            plan.size, plan.heads, plan.attention_dropout, place
+        )
+        self.feed_forward = FeedForward(plan)
+        self.add_self, self.add_source = AddNorm(plan), AddNorm(plan)
+        self.add_feed_forward = AddNorm(plan)
+
+    def forward(
+        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """Return the next states [B, T, D] of teacher forcing.
+
+        Padding stands behind all real tokens, so causality hides it too. The mean attention over
+        the source is appended to `weights` where it is given.
+        """
+        features = self.add_self(
+            features, lambda inner: self.self_attention(inner, None, causal=True)
+        )
+        return self._finish(features, memory, weights)
+
+    def step(
+        self,
+        features: Tensor,
+        cache: TokenCache,
+        memory: SourceMemory,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return the next state [R, D] of each row's newest token."""
+        features = self.add_self(
+            features, lambda inner: self.self_attention.step(inner, cache, self.place)
+        )
+        return self._finish(features, memory, weights)
+
+    def _finish(
+        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None
+    ) -> Tensor:
+        features = self.add_source(
+            features, lambda inner: self.source_attention(inner, memory, weights)
+        )
+        following: Tensor = self.add_feed_forward(features, self.feed_forward)
+        return following

@@ -1,0 +1,135 @@
+"""Multi-head attention, Eq. (2.40): over a sentence itself, and from the decoder to the source.
+
+Weights are stored fused: queries, keys and values of self-attention are one map, and the source's
+keys and values of all decoder blocks are another. Initial values are those of the published
+systems: Xavier-uniform over [3d, d] for what leads into attention, over [d, d] for what leads out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.attention import attend
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.token_cache import TokenCache
+
+
+class SelfAttention(nn.Module):
+    """Attention of each position over its own sentence."""
+
+    def __init__(self, size: int, heads: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.heads, self.dropout_rate = heads, dropout_rate
+        self.input_map = inward_map(size, 3)
+        self.output_map = outward_map(size, size)
+
+    def forward(self, features: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Return [B, L, D]; mask is additive (see layers/attention.py)."""
+        size = features.shape[-1]
+        # One split of the last axis, whose gradient is one concatenation.
+        query, keys, values = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.input_map(features).split(size, -1)
+        )
+        rate = self.dropout_rate if self.training else 0.0
+        read = attend(query, keys, values, mask, causal=causal, dropout=rate)
+        mapped: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
+        return mapped
+
+    def step(self, features: Tensor, cache: TokenCache, place: int) -> Tensor:
+        """Return [R, D] for the newest token [R, D] of each row, and remember it in `cache`."""
+        size = features.shape[-1]
+        mapped = self.input_map(features)
+        keys, values = cache.push(place, mapped[:, size:])
+        query = mapped[:, :size].unflatten(-1, (self.heads, 1, -1))
+        read = attend(query, *(held.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                               for held in (keys, values)))  # fmt: skip
+        result: Tensor = self.output_map(read.flatten(1))
+        return result
+
+
+class SourceAttention(nn.Module):
+    """Attention of decoder positions over the source, whose keys and values are in a memory."""
+
+    def __init__(self, size: int, heads: int, dropout_rate: float, place: int) -> None:
+        """`place` is the attention's number in the memory."""
+        super().__init__()
+        self.heads, self.dropout_rate, self.place = heads, dropout_rate, place
+        self.query_map = inward_map(size, 1)
+        self.output_map = outward_map(size, size)
+
+    def forward(
+        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """Return [..., D] for positions [B, T, D] of teacher forcing or rows [R, D] of a step.
+
+        The heads' mean attention [B, T, S] or [R, S] is appended to `weights` where it is given.
+        """
+        query = self.query_map(features).unflatten(-1, (self.heads, -1))
+        if features.dim() == 2:
+            read = memory.attend(self.place, query).flatten(1)
+            if weights is not None:
+                weights.append(memory.weights(self.place, query).mean(1))
+        else:
+            query = query.transpose(1, 2)
+            rate = self.dropout_rate if self.training else 0.0
+            read = memory.attend_all(self.place, query, dropout=rate).transpose(1, 2).flatten(2)
+            if weights is not None:
+                weights.append(memory.weights_all(self.place, query).mean(1))
+        mapped: Tensor = self.output_map(read)
+        return mapped
+
+
+class SourceProjection(nn.Module):
+    """Keys and values of the source for all blocks of a decoder: maps [d, d] of N blocks in one."""
+
+    def __init__(self, size: int, heads: int, blocks: int) -> None:
+        super().__init__()
+        self.heads, self.blocks = heads, blocks
+        self.weight = nn.Parameter(torch.empty(2 * blocks * size, size))
+        self.bias = nn.Parameter(torch.zeros(2 * blocks * size))
+        with torch.no_grad():
+            bound = _inward_bound(size)
+            self.weight.uniform_(-bound, bound)
+
+    def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceMemory:
+        """Return the memory of source states [B, S, D]: one for all blocks, or one for each."""
+        if isinstance(states, Tensor):
+            mapped = nn.functional.linear(states, self.weight, self.bias)
+            parts = mapped.split(states.shape[-1], -1)
+        else:
+            pairs = zip(states, self.weight.chunk(self.blocks), self.bias.chunk(self.blocks),
+                        strict=True)  # fmt: skip
+            parts = tuple(
+                part
+                for state, weight, bias in pairs
+                for part in nn.functional.linear(state, weight, bias).chunk(2, -1)
+            )
+        heads = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return SourceMemory(heads[0::2], heads[1::2], mask)
+
+
+def inward_map(size: int, parts: int) -> nn.Linear:
+    """Return a map from d to `parts` x d features, each d with the variance of one of three."""
+    made = nn.Linear(size, parts * size)
+    bound = _inward_bound(size)
+    nn.init.uniform_(made.weight, -bound, bound)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+def outward_map(input_size: int, output_size: int) -> nn.Linear:
+    """Return a map with Xavier-uniform weights and a zero bias."""
+    made = nn.Linear(input_size, output_size)
+    nn.init.xavier_uniform_(made.weight)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+def _inward_bound(size: int) -> float:
+    """Return the bound of Xavier's uniform distribution for a map from d to 3d features."""
+    return math.sqrt(6.0 / (4 * size))

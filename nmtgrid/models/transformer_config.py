@@ -1,0 +1,87 @@
+"""What a Transformer is built from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from nmtgrid.layers.blocks import BlockPlan, Norm
+
+LARGEST_DEPTH = 1000
+"""A bound against slips: far above what any text has tried."""
+
+_SIZES = (
+    "encoder_depth", "decoder_depth", "size", "feed_forward_size", "heads", "max_positions",
+)  # fmt: skip
+_RATES = (
+    "dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
+    "transparent_dropout",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """What a Transformer is built from; the defaults are the base model of section 2.6.3.
+
+    Depths are in blocks, sizes in features. `norm` post normalises after each sum as printed
+    (2.42), pre before each sub-layer and once behind each stack. `transparent` gives each decoder
+    block its own mixture of all encoder states, with dropout on the mixture's scores;
+    `alignment` says whose attention over the source is the by-product alignment: the last decoder
+    block's or the mean of all.
+    """
+
+    encoder_depth: int = 6
+    decoder_depth: int = 6
+    size: int = 512
+    feed_forward_size: int = 2048
+    heads: int = 8
+    norm: Norm = "post"
+    transparent: bool = False
+    transparent_dropout: float = 0.1
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 1024
+    scale_embeddings: bool = True
+    tie: Literal["none", "target", "all"] = "target"
+    output_bias: bool = False
+    alignment: Literal["last", "mean"] = "last"
+    dropout: float = 0.1
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with these values."""
+        found = [
+            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
+            for name in _SIZES
+            if getattr(self, name) < 1
+        ]
+        if self.heads > 0 and self.size > 0 and self.size % self.heads:
+            found.append(
+                f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
+                f"not divide into {self.heads} heads."
+            )
+        found += [
+            f"`model.{name}` must be at most {LARGEST_DEPTH}, but is {getattr(self, name)}."
+            for name in ("encoder_depth", "decoder_depth")
+            if getattr(self, name) > LARGEST_DEPTH
+        ]
+        found += [
+            f"`model.{name}` must be in [0, 1), but is {getattr(self, name)}."
+            for name in _RATES
+            if not 0.0 <= getattr(self, name) < 1.0
+        ]
+        return found
+
+
+def block_plan(config: TransformerConfig) -> BlockPlan:
+    """Return what the blocks need to know of `config`."""
+    return BlockPlan(
+        size=config.size,
+        feed_forward_size=config.feed_forward_size,
+        heads=config.heads,
+        norm=config.norm,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+    )
