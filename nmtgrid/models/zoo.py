@@ -9,9 +9,11 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import pervasive, transformer
+from nmtgrid.models import bilstm, pervasive, transformer
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.pervasive_config import PervasiveConfig
+from nmtgrid.models.presets.bilstm import BILSTM
 from nmtgrid.models.presets.pervasive import PERVASIVE
 from nmtgrid.models.presets.preset import Preset
 from nmtgrid.models.presets.transformer import TRANSFORMER
@@ -130,4 +132,11 @@ register(
     TransformerConfig,
     transformer.build,
     TRANSFORMER,
+)
+register(
+    "bilstm",
+    "Bi-LSTM (RNNsearch): a bi-directional LSTM encoder, an LSTM decoder with attention",
+    BiLSTMConfig,
+    bilstm.build,
+    BILSTM,
 )

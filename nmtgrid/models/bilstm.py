@@ -1,0 +1,306 @@
+"""The Bi-LSTM encoder-decoder with attention, called RNNsearch in the CoNLL paper (section 2.6.1).
+
+Where the texts are silent, the published count of 8.50M decides: the last output is fed back into
+the first decoder layer, the query is mapped to the size of the encoder's states without a bias,
+the output is tanh(W [context, state]) without a bias, and one pair of maps, shared by all layers,
+turns the last states of an encoder layer into the first ones of the decoder layer beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.masks import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.attention import attend, attention_weights, source_mask
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, draw_uniform, run_lstm
+from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
+from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.properties import properties
+from nmtgrid.text.vocabulary import PAD
+
+States = tuple[tuple[Tensor, Tensor], ...]
+"""Hidden state and cell [R, D] of each decoder layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BiLSTMState:
+    """What decoding keeps: the layers' states, the last output [R, O], the projected source."""
+
+    layers: States
+    output: Tensor
+    memory: SourceMemory
+
+
+class LayerOutput(nn.Module):
+    """Dropout on what a layer puts out; a module so that reports find the point."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [..., D]."""
+        return dropout(states, self.rate, self.training)
+
+
+class BiLSTM(TranslationModel):
+    """A bi-directional LSTM encoder and an LSTM decoder with dot-product attention."""
+
+    architecture = "bilstm"
+
+    def __init__(
+        self, config: BiLSTMConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        both, decoded, classified = 2 * config.size, config.decoded, config.classified
+        self.source_embedding = _embedding(config, source_vocab_size)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
+        )
+        sizes = [config.embedded] + [both] * (config.encoder_depth - 1)
+        self.encoder = nn.ModuleList(BidirectionalLSTM(size, config.size) for size in sizes)
+        self.encoder_outputs = nn.ModuleList(LayerOutput(config.dropout) for _ in sizes)
+        fed = classified if config.input_feeding else 0
+        sizes = [config.embedded + fed] + [decoded] * (config.decoder_depth - 1)
+        self.decoder = nn.ModuleList(nn.LSTMCell(size, decoded) for size in sizes)
+        self.decoder_output = LayerOutput(0.0)
+        if config.initial == "mapped":
+            self.initial_hidden = nn.Linear(both, decoded)
+            self.initial_cell = nn.Linear(both, decoded)
+        self.query_map = nn.Linear(decoded, both, bias=False)
+        self.output_map = nn.Linear(both + decoded, classified, bias=False)
+        self.output_weight = (
+            nn.Parameter(torch.empty(target_vocab_size, classified))
+            if config.tie == "none"
+            else None
+        )
+        self.output_bias = (
+            nn.Parameter(torch.empty(target_vocab_size)) if config.output_bias else None
+        )
+        self.traits = Traits(aligns=True)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter uniformly, from +-0.1 at 256 features; rows of padding are zero."""
+        draw_uniform(self, self.config.size)
+        with torch.no_grad():
+            for embedding in (self.source_embedding, self.target_embedding):
+                embedding.weight[PAD].zero_()
+            if self.output_bias is not None:
+                self.output_bias.zero_()
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, O]: the output of each site's position."""
+        if sites.reads is not None or sites.depth is not None:
+            raise NotImplementedError(
+                "the encoder reads the whole source, both ways, and there is one exit; "
+                "this model serves no other site"
+            )
+        outputs, _, inverse = self._run(batch)
+        places = sites.position * outputs.shape[1] + inverse[sites.sentence]
+        return outputs.flatten(0, 1).index_select(0, places)
+
+    def classifier(self) -> Classifier:
+        """Return the output map, tied to the target embeddings unless `tie` is none."""
+        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
+        return Classifier(weight, self.output_bias)
+
+    def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
+        """Return the state before the first step, for source [R, S] and lengths [R]."""
+        order = source_lengths.argsort(descending=True, stable=True)
+        inverse = order.argsort()
+        keys, values, start = self._encode(source[order], source_lengths[order])
+        layers = tuple((hidden[inverse], cell[inverse]) for hidden, cell in start)
+        keys, values = keys[inverse][:, None], values[inverse][:, None]
+        mask = source_mask(is_token(source_lengths, source.shape[1]), keys)
+        output = layers[0][0].new_zeros(source.shape[0], self.config.classified)
+        return BiLSTMState(layers, output, SourceMemory((keys,), (values,), mask))
+
+    def step(self, tokens: Tensor, state: BiLSTMState, *, align: bool = False) -> Step:
+        """Feed the last written tokens [R] and return logits [R, V]."""
+        above = self.target_embedding(tokens[:, None])[:, 0]
+        if self.config.input_feeding:
+            above = torch.cat([above, state.output.to(above.dtype)], 1)
+        layers = []
+        for cell, held in zip(self.decoder, state.layers, strict=True):
+            layers.append(cell(above, held))
+            above = layers[-1][0]
+        query = above[:, None]
+        context = state.memory.attend(0, query.to(state.memory.keys[0].dtype), scale=1.0)[:, 0]
+        output = torch.tanh(context + nn.functional.linear(above, self._readout()))
+        alignment = state.memory.weights(0, query, scale=1.0)[:, 0] if align else None
+        return Step(
+            self.classify(output), BiLSTMState(tuple(layers), output, state.memory), alignment
+        )
+
+    @torch.no_grad()
+    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+        """Return the attention [B, T, S] over the true target, zero on padding.
+
+        Raises ConfigError for energies.
+        """
+        if kind == "energies":
+            raise ConfigError(
+                "A `bilstm` has no energies: the attended source goes through a tanh before the "
+                "scores, so they are no sum over source tokens.",
+                "Ask for the weights.",
+            )
+        _, attention, inverse = self._run(batch)
+        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+        return attention.float()[inverse].masked_fill(~present, 0.0)
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for sentences of these lengths."""
+        row = properties("RNN + attention")
+        recurrent = [p.numel() for p in self.encoder.parameters() if p.dim() > 1]
+        decoded = [p.numel() for p in self.decoder.parameters() if p.dim() > 1]
+        config = self.config
+        both = 2 * config.size
+        maps = both * (config.decoded + config.classified)
+        source = sum(recurrent) + maps
+        target = sum(decoded) + config.decoded * config.classified
+        target += self.classifier().weight.numel()
+        attended = (config.decoded + config.classified) * source_length * target_length
+        return Report(
+            flops_per_pair=6.0 * (source * source_length + target * target_length + attended),
+            receptive_field="the whole source and the whole target prefix",
+            computation=row.computation,
+            sequential=row.sequential,
+            target_path=row.target_path,
+            source_path=row.source_path,
+        )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return both embeddings, the encoder's layers and the decoder's output.
+
+        The decoder's layers run in one loop, position by position: between them is no point that
+        is passed once.
+        """
+        found: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
+        found |= {f"encoder.{n}": part for n, part in enumerate(self.encoder_outputs, 1)}
+        if self.target_embedding is not self.source_embedding:
+            found["decoder.0"] = self.target_embedding
+        found["decoder.1"] = self.decoder_output
+        return found
+
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, States]:
+        """Return keys [B, S, D], values [B, S, O] and the decoder's first states, longest first.
+
+        The query's map is applied to the keys and the context's map to the values: the scores
+        h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same.
+        """
+        config, rows = self.config, Rows.of_lengths(lengths)
+        states = self.source_embedding(source).transpose(0, 1)
+        lasts = []
+        for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
+            states, hidden, cell = layer(states, lengths, rows)
+            states = output(states)
+            lasts.append((hidden, cell))
+        by_sentence = states.transpose(0, 1)
+        keys = nn.functional.linear(by_sentence, self.query_map.weight.t())
+        values = nn.functional.linear(by_sentence, self.output_map.weight[:, : 2 * config.size])
+        shift = config.encoder_depth - config.decoder_depth
+        chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
+        return keys, values, tuple(self._start(*last) for last in chosen)
+
+    def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a decoder layer's first states [B, D] from an encoder layer's last [B, 2 D']."""
+        if self.config.initial == "zero":
+            zeros = cell.new_zeros(cell.shape[0], self.config.decoded)
+            return zeros, zeros
+        return self.initial_hidden(hidden), self.initial_cell(cell)
+
+    def _run(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return outputs [T, B, O] and attention [B, T, S], longest source first, and the way back.
+
+        The last tensor [B] says in which row each sentence of the batch stands.
+        """
+        order = batch.source_lengths.argsort(descending=True, stable=True)
+        lengths = batch.source_lengths[order]
+        keys, values, start = self._encode(batch.source[order], lengths)
+        hide = source_mask(is_token(lengths, batch.source.shape[1]), keys)
+        embedded = self.target_embedding(batch.target_input).transpose(0, 1)[:, order]
+        first = self.decoder[0]
+        assert isinstance(first, nn.LSTMCell)
+        inputs = nn.functional.linear(
+            embedded, first.weight_ih[:, : self.config.embedded], first.bias_ih + first.bias_hh
+        )
+        if self.config.input_feeding:
+            hide = None if hide is None else hide[:, 0]
+            outputs, attention = run_feeding(
+                inputs, keys, values, hide, start, self._weights(), self._masks(inputs)
+            )
+        else:
+            outputs, attention = self._parallel(inputs, keys, values, hide, start)
+        return self.decoder_output(outputs), attention, order.argsort()
+
+    def _parallel(
+        self, inputs: Tensor, keys: Tensor, values: Tensor, hide: Tensor | None, start: States
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs [T, B, O] and attention [B, T, S] without input feeding."""
+        config, rows = self.config, Rows.full(*inputs.shape[:2])
+        states = inputs
+        for n, cell in enumerate(self.decoder):
+            assert isinstance(cell, nn.LSTMCell)
+            if n:
+                inputs = nn.functional.linear(states, cell.weight_ih, cell.bias_ih + cell.bias_hh)
+            states = run_lstm(inputs, cell.weight_hh, rows, start[n])[0]
+            states = dropout(states, config.dropout, self.training)
+        query = states.transpose(0, 1)[:, None]
+        keys, values = keys[:, None], values[:, None]
+        context = attend(query.to(keys.dtype), keys, values, hide, scale=1.0)[:, 0].transpose(0, 1)
+        outputs = torch.tanh(context + nn.functional.linear(states, self._readout()))
+        with torch.no_grad():
+            attention = attention_weights(query, keys, hide, scale=1.0)[:, 0]
+        return dropout(outputs, config.output_dropout, self.training), attention
+
+    def _weights(self) -> FeedingWeights:
+        """Return what the decoder's loop multiplies with."""
+        joined, biases = [], []
+        for n, cell in enumerate(self.decoder):
+            assert isinstance(cell, nn.LSTMCell)
+            read = cell.weight_ih if n else cell.weight_ih[:, self.config.embedded :]
+            joined.append(torch.cat([read, cell.weight_hh], 1))
+            biases += [cell.bias_ih + cell.bias_hh] if n else []
+        return FeedingWeights(tuple(joined), tuple(biases), self._readout())
+
+    def _masks(self, like: Tensor) -> FeedingMasks:
+        """Return dropout masks of all positions for inputs [T, B, ...]."""
+        config = self.config
+        layers = tuple(
+            self._mask(like, config.dropout, config.decoded) for _ in range(config.decoder_depth)
+        )
+        return FeedingMasks(layers, self._mask(like, config.output_dropout, config.classified))
+
+    def _mask(self, like: Tensor, rate: float, size: int) -> Tensor | None:
+        if not (self.training and rate):
+            return None
+        ones = torch.ones(*like.shape[:2], size, device=like.device)
+        return dropout(ones, rate, True)
+
+    def _readout(self) -> Tensor:
+        """Return [O, D]: the output map's part that reads the decoder's state."""
+        return self.output_map.weight[:, 2 * self.config.size :]
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> BiLSTM:
+    """Return a new model with drawn weights."""
+    return BiLSTM(config, source_vocab_size, target_vocab_size)
+
+
+def _embedding(config: BiLSTMConfig, count: int) -> Embedding:
+    return Embedding(
+        count, config.embedded, positions="none", scale=False,
+        dropout_rate=config.embedding_dropout, padding=PAD,
+    )  # fmt: skip

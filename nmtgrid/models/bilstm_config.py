@@ -1,0 +1,65 @@
+"""What a Bi-LSTM model is built from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+LARGEST_DEPTH = 100
+"""A bound against slips: far above what any text has tried."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BiLSTMConfig:
+    """What a Bi-LSTM model is built from; the defaults are the thesis' baseline (section 3.3.1).
+
+    `size` is that of each direction of the encoder; `decoder_size` and `embedding_size` None mean
+    the same. `initial` says where the decoder's first states come from: maps of the encoder's last
+    ones, shared by all layers, or zero.
+    """
+
+    encoder_depth: int = 2
+    decoder_depth: int = 2
+    size: int = 256
+    decoder_size: int | None = None
+    embedding_size: int | None = None
+    input_feeding: bool = True
+    initial: Literal["mapped", "zero"] = "mapped"
+    output_bias: bool = False
+    tie: Literal["none", "target", "all"] = "target"
+    dropout: float = 0.3
+    embedding_dropout: float = 0.3
+    output_dropout: float = 0.3
+
+    @property
+    def embedded(self) -> int:
+        """Features of an embedding."""
+        return self.embedding_size or self.size
+
+    @property
+    def decoded(self) -> int:
+        """Features of a decoder layer."""
+        return self.decoder_size or self.size
+
+    @property
+    def classified(self) -> int:
+        """Features of the output, which the classifier reads and which is fed back."""
+        return self.decoded if self.tie == "none" else self.embedded
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with these values."""
+        found = [
+            f"`model.{name}` must be at least 1, but is {value}."
+            for name in ("encoder_depth", "decoder_depth", "size", "decoder_size", "embedding_size")
+            if (value := getattr(self, name)) is not None and value < 1
+        ]
+        found += [
+            f"`model.{name}` must be at most {LARGEST_DEPTH}, but is {getattr(self, name)}."
+            for name in ("encoder_depth", "decoder_depth")
+            if getattr(self, name) > LARGEST_DEPTH
+        ]
+        for name in ("dropout", "embedding_dropout", "output_dropout"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
+        return found

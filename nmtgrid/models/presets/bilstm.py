@@ -1,0 +1,129 @@
+"""Presets of the Bi-LSTM (thesis section 3.3.1, CoNLL paper section 4.1, appendix E)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nmtgrid.models.presets.preset import Preset
+
+_PUBLISHED_TRAINING: dict[str, Any] = {
+    "training.learning_rate": 0.001,
+    "training.schedule": "inverse-sqrt",
+    "training.warmup_updates": 4000,
+    "training.beta2": 0.98,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 5.0,
+    "training.max_updates": 50000,
+    "objective.label_smoothing": 0.1,
+    "batches.max_tokens": 4000,
+    "batches.max_length": 175,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+
+# The CoNLL paper: one layer each, embeddings of 128, a decoder of 256, dropout 0.2 on the inputs
+# of both sides and before the classifier.
+_CONLL: dict[str, Any] = {
+    **_PUBLISHED_TRAINING,
+    "model.encoder_depth": 1,
+    "model.decoder_depth": 1,
+    "model.size": 128,
+    "model.decoder_size": 256,
+    "model.dropout": 0.0,
+    "model.embedding_dropout": 0.2,
+    "model.output_dropout": 0.2,
+    "training.schedule": "plateau",
+    "training.decay_factor": 0.8,
+    "training.decay_patience": 3,
+    "training.warmup_updates": 0,
+    "training.max_updates": 0,
+    "training.max_epochs": 40,
+    "training.validate_epochs": 0,
+    "training.validate_updates": 8000,
+    "search.length_penalty": 0.0,
+}
+
+_SMALL: dict[str, Any] = {
+    "model.size": 256,
+    "model.dropout": 0.3,
+    "model.embedding_dropout": 0.3,
+    "model.output_dropout": 0.3,
+    "objective.label_smoothing": 0.1,
+    "training.learning_rate": 0.003,
+    "training.schedule": "cosine-time",
+    "training.warmup_fraction": 0.05,
+    "training.final_learning_rate": 0.01,
+    "training.clock": "processor",
+    "training.max_minutes": 30.0,
+    "training.max_updates": 0,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 5.0,
+    "training.ema_decay": 0.99,
+    "training.ema_updates": 4,
+    "training.validate_epochs": 0,
+    "training.validate_minutes": 6.0,
+    "batches.max_tokens": 1500,
+    "batches.max_length": 60,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+
+BILSTM = (
+    Preset(
+        "toy",
+        "the embedded synthetic corpus, in under two minutes on two CPU cores",
+        {
+            "model.encoder_depth": 1,
+            "model.decoder_depth": 1,
+            "model.size": 128,
+            "model.dropout": 0.1,
+            "model.embedding_dropout": 0.1,
+            "model.output_dropout": 0.1,
+            "objective.label_smoothing": 0.1,
+            "training.learning_rate": 0.005,
+            "training.schedule": "cosine",
+            "training.warmup_updates": 100,
+            "training.max_updates": 1500,
+            "batches.max_tokens": 1500,
+            "search.beam": 5,
+        },
+    ),
+    Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
+    Preset(
+        "iwslt14-de-en",
+        "table 3.7: two layers, d=256 (the text names depth and dropout alone of the training)",
+        _PUBLISHED_TRAINING,
+        (8848, 6632),
+        8.50e6,
+    ),
+    Preset(
+        "iwslt14-de-en-conll",
+        "CoNLL table 3, first version, RNNsearch: one layer. The text ties the classifier to the "
+        "embeddings, which gives 3.9M; the counts of both directions fit one of its own",
+        {**_CONLL, "model.embedding_size": 128, "model.tie": "none"},
+        (12000, 9000),
+        6.3e6,
+    ),
+    Preset(
+        "iwslt14-de-en-conll-tied",
+        "the same with the classifier tied to the embeddings, as its text says",
+        {**_CONLL, "model.embedding_size": 128},
+        (12000, 9000),
+    ),
+    Preset(
+        "wmt14-en-fr",
+        "table E.3: the appendix names the model of Bahdanau et al. (2015); its sizes, one layer",
+        {
+            **_PUBLISHED_TRAINING,
+            "model.encoder_depth": 1,
+            "model.decoder_depth": 1,
+            "model.size": 1000,
+            "model.embedding_size": 620,
+            "model.dropout": 0.0,
+            "model.embedding_dropout": 0.0,
+            "model.output_dropout": 0.2,
+            "batches.max_length": 50,
+        },
+        (30000, 30000),
+    ),
+)
