@@ -145,6 +145,8 @@ class GatedMaxPooling(nn.Module):
 class MaxAndAttention(nn.Module):
     """Max-pooled and attended features side by side (CoNLL table 1)."""
 
+    attention: SourceAttention | ScaledAttention
+
     def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
         super().__init__()
         self.output_size = 2 * size
@@ -167,7 +169,61 @@ class MaxAndAttention(nn.Module):
         return pooled + self.attention.contributions(cells, is_source, for_attention)
 
 
-Aggregator = MaxPooling | AveragePooling | SourceAttention | GatedMaxPooling | MaxAndAttention
+class ScaledAttention(nn.Module):
+    """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
+
+    Departs: the bias b of Eq. (8) is left out; it moves all scores alike and cancels.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+        self.vector = nn.Parameter(torch.empty(size))
+        nn.init.normal_(self.vector, std=size**-0.5)
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        scores = self._scaled(cells, is_source).to(cells.dtype)
+        return torch.matmul(scores[..., None, :], cells)[..., 0, :]
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the attention [..., S], Eq. (8), in fp32 at least."""
+        scores = cells @ self.vector.to(cells.dtype)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if is_source is not None:
+            scores = scores.masked_fill(~is_source, _LOWEST)
+        return scores.softmax(-1)
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
+        return self._scaled(cells, is_source).to(readout.dtype) * energies
+
+    def _scaled(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        weights = self.weights(cells, is_source)
+        if is_source is None:
+            return weights * float(cells.shape[-2] ** 0.5)
+        return weights * is_source.sum(-1, keepdim=True).to(weights.dtype).sqrt()
+
+
+class MaxAndScaledAttention(MaxAndAttention):
+    """Max-pooled features beside those of Eq. (8)-(9): [Max, Attn] of CoNLL table 1."""
+
+    def __init__(self, size: int) -> None:
+        nn.Module.__init__(self)
+        self.output_size, self.size = 2 * size, size
+        self.pool = MaxPooling(size)
+        self.attention = ScaledAttention(size)
+
+
+Aggregator = (
+    MaxPooling
+    | AveragePooling
+    | SourceAttention
+    | ScaledAttention
+    | GatedMaxPooling
+    | MaxAndAttention
+)
 
 
 def aggregator(
@@ -183,6 +239,15 @@ def aggregator(
     if kind == "gated-max":
         return GatedMaxPooling(size)
     return MaxAndAttention(size, attention_activation)
+
+
+def scaled_aggregator(kind: Aggregation, size: int) -> Aggregator:
+    """Return the aggregator of this kind with the attention of the CoNLL paper, Eq. (8)-(9)."""
+    if kind == "attention":
+        return ScaledAttention(size)
+    return (
+        MaxAndScaledAttention(size) if kind == "max-attention" else aggregator(kind, size, "none")
+    )
 
 
 def _hide(cells: Tensor, is_source: Tensor | None) -> Tensor:

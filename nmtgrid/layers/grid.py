@@ -13,6 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.layers.kernels.dense_conv import (
+    dense_grid_convolution,
+    dense_grid_convolution_step,
+    prepare_dense_step_weight,
+)
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
     grid_convolution_step,
@@ -46,12 +51,60 @@ class DepthwiseConvolution(nn.Module):
             self.weight.zero_()
             self.weight[: self.live_rows, : self.live_columns].uniform_(-bound, bound)
 
+    def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return [M, D] for the flat valid cells [M, D] of `layout`."""
+        return grid_convolution(features, self.weight, layout, source_causal=self.source_causal)
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        return prepare_step_weight(self.weight, dtype, source_causal=self.source_causal)
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D] for a window [R, live_rows, S, D] of the last rows."""
+        return grid_convolution_step(window, prepared, source_causal=self.source_causal)
+
+
+class FullConvolution(nn.Module):
+    """A k x k convolution from all features to all features, causal in the target.
+
+    The parameter has the printed shape [D', D, k, k]; the taps below the current row are zero and
+    are never read, so k x ceil(k/2) of them are live.
+    """
+
+    def __init__(self, input_size: int, output_size: int, kernel: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(output_size, input_size, kernel, kernel))
+        self.live_rows = kernel // 2 + 1
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the live taps for inputs behind a rectifier: variance 2 / (number of inputs)."""
+        inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
+        with torch.no_grad():
+            self.weight.zero_()
+            self.weight[:, :, : self.live_rows].normal_(std=(2.0 / inputs) ** 0.5)
+
+    def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return [M, D'] for the flat valid cells [M, D] of `layout`."""
+        return dense_grid_convolution(features, self.weight, layout)
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        return prepare_dense_step_weight(self.weight, dtype)
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
+        return dense_grid_convolution_step(window, prepared)
+
+
+GridConvolution = DepthwiseConvolution | FullConvolution
+
 
 class Cells(Protocol):
     """Runs the convolutions of a grid network on the cells at hand."""
 
-    def convolve(self, layer: DepthwiseConvolution, features: Tensor) -> Tensor:
-        """Return the convolution of `features` [..., D], in the same shape."""
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return the convolution of `features` [..., D]: [..., D'] at the same cells."""
         ...
 
 
@@ -61,11 +114,9 @@ class AllRows:
 
     layout: GridLayout
 
-    def convolve(self, layer: DepthwiseConvolution, features: Tensor) -> Tensor:
-        """Return [M, D]."""
-        return grid_convolution(
-            features, layer.weight, self.layout, source_causal=layer.source_causal
-        )
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return [M, D']."""
+        return layer.all_rows(features, self.layout)
 
 
 class RowCache:
@@ -112,13 +163,11 @@ class StepWeights:
     def __init__(self) -> None:
         self._ready: dict[int, Tensor] = {}
 
-    def get(self, layer: DepthwiseConvolution, dtype: torch.dtype) -> Tensor:
+    def get(self, layer: GridConvolution, dtype: torch.dtype) -> Tensor:
         """Return the ready weight of `layer`."""
         key = id(layer)
         if key not in self._ready:
-            self._ready[key] = prepare_step_weight(
-                layer.weight, dtype, source_causal=layer.source_causal
-            )
+            self._ready[key] = layer.prepare(dtype)
         return self._ready[key]
 
     def take_rows(self, rows: Tensor) -> StepWeights:
@@ -137,13 +186,12 @@ class OneRow:
         self._is_source = is_source
         self._next = 0
 
-    def convolve(self, layer: DepthwiseConvolution, features: Tensor) -> Tensor:
-        """Return [R, S, D] for the newest row."""
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return [R, S, D'] for the newest row."""
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)
         if self._next == len(self.caches):
             self.caches.append(RowCache.empty(features, layer.live_rows))
         window = self.caches[self._next].push(features)
         self._next += 1
-        weight = self.weights.get(layer, features.dtype)
-        return grid_convolution_step(window, weight, source_causal=layer.source_causal)
+        return layer.newest_row(window, self.weights.get(layer, features.dtype))

@@ -31,6 +31,9 @@ class Traits:
     """Target tokens that one feature sees, itself included, or None for all."""
     aligns: bool = False
     """Alignments come as a by-product of decoding."""
+    batch_statistics: bool = False
+    """In training mode a prediction depends on the other sentences of its batch and on later target
+    tokens, through normalisation statistics; in evaluation mode it does not."""
 
 
 @dataclasses.dataclass(frozen=True)

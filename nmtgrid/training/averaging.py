@@ -1,4 +1,7 @@
-"""The running average of the weights, and trying out other weights for a moment."""
+"""The running average of the weights, and trying out other weights for a moment.
+
+Weights are all that the state dict holds: parameters, and buffers such as running statistics.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,52 @@ from torch import Tensor, nn
 
 
 class RunningAverage:
-    """An exponential average of a model's parameters; early on it forgets faster.
+    """An exponential average of a model's weights; early on it forgets faster.
 
-    The step after n others keeps min(decay, 1 - 1/(n + 1)): the first ones are plain means.
+    The step after n others keeps min(decay, 1 - 1/(n + 1)): the first ones are plain means. Running
+    statistics are averaged as the weights that they belong to; whole numbers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay, self.steps = decay, 0
-        self._live = dict(model.named_parameters())
+        self._live = live_weights(model)
         self.weights = {name: p.detach().clone() for name, p in self._live.items()}
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take in the parameters as they are now."""
+        """Take in the weights as they are now."""
         self.steps += 1
         kept = min(self.decay, 1.0 - 1.0 / (self.steps + 1))
-        live = [p.detach() for p in self._live.values()]
-        torch._foreach_lerp_(list(self.weights.values()), live, 1.0 - kept)
+        names = [name for name, held in self.weights.items() if held.is_floating_point()]
+        live = [self._live[name].detach() for name in names]
+        torch._foreach_lerp_([self.weights[name] for name in names], live, 1.0 - kept)
+        for name in self.weights.keys() - set(names):
+            self.weights[name].copy_(self._live[name])
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor], steps: int) -> None:
-        """Put back the average of a saved state."""
+        """Put back the average of a saved state; what it lacks begins as it is now."""
         for name, held in self.weights.items():
-            held.copy_(weights[name])
+            held.copy_(weights[name] if name in weights else self._live[name])
         self.steps = steps
+
+
+def live_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters, and the buffers that are saved, by name; shared ones once."""
+    saved = model.state_dict(keep_vars=True)
+    buffers = {name: held for name, held in model.named_buffers() if name in saved}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 @contextlib.contextmanager
 def exchanged(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the model have `weights` (by parameter name) inside, and its own ones again after."""
-    parameters = dict(model.named_parameters())
-    own = {name: parameter.data for name, parameter in parameters.items()}
+    """Let the model have `weights` (by name) inside, and its own ones again after."""
+    live = live_weights(model)
+    own = {name: held.data for name, held in live.items()}
     try:
-        for name, parameter in parameters.items():
-            parameter.data = weights[name].to(parameter.device)
+        for name, held in live.items():
+            held.data = weights[name].to(held.device)
         yield
     finally:
-        for name, parameter in parameters.items():
-            parameter.data = own[name]
+        for name, held in live.items():
+            held.data = own[name]

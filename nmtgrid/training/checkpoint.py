@@ -113,15 +113,19 @@ class Checkpoints:
         return sorted(place for place in names if place.name.isascii() and place.name.isdigit())
 
     def average(self, count: int) -> dict[str, Tensor] | None:
-        """Return the mean of the weights of the last `count` states; None below two."""
+        """Return the mean of the weights of the last `count` states; None below two.
+
+        Whole numbers are those of the newest state.
+        """
         places = self.existing()[-count:]
         if len(places) < 2:
             return None
         total: dict[str, Tensor] = {}
         for place in places:
             for name, tensor in load_tensors(place / LAST).items():
+                is_mean = name in total and tensor.is_floating_point()
                 held = tensor.double() if tensor.is_floating_point() else tensor
-                total[name] = total[name] + held if name in total else held
+                total[name] = total[name] + held if is_mean else held
         return {
             name: (tensor / len(places)).float() if tensor.is_floating_point() else tensor
             for name, tensor in total.items()

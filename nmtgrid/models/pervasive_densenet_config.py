@@ -1,0 +1,104 @@
+"""What the Pervasive Attention of the CoNLL paper is built from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from nmtgrid.layers.aggregation import Aggregation
+from nmtgrid.layers.densenet import DensePlan, Gates, Normalisation
+from nmtgrid.layers.embedding import Positions
+from nmtgrid.models.pervasive_config import LARGEST_DEPTH, LARGEST_KERNEL
+
+
+@dataclasses.dataclass(frozen=True)
+class PervasiveDensenetConfig:
+    """What a densely connected Pervasive Attention is built from; defaults: CoNLL table 1, Max.
+
+    depth is L in layers, growth g, embedding_size d = d_s = d_t, kernel k in cells (odd),
+    bottleneck the 4 of the 1 x 1 map to 4 g features. `halve_input` and `halve_output` are maps to
+    half the features before and behind the dense layers. `gates` puts linear units on the masked
+    convolution alone (as the published count of the gated model says) or on both (as the text
+    says).
+    `normalisation` batch is the published one; with layer or none no prediction depends on its
+    batch in training mode either.
+    """
+
+    depth: int = 24
+    growth: int = 32
+    bottleneck: int = 4
+    kernel: int = 5
+    embedding_size: int = 128
+    halve_input: bool = True
+    halve_output: bool = True
+    normalise_input: bool = False
+    gates: Gates = "none"
+    normalisation: Normalisation = "batch"
+    aggregation: Aggregation = "max"
+    positions: Positions = "none"
+    output_bias: bool = True
+    tie: Literal["none", "target", "all"] = "target"
+    dropout: float = 0.2
+    embedding_dropout: float = 0.2
+    output_dropout: float = 0.2
+    checkpoint_activations: bool = False
+
+    @property
+    def input_size(self) -> int:
+        """f_0: features of the initial grid, halved or not."""
+        return self.embedding_size if self.halve_input else 2 * self.embedding_size
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with these values."""
+        found = [
+            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
+            for name in ("depth", "growth", "bottleneck", "embedding_size")
+            if getattr(self, name) < 1
+        ]
+        if self.kernel % 2 == 0 or not 0 < self.kernel <= LARGEST_KERNEL:
+            near = min(max(1, self.kernel - 1 + self.kernel % 2), LARGEST_KERNEL - 2)
+            found.append(
+                "`model.kernel` must be odd (a filter has a middle) and from 1 to "
+                f"{LARGEST_KERNEL}, but is {self.kernel}: take {near} or {near + 2}."
+            )
+        if self.depth > LARGEST_DEPTH:
+            found.append(f"`model.depth` must be at most {LARGEST_DEPTH}, but is {self.depth}.")
+        for name in ("dropout", "embedding_dropout", "output_dropout"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
+        return found
+
+
+def dense_plan(config: PervasiveDensenetConfig) -> DensePlan:
+    """Return what the grid network needs to know of `config`."""
+    return DensePlan(
+        depth=config.depth,
+        input_size=config.input_size,
+        growth=config.growth,
+        bottleneck=config.bottleneck,
+        kernel=config.kernel,
+        gates=config.gates,
+        normalisation=config.normalisation,
+        halve_output=config.halve_output,
+        dropout=config.dropout,
+        checkpoint_activations=config.checkpoint_activations,
+    )
+
+
+def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
+    """Return the FLOPs of the forward pass in one cell of the grid, aggregation included.
+
+    Live taps alone are counted; products count as two.
+    """
+    plan, taps = dense_plan(config), (config.kernel // 2 + 1) * config.kernel
+    middle = config.bottleneck * config.growth
+    mapped = middle * (2 if config.gates == "both" else 1)
+    grown = config.growth * (1 if config.gates == "none" else 2)
+    total = 0
+    for place in range(config.depth):
+        total += 2 * (plan.input_size + place * config.growth) * mapped + 2 * taps * middle * grown
+    if config.halve_output:
+        total += 2 * plan.grown_size * plan.output_size
+    pooled = {"max": 0, "average": 2, "attention": 4, "gated-max": 4 * plan.output_size}
+    return float(total + pooled.get(config.aggregation, 4) * plan.output_size)
