@@ -9,12 +9,14 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, pervasive, transformer
+from nmtgrid.models import bilstm, pervasive, pervasive_densenet, transformer
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive_densenet_config import PervasiveDensenetConfig
 from nmtgrid.models.presets.bilstm import BILSTM
 from nmtgrid.models.presets.pervasive import PERVASIVE
+from nmtgrid.models.presets.pervasive_densenet import PERVASIVE_DENSENET
 from nmtgrid.models.presets.preset import Preset
 from nmtgrid.models.presets.transformer import TRANSFORMER
 from nmtgrid.models.transformer_config import TransformerConfig
@@ -139,4 +141,11 @@ register(
     BiLSTMConfig,
     bilstm.build,
     BILSTM,
+)
+register(
+    "pervasive-densenet",
+    "Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid",
+    PervasiveDensenetConfig,
+    pervasive_densenet.build,
+    PERVASIVE_DENSENET,
 )
