@@ -9,12 +9,14 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, pervasive, pervasive_densenet, transformer
+from nmtgrid.models import bilstm, convs2s, pervasive, pervasive_densenet, transformer
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.convs2s_config import ConvS2SConfig
 from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.pervasive_densenet_config import PervasiveDensenetConfig
 from nmtgrid.models.presets.bilstm import BILSTM
+from nmtgrid.models.presets.convs2s import CONVS2S
 from nmtgrid.models.presets.pervasive import PERVASIVE
 from nmtgrid.models.presets.pervasive_densenet import PERVASIVE_DENSENET
 from nmtgrid.models.presets.preset import Preset
@@ -129,6 +131,13 @@ register(
     PERVASIVE,
 )
 register(
+    "pervasive-densenet",
+    "Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid",
+    PervasiveDensenetConfig,
+    pervasive_densenet.build,
+    PERVASIVE_DENSENET,
+)
+register(
     "transformer",
     "Transformer: encoder and decoder of attention blocks, transparent attention as an option",
     TransformerConfig,
@@ -143,9 +152,9 @@ register(
     BILSTM,
 )
 register(
-    "pervasive-densenet",
-    "Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid",
-    PervasiveDensenetConfig,
-    pervasive_densenet.build,
-    PERVASIVE_DENSENET,
+    "convs2s",
+    "ConvS2S: gated 1-D convolutions on both sides, attention in each decoder layer",
+    ConvS2SConfig,
+    convs2s.build,
+    CONVS2S,
 )

@@ -1,0 +1,168 @@
+"""Gated 1-D convolutions over [B, L, C]: dropout, convolution, gate and residual sum in one piece.
+
+The k neighbours of each position are laid side by side, [B L, k C], so that the convolution is
+one product of matrices; the copies cost a tenth of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
+from nmtgrid.layers.kernels.products import product
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Which positions a convolution reads: tap j of position l reads l - before + j.
+
+    `cut` names taps of real positions that would read padding, as places in [B L k] (None: there
+    are none). What stands outside a sentence counts as zero.
+    """
+
+    kernel: int
+    before: int
+    cut: Tensor | None = None
+
+    @classmethod
+    def causal(cls, kernel: int) -> Window:
+        """A position reads itself and the k - 1 before it."""
+        return cls(kernel, kernel - 1)
+
+    @classmethod
+    def centred(cls, kernel: int, is_token: Tensor | None) -> Window:
+        """A position reads as many on both sides; is_token [B, L] is None without padding."""
+        before = kernel // 2
+        if is_token is None or bool(is_token.all()):
+            return cls(kernel, before)
+        size = is_token.shape[1]
+        reads = torch.arange(size)[:, None] - before + torch.arange(kernel)
+        reads = reads.clamp(0, size - 1).to(is_token.device)
+        cut = is_token[:, :, None] & ~is_token[:, reads]
+        return cls(kernel, before, cut.flatten().nonzero()[:, 0])
+
+
+def gated_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    window: Window,
+    *,
+    rate: float = 0.0,
+    training: bool = False,
+    residual_scale: float | None = None,
+) -> Tensor:
+    """Return a * sigmoid(b) where [a, b] = convolution(dropout(x)), Eq. (2.32)-(2.33) [B, L, C].
+
+    weight [2 C, k C'] holds the taps side by side, older first, for x [B, L, C'] and bias [2 C],
+    all of one type. With a `residual_scale` s the result is s (x + a * sigmoid(b)), Eq. (2.34).
+    """
+    rate = rate if training else 0.0
+    gated: Tensor = _GatedConvolution.apply(  # type: ignore[no-untyped-call]
+        x, weight, bias, window, rate, residual_scale
+    )
+    return gated
+
+
+def plain_gated_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor, window: Window, residual_scale: float | None = None
+) -> Tensor:
+    """Return the same without dropout through the library's convolution: the plain twin.
+
+    Padding must be zero in x where `window` is centred.
+    """
+    taps = weight.view(weight.shape[0], window.kernel, -1).transpose(1, 2)
+    margins = (window.before, window.kernel - 1 - window.before)
+    values = F.conv1d(F.pad(x.transpose(1, 2), margins), taps, bias).transpose(1, 2)
+    gated = F.glu(values, -1)
+    return gated if residual_scale is None else (x + gated) * residual_scale
+
+
+class _GatedConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        window: Window,
+        rate: float,
+        residual_scale: float | None,
+    ) -> Tensor:
+        mask = _mask(x, rate)
+        kept = x if mask is None else x * mask
+        laid = _lay(kept, window)
+        values = product(laid, weight, bias)
+        ctx.save_for_backward(laid, values, weight, mask)
+        ctx.window, ctx.shape, ctx.residual_scale = window, x.shape, residual_scale
+        gated = F.glu(values, -1).view(*x.shape[:-1], -1)
+        return gated if residual_scale is None else gated.add_(x).mul_(residual_scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        laid, values, weight, mask = ctx.saved_tensors
+        scale = ctx.residual_scale
+        if scale is not None:
+            gradient = gradient * scale
+        of_values = torch.ops.aten.glu_backward(gradient.flatten(0, 1), values, -1)
+        of_weight = product(of_values.t(), laid.t())
+        of_bias = of_values.sum(0)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = _fold(product(of_values, weight.t()), ctx.shape, ctx.window)
+            if mask is not None:
+                of_x = of_x.mul_(mask)
+            if scale is not None:
+                of_x = of_x.add_(gradient)
+        return of_x, of_weight, of_bias, None, None, None
+
+
+def _mask(x: Tensor, rate: float) -> Tensor | None:
+    """Return factors of the shape of x: zero, or one over the kept share; None without dropout."""
+    if not rate:
+        return None
+    if x.device.type == "cpu":
+        return draw_mask(x, rate).mul_(1.0 / kept_share(rate))
+    return torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
+
+
+def _lay(x: Tensor, window: Window) -> Tensor:
+    """Return [B L, k C]: what each position reads, side by side."""
+    count, size, channels = x.shape
+    laid = x.new_empty(count, size, window.kernel, channels)
+    for tap in range(window.kernel):
+        written, read, outside = _spans(size, window.before - tap)
+        laid[:, outside, tap] = 0
+        laid[:, written, tap] = x[:, read]
+    if window.cut is not None:
+        laid.view(-1, channels).index_fill_(0, window.cut, 0)
+    return laid.view(count * size, -1)
+
+
+def _fold(laid: Tensor, shape: torch.Size, window: Window) -> Tensor:
+    """Return [B, L, C]: the sum of all that was read from each position; `laid` is changed."""
+    count, size, channels = shape
+    if window.cut is not None:
+        laid.view(-1, channels).index_fill_(0, window.cut, 0)
+    taps = laid.view(count, size, window.kernel, channels)
+    folded = taps[:, :, window.before].contiguous()
+    for tap in range(window.kernel):
+        if tap != window.before:
+            written, read, _ = _spans(size, window.before - tap)
+            folded[:, read] += taps[:, written, tap]
+    return folded
+
+
+def _spans(size: int, back: int) -> tuple[slice, slice, slice]:
+    """Return which of `size` positions read one `back` of them, which those are, and the rest."""
+    back = max(-size, min(back, size))
+    if back >= 0:
+        return slice(back, size), slice(0, size - back), slice(0, back)
+    return slice(0, size + back), slice(-back, size), slice(size + back, size)

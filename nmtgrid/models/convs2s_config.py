@@ -1,0 +1,111 @@
+"""What a ConvS2S model is built from, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from nmtgrid.layers.embedding import Positions
+from nmtgrid.models.api import Report, Traits
+from nmtgrid.models.properties import properties
+
+LARGEST_KERNEL, LARGEST_DEPTH, MOST_POSITIONS = 255, 1000, 65536
+"""Bounds against slips: far above what any text has tried."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvS2SConfig:
+    """What a ConvS2S model is built from; the defaults are the thesis' baseline (section 3.3.1).
+
+    size is the number of channels, kernel the width of the filters in tokens (odd), and dropout
+    the rate at the inputs of the convolutions.
+    """
+
+    encoder_depth: int = 16
+    decoder_depth: int = 16
+    size: int = 256
+    embedding_size: int = 256
+    kernel: int = 3
+    positions: Positions = "learned"
+    max_positions: int = 1024
+    """Learned positions of each side; the last one serves all places beyond."""
+    residual: Literal["convolution", "layer"] = "convolution"
+    """What a decoder layer's residual sum spans: the convolution alone, as Eq. (2.36) and Gehring
+    et al. (2017) print it, or the attention too, as their published system does."""
+    attention_scale: Literal["none", "size"] = "none"
+    """What divides the products of queries and keys: nothing, or sqrt(d) as in Eq. (2.13)."""
+    length_scale: bool = True
+    """Whether what the attention reads is scaled by sqrt(|x|) (Gehring et al., 2017)."""
+    gradient_scale: bool = True
+    """Whether the gradient into the encoder is divided by twice the number of attentions."""
+    weight_norm: bool = True
+    output_bias: bool = True
+    tie: Literal["none", "target", "all"] = "target"
+    alignment: Literal["average", "last"] = "average"
+    """Which decoder layers' attention counts as the alignment."""
+    dropout: float = 0.3
+    embedding_dropout: float = 0.3
+    output_dropout: float = 0.3
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with these values."""
+        names = ("encoder_depth", "decoder_depth", "size", "embedding_size", "max_positions")
+        found = [
+            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
+            for name in names
+            if getattr(self, name) < 1
+        ]
+        if self.kernel % 2 == 0 or not 0 < self.kernel <= LARGEST_KERNEL:
+            near = min(max(1, self.kernel - 1 + self.kernel % 2), LARGEST_KERNEL - 2)
+            found.append(
+                "`model.kernel` must be odd (a filter has a middle) and from 1 to "
+                f"{LARGEST_KERNEL}, but is {self.kernel}: take {near} or {near + 2}."
+            )
+        for name, most in (
+            ("encoder_depth", LARGEST_DEPTH),
+            ("decoder_depth", LARGEST_DEPTH),
+            ("max_positions", MOST_POSITIONS),
+        ):
+            if getattr(self, name) > most:
+                found.append(
+                    f"`model.{name}` must be at most {most}, but is {getattr(self, name)}."
+                )
+        for name in ("dropout", "embedding_dropout", "output_dropout"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
+        return found
+
+
+def convs2s_traits(config: ConvS2SConfig) -> Traits:
+    """Return what such a model can do: a feature sees 1 + N (k - 1) target tokens (table 2.1)."""
+    reach = 1 + config.decoder_depth * (config.kernel - 1)
+    return Traits(target_receptive_field=reach, aligns=True)
+
+
+def convs2s_report(
+    config: ConvS2SConfig, target_types: int, source_length: float, target_length: float
+) -> Report:
+    """Return the report of a model for these lengths (end symbols included).
+
+    Products count as two FLOPs; the backward pass costs twice the forward one.
+    """
+    row = properties("ConvS2S")
+    size, embedded = config.size, config.embedding_size
+    convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
+    attention = 4 * size * embedded + 4 * embedded * source_length
+    source = config.encoder_depth * convolution + stack_maps
+    target = config.decoder_depth * (convolution + attention) + stack_maps
+    classified = 2 * target_types * embedded
+    reach = 1 + config.encoder_depth * (config.kernel - 1)
+    return Report(
+        flops_per_pair=3.0 * (source_length * source + target_length * (target + classified)),
+        receptive_field=(
+            f"{convs2s_traits(config).target_receptive_field} target tokens, and all source "
+            f"tokens, each encoded with {reach - 1} neighbours"
+        ),
+        computation=row.computation,
+        sequential=row.sequential,
+        target_path=row.target_path,
+        source_path=row.source_path,
+    )
