@@ -1,21 +1,26 @@
-"""Pictures; the only door to matplotlib."""
+"""Pictures; the only door to matplotlib. `plots_lines` draws curves with what stands here."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy
+from matplotlib.axes import Axes as Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
+from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.files import atomic_file
-from nmtgrid.search.traces import Trace
+
+if TYPE_CHECKING:
+    from nmtgrid.search.traces import Trace
 
 SUFFIXES = (".png", ".svg")
 _CELL, _LETTER = 0.26, 0.075
@@ -72,8 +77,7 @@ def heat_map(
     bar, right, bottom = 0.16, 0.75, 0.25
     inner = (max(width * cell, 0.6), max(height * cell, 1.2))
     size = (left + inner[0] + 0.2 + bar + right, top + inner[1] + bottom)
-    figure = Figure(figsize=size)
-    FigureCanvasAgg(figure)
+    figure = new_figure(*size)
     place = (left / size[0], bottom / size[1], inner[0] / size[0], inner[1] / size[1])
     axes = figure.add_axes(place)
     most = max(1e-6, float(numpy.abs(values).max()))
@@ -94,7 +98,7 @@ def heat_map(
     scale.tick_params(labelsize=8)
     if title:
         figure.text(0.02, 1 - 0.12 / size[1], title, fontsize=10, va="top", parse_math=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _shown(text: str) -> str:
@@ -109,7 +113,44 @@ def check_suffix(path: Path) -> None:
         raise ConfigError(f"Pictures are .png or .svg, but `{path.name}` is asked for.")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def text_width(text: str, size: float) -> float:
+    """Return the width in inches of the longest line of `text`, in letters of `size` points."""
+    canvas = FigureCanvasAgg(Figure(figsize=(1, 1), dpi=100))
+    font = FontProperties(size=size)
+    drawer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        lines = [drawer.get_text_width_height_descent(t, font, False) for t in text.split("\n")]
+    return max(float(width) for width, _, _ in lines) / 100
+
+
+def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
+    """Return at most about `count` round numbers from `least` to `most`, for a log scale."""
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    step = max(1, math.ceil((last - first) / count))
+    decades = range(first, last + 1, step)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in decades for digit in digits]
+        found = [tick for tick in ticks if least <= tick * (1 + 1e-9) and tick <= most]
+        if len(found) <= count:
+            break
+    return found
+
+
+def log_label(tick: float) -> str:
+    """Return a round number for people: 0.05, 300, 1e-6."""
+    return f"{tick:,.10g}" if 1e-3 <= tick < 1e6 else f"{tick:.1g}".replace("e-0", "e-")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all; the same figure gives the same file."""
     kind = path.suffix.lower()[1:]
     # No date and no random ids: the same values give the same file.
     metadata = {"Date": None} if kind == "svg" else {"Software": None}

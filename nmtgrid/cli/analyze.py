@@ -9,6 +9,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
+from nmtgrid.cli import analyze_curves
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _SHOWN = ("sentences", "entropy", "coverage")
 
 app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
+
+
+app.command("curves")(analyze_curves.command)
 
 
 @app.callback()

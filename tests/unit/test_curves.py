@@ -1,0 +1,259 @@
+"""Curves of trainings: logs are read back, summed up and drawn, whatever has happened to them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtgrid.analysis.curve_panels import panels
+from nmtgrid.analysis.curves import Run, read_run, read_runs, summary
+from nmtgrid.analysis.labels import line_labels, spread
+from nmtgrid.analysis.plots import log_label, log_ticks
+from nmtgrid.analysis.plots_lines import Line, Map, Panel, draw
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.cli.app import main
+
+
+def updated(update: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "event": "updated", "update": update, "minutes": update / 100, "learning_rate": 1e-3,
+        "nll": 5.0, "gradient_norm": 1.0, "tokens_per_second": 1000.0, "tokens": 500, **changes,
+    }  # fmt: skip
+
+
+def validated(update: int, nll: float, bleu: float | None = None) -> dict[str, Any]:
+    return {"event": "validated", "update": update, "minutes": update / 100, "nll": nll,
+            "bleu": bleu}  # fmt: skip
+
+
+def gradients(update: int, *norms: float) -> dict[str, Any]:
+    held = {f"encoder.{place}": norm for place, norm in enumerate(norms)}
+    return {"event": "gradients", "update": update, "minutes": update / 100, "gradients": held,
+            "gradient_ratio": norms[1] / norms[-1] if norms[-1] else None}  # fmt: skip
+
+
+LINES = [
+    gradients(1, 3.0, 0.5, 1.0), updated(10), validated(10, 4.0, 5.0),
+    updated(20, tokens=1500, tokens_per_second=3000.0), gradients(20, 0.0, 2.0, 1.0),
+    validated(20, 3.0, 7.0), validated(30, 3.5, 9.0),
+    {"event": "finished", "update": 30, "minutes": 0.35},
+]  # fmt: skip
+
+
+def log(folder: Path, lines: list[Any] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [line if isinstance(line, str) else json.dumps(line) for line in lines or LINES]
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in written))
+    return folder
+
+
+def test_the_summary_is_of_the_best_validation(tmp_path: Path) -> None:
+    (run,) = read_runs([(None, log(tmp_path / "model"))])
+    found = summary(run)
+    assert (found["name"], found["updates"], found["minutes"]) == ("model", 30, 0.35)
+    assert found["finished"] and found["best_update"] == 20
+    assert (found["valid_loss"], found["valid_bleu"]) == (3.0, 7.0)
+    assert found["valid_perplexity"] == pytest.approx(math.exp(3.0))
+    assert found["gradient_ratio"] == 2.0
+    # 500 tokens in half a second, 1,500 in another half.
+    assert found["tokens_per_second"] == pytest.approx(2000.0)
+    # Between the log lines of updates 10 and 20 half of the 1,500 tokens had been seen.
+    assert run.tokens_at([10, 15, 20]) == [500.0, 1250.0, 2000.0]
+    assert run.notes == []
+
+
+def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
+    lines = [
+        *LINES[:4], '{"event": "updated", "upd', "[1, 2]", {"event": "dreamt", "of": 1},
+        updated(3), updated(25, nll="low"), {**validated(30, 2.5), "minutes": -1},
+        validated(30, math.nan), validated(40, 3.25), '"torn', "",
+    ]  # fmt: skip
+    path = log(tmp_path / "model", lines) / "metrics.jsonl"
+    run = read_run(path, "model")
+    told = [note.removeprefix(f"{path}:") for note in run.notes]
+    assert told == [
+        "5: it is not JSON.", "6: it is no line of a training run.",
+        "8: update 3 comes after update 20.", "9: `nll` is no number.",
+        "10: `minutes` makes no sense.", "13: it is not JSON.",
+    ]  # fmt: skip
+    assert [row["update"] for row in run.training] == [10, 20]
+    assert run.best is not None and run.best["nll"] == 3.25 and not run.finished
+
+
+def test_names_tell_runs_apart(tmp_path: Path) -> None:
+    first, second = log(tmp_path / "a" / "model"), log(tmp_path / "b" / "model")
+    third = log(tmp_path / "c" / "other")
+    packed = tmp_path / "d" / "metrics.jsonl.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress((third / "metrics.jsonl").read_bytes()))
+    runs = read_runs([(None, first), ("mine", second), (None, third), (None, packed)])
+    assert [run.name for run in runs] == ["model", "mine", "other", "d"]
+    assert runs[3].updates == 30
+    runs = read_runs([(None, first), (None, second), (None, third)])
+    assert [run.name for run in runs] == ["a/model", "b/model", "other"]
+    with pytest.raises(ConfigError, match="named twice"):
+        read_runs([(None, first), ("x", first / "metrics.jsonl")])
+    with pytest.raises(ConfigError, match="Two models are called `x`"):
+        read_runs([("x", first), ("x", second)])
+
+
+def runs(tmp_path: Path, *names: str) -> list[Run]:
+    return read_runs([(name, log(tmp_path / str(place))) for place, name in enumerate(names)])
+
+
+def test_panels_hold_the_points(tmp_path: Path) -> None:
+    held = panels(runs(tmp_path, "one"), "updates")
+    assert list(held) == [
+        "loss", "bleu", "learning-rate", "gradient-norm", "gradient-ratio", "layers-1",
+    ]  # fmt: skip
+    loss, ratio, layers = held["loss"], held["gradient-ratio"], held["layers-1"]
+    assert isinstance(loss, Panel) and isinstance(ratio, Panel) and isinstance(layers, Map)
+    assert [list(line.y) for line in loss.lines] == [[4.0, 3.0, 3.5], [5.0, 5.0]]
+    assert [line.faint for line in loss.lines] == [False, True]
+    assert (list(ratio.lines[0].x), list(ratio.lines[0].y)) == ([1.0, 20.0], [0.5, 2.0])
+    assert layers.rows == ["encoder.0", "encoder.1", "encoder.2"]
+    assert layers.values.tolist() == [[3.0, 0.0], [0.5, 2.0], [1.0, 1.0]]
+    assert layers.limits == (0.5, 3.0)
+    minutes = panels(runs(tmp_path, "one"), "minutes")["bleu"]
+    tokens = panels(runs(tmp_path, "one"), "tokens")["bleu"]
+    assert isinstance(minutes, Panel) and isinstance(tokens, Panel)
+    assert list(minutes.lines[0].x) == [0.1, 0.2, 0.3]
+    assert list(tokens.lines[0].x) == [0.0005, 0.002, 0.002]
+
+
+def test_runs_without_gradients_or_validation_have_fewer_panels(tmp_path: Path) -> None:
+    plain = read_run(log(tmp_path / "plain", [updated(10), updated(20)]) / "metrics.jsonl", "plain")
+    assert list(panels([plain], "minutes")) == ["loss", "learning-rate", "gradient-norm"]
+    found = summary(plain)
+    assert found["valid_loss"] is None and found["gradient_ratio"] is None
+    begun = read_run(log(tmp_path / "begun", [gradients(1, 1.0, 0.0, 0.0)]) / "metrics.jsonl", "b")
+    assert list(panels([begun], "minutes")) == ["layers-1"]
+    draw(list(panels([begun], "minutes").values()), tmp_path / "begun.png")
+    assert (tmp_path / "begun.png").stat().st_size > 1000
+
+
+def test_spread_moves_names_apart_and_no_further() -> None:
+    assert spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == [0.2, 0.8]
+    assert spread([0.5, 0.5], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.45, 0.55])
+    # The lower one is pushed against the floor, the upper one stands on it.
+    assert spread([0.0, 0.05], [0.2, 0.2], 0.0, 1.0) == pytest.approx([0.1, 0.3])
+    draw_at = random.Random(4)
+    for _ in range(50):
+        count = draw_at.randint(1, 12)
+        wanted = [draw_at.random() for _ in range(count)]
+        heights = [draw_at.choice([0.03, 0.06, 0.08]) for _ in range(count)]
+        places = spread(wanted, heights, 0.0, 1.0)
+        order = sorted(range(count), key=lambda place: places[place])
+        for below, above in pairwise(order):
+            assert wanted[below] <= wanted[above] or below > above
+            gap = places[above] - places[below]
+            assert gap >= (heights[below] + heights[above]) / 2 - 1e-9
+        if sum(heights) <= 1.0:
+            assert min(p - h / 2 for p, h in zip(places, heights, strict=True)) > -1e-9
+            assert max(p + h / 2 for p, h in zip(places, heights, strict=True)) < 1 + 1e-9
+
+
+def test_labels_keep_names_apart() -> None:
+    names = ["short", "multi30k-transformer-12-layers-seed-1", "a" * 300, "a" * 299]
+    found = line_labels(names, 17.0)
+    assert found["short"] == "short"
+    assert found[names[1]] == "multi30k-transformer-\n12-layers-seed-1"
+    assert len(set(found.values())) == 4
+    assert all(len(line) <= 26 for label in found.values() for line in label.split("\n"))
+    many = line_labels([f"{'long-' * 10}{place}" for place in range(12)], 17.0)
+    assert all("\n" not in label for label in many.values()) and len(set(many.values())) == 12
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert log_ticks(1.0, 100.0) == [1, 2, 5, 10, 20, 50, 100] or len(log_ticks(1.0, 100.0)) <= 6
+    for least, most in ((0.9, 1.2), (1e-9, 1e3), (3.0, 7.0), (1e-3, 1e-2)):
+        ticks = log_ticks(least, most)
+        assert 1 <= len(ticks) <= 7 and all(least <= tick <= most for tick in ticks)
+    assert [log_label(tick) for tick in (0.05, 300.0, 1e-6, 2000.0)] == [
+        "0.05", "300", "1e-6", "2,000",
+    ]  # fmt: skip
+
+
+def test_pictures_are_whole_and_reproducible(tmp_path: Path) -> None:
+    held = list(panels(runs(tmp_path, "$one_1$", "tw\udcffo", "三"), "minutes").values())
+    held = [held[0], held[-2]]
+    for name in ("1.svg", "2.svg", "1.png"):
+        draw(held, tmp_path / name)
+    text = (tmp_path / "1.svg").read_text()
+    assert text == (tmp_path / "2.svg").read_text() and "$one_1$" in text
+    data = (tmp_path / "1.png").read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data[:4] == b"\x89PNG" and 1500 < width < 2500 and 300 < height < 800
+    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
+        draw(held, tmp_path / "x.pdf")
+    empty = Panel("", "", "", [Line("nothing", [], [], 0), Line("nan", [1.0], [math.nan], 1)])
+    draw([empty], tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").is_file()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = str(log(tmp_path / "a")), f"other={log(tmp_path / 'b')}"
+    report, page = tmp_path / "r.json", tmp_path / "new" / "page.png"
+    arguments = ["analyze", "curves", first, second]
+    assert main([*arguments, "--out", str(page), "--json", str(report)]) == 0
+    shown = capsys.readouterr().err
+    assert "other" in shown and "20.09" in shown and "h1/hN" in shown
+    found = json.loads(report.read_text())
+    assert found["pictures"] == [str(page)] and page.is_file()
+    one, two = found["models"]
+    assert (one["name"], two["name"]) == ("a", "other")
+    assert one["validation"]["nll"] == [4.0, 3.0, 3.5] and one["updates"] == 30
+    assert one["gradients"]["gradient_ratio"] == [0.5, 2.0]
+    assert one["gradients"]["norms"]["encoder.1"] == [0.5, 2.0]
+    folder = tmp_path / "single"
+    assert main([*arguments, "--out", str(folder), "--format", "svg", "--against", "tokens"]) == 0
+    names = {"loss", "bleu", "learning-rate", "gradient-norm", "gradient-ratio", "layers-1",
+             "layers-2"}  # fmt: skip
+    assert {path.name for path in folder.iterdir()} == {f"{name}.svg" for name in names}
+
+
+def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = str(log(tmp_path / "good"))
+    (tmp_path / "empty").mkdir()
+    log(tmp_path / "none", ["rubbish"])
+    log(tmp_path / "old", [updated(10, tokens=None), updated(20, tokens=None)])
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(gzip.compress((tmp_path / "good" / "metrics.jsonl").read_bytes())[:-12])
+    for arguments, message in (
+        ([str(tmp_path / "missing")], "there is no such file"),
+        ([str(tmp_path / "empty")], "no `metrics.jsonl` in this folder"),
+        ([str(tmp_path / "none")], "metrics.jsonl:1: it is not JSON"),
+        ([str(cut)], "the archive is damaged"),
+        ([good, good], "named twice"),
+        ([good, "--out", str(tmp_path / "x.pdf")], ".png or .svg"),
+        ([good, "--out", str(tmp_path / "old" / "metrics.jsonl" / "x.png")], "cannot be made"),
+        ([str(tmp_path / "old"), "--against", "tokens", "--out", str(tmp_path / "x.png")],
+         "does not count target tokens"),
+        ([good, "--against", "hours"], "hours"),
+    ):  # fmt: skip
+        assert main(["analyze", "curves", *arguments]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    assert main(["analyze", "curves", str(log(tmp_path / "torn", [*LINES, "{"]))]) == 0
+    assert "torn/metrics.jsonl:9: it is not JSON." in capsys.readouterr().err.replace("\n", "")
+
+
+def test_many_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = [str(log(tmp_path / str(place), LINES[1:3])) for place in range(22)]
+    out = str(tmp_path / "x.png")
+    assert main(["analyze", "curves", *models[:21], "--out", out]) == 0
+    assert main(["analyze", "curves", *models, "--out", out]) == 2
+    assert "More than 21 lines" in capsys.readouterr().err
+    assert main(["analyze", "curves", *models]) == 0
+
+
+def test_a_log_that_cannot_be_used_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no line of a training run"):
+        read_run(log(tmp_path / "x", [{"event": "dreamt"}]) / "metrics.jsonl", "x")
