@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.recurrent import cell_backward, cell_forward, working_dtype
+from nmtgrid.layers.kernels.products import product
+from nmtgrid.layers.recurrent import (
+    affine,
+    cell_backward,
+    cell_forward,
+    over_positions,
+    squash,
+    working_dtype,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +109,9 @@ class _Feeding(torch.autograd.Function):
             trace.cells[n][0] = start[layers + n]
         trace.reads[0][0, :, : readout.shape[0]] = 0
         ctx.kinds = [t.dtype for t in (inputs, keys, values, readout, *tensors)]
-        keys, values, readout = keys.to(low), values.to(low), readout.to(low)
+        # Attention stays in fp32: its products are too thin for bf16 to be faster.
+        keys, values = keys.to(trace.states.dtype), values.to(trace.states.dtype)
+        readout = readout.to(low)
         joined, biases = [w.to(low) for w in joined], [b.to(low) for b in biases]
         with torch.autocast(inputs.device.type, enabled=False):
             for t in range(inputs.shape[0]):
@@ -125,16 +135,15 @@ class _Feeding(torch.autograd.Function):
         grown = _Gradients.make(trace, of_outputs)
         for t in reversed(range(of_outputs.shape[0])):
             _backward_step(t, keys, values, joined, readout, ctx.masks, trace, grown)
+        low = grown.gates[0].dtype
         found = [
             grown.gates[0],
             torch.bmm(grown.scores.permute(1, 2, 0), trace.states.transpose(0, 1)),
-            torch.bmm(
-                trace.attention.permute(1, 2, 0).to(values.dtype), grown.outputs.transpose(0, 1)
-            ),
-            _over_positions(grown.outputs, trace.states),
+            torch.bmm(trace.attention.permute(1, 2, 0), grown.outputs.transpose(0, 1)),
+            over_positions(grown.outputs.to(low), trace.states.to(low)),
             *grown.hiddens,
             *grown.cells,
-            *(_over_positions(d, r[:-1]) for d, r in zip(grown.gates, trace.reads, strict=True)),
+            *(over_positions(d, r[:-1]) for d, r in zip(grown.gates, trace.reads, strict=True)),
             *(d.sum((0, 1), dtype=trace.cells[0].dtype) for d in grown.gates[1:]),
         ]
         given = [g.to(kind) for g, kind in zip(found, ctx.kinds, strict=True)]
@@ -158,11 +167,11 @@ class _Gradients:
     @classmethod
     def make(cls, trace: _Trace, of_outputs: Tensor) -> _Gradients:
         """Return empty buffers, the carried ones zero."""
-        low, high = trace.states.dtype, trace.cells[0].dtype
+        low, high = trace.reads[0].dtype, trace.cells[0].dtype
         return cls(
             [torch.empty_like(g, dtype=low) for g in trace.gates],
-            torch.empty_like(trace.attention, dtype=low),
-            torch.empty_like(trace.outputs, dtype=low),
+            torch.empty_like(trace.attention),
+            torch.empty_like(trace.outputs),
             [torch.zeros_like(c[0]) for c in trace.cells],
             [torch.zeros_like(c[0]) for c in trace.cells],
             of_outputs.to(high, copy=True),
@@ -184,7 +193,7 @@ def _empty_trace(
         [empty(length, 4 * size, high) for _ in joined],
         [empty(length + 1, size, high) for _ in joined],
         [empty(length, size, high) for _ in joined],
-        empty(length, size, low),
+        empty(length, size, high),
         empty(length, keys.shape[1], high),
         empty(length, values.shape[-1], high),
     )
@@ -197,7 +206,7 @@ def _forward_step(
     size, last = keys.shape[-1], len(joined) - 1
     for n, weight in enumerate(joined):
         gates, squashed = trace.gates[n][t], trace.squashed[n][t]
-        _affine(below[n], trace.reads[n][t], weight, gates)
+        affine(below[n], trace.reads[n][t], weight, gates)
         output = cell_forward(gates, trace.cells[n][t], trace.cells[n][t + 1], squashed)
         hidden = output * squashed
         trace.reads[n][t + 1, :, -size:] = hidden
@@ -208,12 +217,13 @@ def _forward_step(
         else:
             torch.mul(hidden, mask[t], out=above)
     state = trace.states[t]
-    scores = torch.bmm(state[:, None], keys.transpose(1, 2)).to(trace.attention.dtype)
-    scores = scores if hide is None else scores + hide
+    scores = torch.bmm(state[:, None], keys.transpose(1, 2))
+    scores = scores if hide is None else scores.add_(hide)
     attention = torch.softmax(scores, -1, out=trace.attention[t][:, None])
-    context = torch.bmm(attention.to(values.dtype), values)[:, 0]
-    output = torch.tanh(torch.addmm(context, state, readout.t()), out=trace.outputs[t])
-    fed = trace.reads[0][t + 1, :, : readout.shape[0]]
+    context = torch.bmm(attention, values)[:, 0]
+    output, fed = trace.outputs[t], trace.reads[0][t + 1, :, : readout.shape[0]]
+    affine(context, state.to(readout.dtype), readout, output)
+    squash(output, output)
     if masks.output is None:
         fed.copy_(output)
     else:
@@ -227,12 +237,12 @@ def _backward_step(
     size, width = keys.shape[-1], readout.shape[0]
     of_output = grown.fed[t] if masks.output is None else grown.fed[t] * masks.output[t]
     before = grown.outputs[t]
-    before.copy_(torch.ops.aten.tanh_backward(of_output, trace.outputs[t]))
-    share = trace.attention[t]
-    of_share = torch.bmm(before[:, None], values.transpose(1, 2))[:, 0].to(share.dtype)
-    of_scores = grown.scores[t]
+    torch.ops.aten.tanh_backward.grad_input(of_output, trace.outputs[t], grad_input=before)
+    share, of_scores = trace.attention[t], grown.scores[t]
+    of_share = torch.bmm(before[:, None], values.transpose(1, 2))[:, 0]
     of_scores.copy_(torch._softmax_backward_data(of_share, share, -1, share.dtype))
-    above = torch.addmm(torch.bmm(of_scores[:, None], keys)[:, 0], before, readout)
+    above = torch.bmm(of_scores[:, None], keys)[:, 0]
+    above.add_(product(before.to(readout.dtype), readout.t()))
     for n in reversed(range(len(joined))):
         mask, carried = masks.layers[n], grown.hiddens[n]
         if mask is None:
@@ -247,20 +257,8 @@ def _backward_step(
         )  # fmt: skip
         if out is not of_gates:
             of_gates.copy_(out)
-        of_reads = of_gates @ joined[n]
+        of_reads = product(of_gates, joined[n].t())
         carried.copy_(of_reads[:, -size:])
         above = of_reads[:, :-size]
     if t:
         grown.fed[t - 1].add_(above[:, :width])
-
-
-def _affine(below: Tensor, read: Tensor, weight: Tensor, out: Tensor) -> None:
-    if out.dtype == read.dtype == below.dtype:
-        torch.addmm(below, read, weight.t(), out=out)
-    else:
-        torch.add(read @ weight.t(), below, out=out)
-
-
-def _over_positions(of_result: Tensor, read: Tensor) -> Tensor:
-    """Return the weight's gradient [O, D], summed over positions and rows."""
-    return of_result.flatten(0, 1).t() @ read.flatten(0, 1)

@@ -21,6 +21,7 @@ from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
 from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.kernels.products import linear
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, draw_uniform, run_lstm
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
@@ -138,7 +139,7 @@ class BiLSTM(TranslationModel):
             above = layers[-1][0]
         query = above[:, None]
         context = state.memory.attend(0, query.to(state.memory.keys[0].dtype), scale=1.0)[:, 0]
-        output = torch.tanh(context + nn.functional.linear(above, self._readout()))
+        output = torch.tanh(context + linear(above, self._readout()))
         alignment = state.memory.weights(0, query, scale=1.0)[:, 0] if align else None
         return Step(
             self.classify(output), BiLSTMState(tuple(layers), output, state.memory), alignment
@@ -201,18 +202,18 @@ class BiLSTM(TranslationModel):
         h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same.
         """
         config, rows = self.config, Rows.of_lengths(lengths)
-        states = self.source_embedding(source).transpose(0, 1)
+        states = self.source_embedding(source.t())
         lasts = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
             states, hidden, cell = layer(states, lengths, rows)
             states = output(states)
             lasts.append((hidden, cell))
-        by_sentence = states.transpose(0, 1)
-        keys = nn.functional.linear(by_sentence, self.query_map.weight.t())
-        values = nn.functional.linear(by_sentence, self.output_map.weight[:, : 2 * config.size])
+        keys = linear(states, self.query_map.weight.t()).transpose(0, 1)
+        values = linear(states, self.output_map.weight[:, : 2 * config.size].contiguous())
         shift = config.encoder_depth - config.decoder_depth
         chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
-        return keys, values, tuple(self._start(*last) for last in chosen)
+        start = tuple(self._start(*last) for last in chosen)
+        return keys.contiguous(), values.transpose(0, 1).contiguous(), start
 
     def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Return a decoder layer's first states [B, D] from an encoder layer's last [B, 2 D']."""
@@ -230,11 +231,13 @@ class BiLSTM(TranslationModel):
         lengths = batch.source_lengths[order]
         keys, values, start = self._encode(batch.source[order], lengths)
         hide = source_mask(is_token(lengths, batch.source.shape[1]), keys)
-        embedded = self.target_embedding(batch.target_input).transpose(0, 1)[:, order]
+        embedded = self.target_embedding(batch.target_input).transpose(0, 1).index_select(1, order)
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)
-        inputs = nn.functional.linear(
-            embedded, first.weight_ih[:, : self.config.embedded], first.bias_ih + first.bias_hh
+        inputs = linear(
+            embedded,
+            first.weight_ih[:, : self.config.embedded].contiguous(),
+            first.bias_ih + first.bias_hh,
         )
         if self.config.input_feeding:
             hide = None if hide is None else hide[:, 0]
@@ -254,13 +257,13 @@ class BiLSTM(TranslationModel):
         for n, cell in enumerate(self.decoder):
             assert isinstance(cell, nn.LSTMCell)
             if n:
-                inputs = nn.functional.linear(states, cell.weight_ih, cell.bias_ih + cell.bias_hh)
+                inputs = linear(states, cell.weight_ih, cell.bias_ih + cell.bias_hh)
             states = run_lstm(inputs, cell.weight_hh, rows, start[n])[0]
             states = dropout(states, config.dropout, self.training)
         query = states.transpose(0, 1)[:, None]
         keys, values = keys[:, None], values[:, None]
         context = attend(query.to(keys.dtype), keys, values, hide, scale=1.0)[:, 0].transpose(0, 1)
-        outputs = torch.tanh(context + nn.functional.linear(states, self._readout()))
+        outputs = torch.tanh(context + linear(states, self._readout()))
         with torch.no_grad():
             attention = attention_weights(query, keys, hide, scale=1.0)[:, 0]
         return dropout(outputs, config.output_dropout, self.training), attention
@@ -290,8 +293,11 @@ class BiLSTM(TranslationModel):
         return dropout(ones, rate, True)
 
     def _readout(self) -> Tensor:
-        """Return [O, D]: the output map's part that reads the decoder's state."""
-        return self.output_map.weight[:, 2 * self.config.size :]
+        """Return [O, D]: the output map's part that reads the decoder's state.
+
+        Contiguous, because oneDNN is slow with a weight that is a slice.
+        """
+        return self.output_map.weight[:, 2 * self.config.size :].contiguous()
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> BiLSTM:
