@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.products import linear, product
 
 
@@ -259,6 +260,18 @@ class BidirectionalLSTM(nn.Module):
         states, (hidden, cell) = self.lstm(packed)
         padded = pad_packed_sequence(states)[0]
         return padded, torch.cat(list(hidden), -1), torch.cat(list(cell), -1)
+
+
+class LayerOutput(nn.Module):
+    """Dropout on what a layer puts out; a module so that reports find the point."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [..., D]."""
+        return dropout(states, self.rate, self.training)
 
 
 def draw_uniform(module: nn.Module, size: int) -> None:

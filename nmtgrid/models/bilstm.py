@@ -22,15 +22,19 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.lstm_step import States, StepWeights
 from nmtgrid.layers.memory import SourceMemory
-from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, draw_uniform, run_lstm
+from nmtgrid.layers.recurrent import (
+    BidirectionalLSTM,
+    LayerOutput,
+    Rows,
+    draw_uniform,
+    run_lstm,
+)
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.properties import properties
 from nmtgrid.text.vocabulary import PAD
-
-States = tuple[tuple[Tensor, Tensor], ...]
-"""Hidden state and cell [R, D] of each decoder layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +44,7 @@ class BiLSTMState:
     layers: States
     output: Tensor
     memory: SourceMemory
-
-
-class LayerOutput(nn.Module):
-    """Dropout on what a layer puts out; a module so that reports find the point."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return [..., D]."""
-        return dropout(states, self.rate, self.training)
+    weights: StepWeights
 
 
 class BiLSTM(TranslationModel):
@@ -122,28 +115,27 @@ class BiLSTM(TranslationModel):
         order = source_lengths.argsort(descending=True, stable=True)
         inverse = order.argsort()
         keys, values, start = self._encode(source[order], source_lengths[order])
-        layers = tuple((hidden[inverse], cell[inverse]) for hidden, cell in start)
-        keys, values = keys[inverse][:, None], values[inverse][:, None]
+        # In fp32: a step's products with the source are too thin for bf16 to be faster.
+        high = torch.promote_types(keys.dtype, torch.float32)
+        layers = tuple((hidden[inverse].to(high), cell[inverse].to(high)) for hidden, cell in start)
+        keys, values = keys[inverse][:, None].to(high), values[inverse][:, None].to(high)
         mask = source_mask(is_token(source_lengths, source.shape[1]), keys)
-        output = layers[0][0].new_zeros(source.shape[0], self.config.classified)
-        return BiLSTMState(layers, output, SourceMemory((keys,), (values,), mask))
+        output = values.new_zeros(source.shape[0], self.config.classified)
+        memory = SourceMemory((keys,), (values,), mask)
+        return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
 
     def step(self, tokens: Tensor, state: BiLSTMState, *, align: bool = False) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
-        above = self.target_embedding(tokens[:, None])[:, 0]
+        inputs = self.target_embedding(tokens[:, None])[:, 0]
         if self.config.input_feeding:
-            above = torch.cat([above, state.output.to(above.dtype)], 1)
-        layers = []
-        for cell, held in zip(self.decoder, state.layers, strict=True):
-            layers.append(cell(above, held))
-            above = layers[-1][0]
-        query = above[:, None]
-        context = state.memory.attend(0, query.to(state.memory.keys[0].dtype), scale=1.0)[:, 0]
-        output = torch.tanh(context + linear(above, self._readout()))
+            inputs = torch.cat([inputs, state.output], 1)
+        layers = state.weights.advance(inputs, state.layers)
+        query = layers[-1][0][:, None]
+        context = state.memory.attend(0, query, scale=1.0)[:, 0]
+        output = state.weights.read_out(context, query[:, 0])
         alignment = state.memory.weights(0, query, scale=1.0)[:, 0] if align else None
-        return Step(
-            self.classify(output), BiLSTMState(tuple(layers), output, state.memory), alignment
-        )
+        state = dataclasses.replace(state, layers=layers, output=output)
+        return Step(self.classify(output), state, alignment)
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
