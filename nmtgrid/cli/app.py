@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "nmtgrid.cli.train",
     "decode": "nmtgrid.cli.decode",
     "analyze": "nmtgrid.cli.analyze",
+    "export": "nmtgrid.cli.export",
 }
 FAULT_OF_THE_USER, FAULT_OF_OURS, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"

@@ -1,0 +1,92 @@
+"""nmtgrid in the benchmark of peers: the trainer's own updates, the one decoding loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from benchmarks.peer_worker import Task, Until
+from nmtgrid import __version__
+from nmtgrid.data.batches import BatchPlan, Place, collate
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import load_model
+from nmtgrid.search import engine
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.update import Updater
+
+
+def model_settings(task: Task) -> dict[str, object]:
+    """Return the settings of the common model, as the zoo names them."""
+    return {
+        "encoder_depth": task["depth"], "decoder_depth": task["depth"], "size": task["size"],
+        "feed_forward_size": task["forward_size"], "heads": task["heads"], "norm": "pre",
+        "tie": "target", "dropout": task["dropout"], "attention_dropout": task["dropout"],
+        "activation_dropout": task["dropout"],
+    }  # fmt: skip
+
+
+class System:
+    """Trains by `Updater.apply`, translates by `search.engine`."""
+
+    def __init__(self, task: Task) -> None:
+        torch.set_num_threads(1)
+        self.version = __version__
+        self.task = task
+        self.bf16 = task.get("bf16", False)
+        dataset = Dataset.open(task["data"])
+        self.pairs, self.pipeline = dataset.split("train"), dataset.pipeline
+        torch.manual_seed(1)
+        model = zoo.build(
+            "transformer", None, model_settings(task),
+            source_vocab_size=len(self.pipeline.source_vocabulary),
+            target_vocab_size=len(self.pipeline.target_vocabulary),
+        )  # fmt: skip
+        settings = TrainingSettings(optimiser="adam", weight_decay=0.0)
+        objective = Likelihood(LikelihoodSettings(label_smoothing=task["label_smoothing"]))
+        self.updater = Updater(
+            model, objective, make_optimiser(model, settings), torch.device("cpu"),
+            bf16=self.bf16, clip_norm=task["clip_norm"],
+        )  # fmt: skip
+        plan = BatchPlan(
+            self.pairs.source_lengths, self.pairs.target_lengths, task["batch_tokens"],
+            0, 0, 1,
+        )  # fmt: skip
+        self.walk = plan.walk(Place())
+        self.decoding = load_model(task["model"]).model
+        lines = Path(task["test"]["source"]).read_text(encoding="utf-8").splitlines()
+        self.sources = [line.split() for line in lines]
+
+    def train(self, seconds: float) -> tuple[int, int]:
+        """Do updates until the time is over."""
+        tokens = updates = 0
+        until = Until(seconds)
+        while until:
+            _, indices = next(self.walk)
+            batch = self.pairs.batch(indices)
+            tokens += self.updater.apply([batch], self.task["learning_rate"]).tokens
+            updates += 1
+        return tokens, updates
+
+    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+        """Return the translations of the test sentences, from units to units."""
+        read = self.pipeline.source_vocabulary.encode
+        write = self.pipeline.target_vocabulary.decode
+        sources = [read(line) for line in self.sources]
+        order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+        found: list[list[str]] = [[] for _ in sources]
+        each = self.task["sentences"]
+        plan = SearchPlan(beam=beam)
+        for first in range(0, len(order), each):
+            places = order[first : first + each]
+            chosen = [sources[place] for place in places]
+            batch = collate(chosen, [[]] * len(chosen))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                some = engine.search([self.decoding], batch.source, batch.source_lengths, plan)
+            for place, hypotheses in zip(places, some, strict=True):
+                found[place] = write(hypotheses[0].tokens)
+        return found

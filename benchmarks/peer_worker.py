@@ -1,0 +1,93 @@
+"""One system in its own interpreter, told over a pipe, round by round, what to do.
+
+    python -m benchmarks.peer_worker NAME
+
+Reads one JSON object a line, first the task, then commands; answers each with one line. Needs
+nothing but the system itself, so that a peer may live in another environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any, Protocol
+
+Task = dict[str, Any]
+END = "</s>"
+
+
+class System(Protocol):
+    """What a benchmarked system does; each `benchmarks.peer_NAME` has a class of this name."""
+
+    version: str
+
+    def __init__(self, task: Task) -> None:
+        """Build the training and load the common weights; `task` is what peer_data wrote."""
+
+    def train(self, seconds: float) -> tuple[int, int]:
+        """Train for so much processor time; return target tokens (end symbols too) and updates."""
+        ...
+
+    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+        """Return the tokens of each test sentence's translation, in order."""
+        ...
+
+
+class Until:
+    """Says when a span of processor time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.process_time() + seconds
+
+    def __bool__(self) -> bool:
+        return time.process_time() < self._end
+
+
+def strip(tokens: list[str]) -> list[str]:
+    """Return `tokens` up to the end symbol."""
+    return tokens[: tokens.index(END)] if END in tokens else tokens
+
+
+def obey(system: System, command: dict[str, Any]) -> dict[str, Any]:
+    """Carry out `command` and return the figures; only the work itself is timed."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    if command["do"] == "train":
+        tokens, updates = system.train(command["seconds"])
+        found: dict[str, Any] = {"tokens": tokens, "updates": updates}
+    else:
+        lines = system.translate(command["beam"], command["quantization"])
+        found = {"lines": lines}
+    found["cpu"], found["wall"] = time.process_time() - cpu, time.perf_counter() - wall
+    if "lines" in found:
+        found["lines"] = [strip(line) for line in found["lines"]]
+        found["tokens"] = sum(len(line) + 1 for line in found["lines"])
+    return found
+
+
+def main() -> None:
+    """Serve one system until the pipe closes."""
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(values: dict[str, Any]) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    task = json.loads(sys.stdin.readline())
+    try:
+        module = importlib.import_module(f"benchmarks.peer_{sys.argv[1]}")
+    except ModuleNotFoundError as fault:
+        return answer({"missing": str(fault.name)})
+    system: System = module.System(task)
+    answer({"version": system.version})
+    for line in sys.stdin:
+        answer(obey(system, json.loads(line)))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Export to CTranslate2: the same tokens as ours, and plain words for what cannot be exported."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.cli.app import main
+from nmtgrid.data.batches import collate
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
+from nmtgrid.models.ctranslate2_export import NEVER
+from nmtgrid.models.directory import LoadedModel, load_model, save_model
+from nmtgrid.models.transformer import Transformer
+from nmtgrid.search import engine
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.vocabulary import BEGIN, PAD
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+
+SMALL: dict[str, Any] = {
+    "encoder_depth": 2,
+    "decoder_depth": 3,
+    "size": 16,
+    "feed_forward_size": 24,
+    "heads": 4,
+}
+PLAIN = LikelihoodSettings(label_smoothing=0.0)
+KINDS: dict[str, dict[str, Any]] = {
+    "post-norm": {"norm": "post", "output_bias": True},
+    "pre-norm": {"norm": "pre", "tie": "none", "output_bias": True},
+    "shared": {"tie": "all", "output_bias": True},
+    "learned": {
+        "positions": "learned",
+        "max_positions": 6,
+        "scale_embeddings": False,
+        "output_bias": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset `data` of one vocabulary for both sides."""
+    folder = tmp_path_factory.mktemp("export")
+    data = str(folder / "data")
+    assert main(["preprocess", "--toy", "60", "--out", data]) == 0
+    assert main(["bpe", "learn", data, "--merges", "40", "--joint-vocabulary"]) == 0
+    return folder
+
+
+def make(home: Path, folder: Path, arch: str = "transformer", **changes: Any) -> Path:
+    """Save a model trained for a moment, so that its translations end, in 4 to 14 words."""
+    data = Dataset.open(home / "data")
+    pipeline = data.pipeline
+    torch.manual_seed(3)
+    model = zoo.build(
+        arch, overrides=changes,
+        source_vocab_size=len(pipeline.source_vocabulary),
+        target_vocab_size=len(pipeline.target_vocabulary),
+    )  # fmt: skip
+    train = data.split("train")
+    targets = [train.target(i)[: 4 + i % 11] for i in range(len(train))]
+    batch = collate([train.source(i)[:12] for i in range(len(train))], targets)
+    optimiser, objective = torch.optim.Adam(model.parameters(), 0.01), Likelihood(PLAIN)
+    for _ in range(100):
+        optimiser.zero_grad()
+        parts = objective.loss(model, batch)
+        (parts.total / parts.tokens).backward()
+        optimiser.step()
+    save_model(folder, model, pipeline, {"search": {"beam": 5}})
+    return folder
+
+
+def export(model: Path, out: Path, *options: str) -> int:
+    return main(["export", str(model), "--to", "ctranslate2", "--out", str(out), *options])
+
+
+def ours(loaded: LoadedModel, sources: list[list[str]], plan: SearchPlan) -> list[Hypothesis]:
+    encode = loaded.pipeline.source_vocabulary.encode
+    batch = collate([encode(units) for units in sources], [[]] * len(sources))
+    found = engine.search([loaded.model], batch.source, batch.source_lengths, plan)
+    return [hypotheses[0] for hypotheses in found]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exported_model_writes_the_same_tokens(
+    home: Path, tmp_path: Path, kind: str, beam: int
+) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    folder = make(home, tmp_path / "model", **SMALL, **KINDS[kind])
+    assert export(folder, tmp_path / "out") == 0
+    loaded = load_model(folder)
+    lines = Dataset.open(home / "data").split("test").raw_source()[:20]
+    pipeline = Pipeline.load(tmp_path / "out")
+    sources = [pipeline.source_tokens(line) for line in lines]
+    longest = 2 * max(map(len, sources))
+    # Drawn weights end where they like: every translation gets the same limit on both sides.
+    plan = SearchPlan(beam=beam, length_penalty=0.0, max_length_a=longest, max_length_b=0.0)
+    expected = ours(loaded, sources, plan)
+    found = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1).translate_batch(
+        sources, beam_size=beam, length_penalty=0.0, return_end_token=True, return_scores=True,
+        min_decoding_length=0, max_decoding_length=longest + 1,
+    )  # fmt: skip
+    ended = 0
+    for mine, its in zip(expected, found, strict=True):
+        units = its.hypotheses[0]
+        if units[-1] != "</s>" or len(mine.tokens) == longest:
+            continue  # cut at the limit, where ours writes an end symbol
+        ended += 1
+        assert units[:-1] == pipeline.target_vocabulary.decode(mine.tokens)
+        # Without the share of `<pad>` and `<s>`, which ours may not write either, it is more.
+        assert mine.log_probability - 1e-4 < its.scores[0] < mine.log_probability + 0.1
+    assert ended >= 10
+
+
+def test_scores_divide_by_the_length_with_the_end_symbol(home: Path, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    folder = make(home, tmp_path / "model", **SMALL)
+    assert export(folder, tmp_path / "out") == 0
+    loaded = load_model(folder)
+    lines = Dataset.open(home / "data").split("test").raw_source()[:8]
+    sources = [loaded.pipeline.source_tokens(line) for line in lines]
+    found = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1).translate_batch(
+        sources, beam_size=1, length_penalty=0.7, return_end_token=True, return_scores=True
+    )
+    compared = 0
+    for mine, its in zip(ours(loaded, sources, SearchPlan(length_penalty=0.7)), found, strict=True):
+        if its.hypotheses[0][-1] == "</s>" and len(mine.tokens) + 1 == len(its.hypotheses[0]):
+            assert its.scores[0] == pytest.approx(mine.score, abs=0.01)
+            compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("quantization", ["int8", "float16"])
+def test_quantised_models_load(home: Path, tmp_path: Path, quantization: str) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    folder = make(home, tmp_path / "model", **SMALL)
+    report = tmp_path / "report.json"
+    options = ("--quantization", quantization, "--json", str(report))
+    assert export(folder, tmp_path / "out", *options) == 0
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert told["quantization"] == quantization and told["to"] == "ctranslate2"
+    assert {"model.bin", "config.json", "README.md", "bpe.codes", "text.json"} <= set(told["files"])
+    assert told["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    assert translator.translate_batch([["a", "b"]])[0].hypotheses
+
+
+def test_symbols_that_are_never_written_are_low() -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    from nmtgrid.models.ctranslate2_export import _package, _specification
+
+    overrides = {**SMALL, "output_bias": True}
+    model = zoo.build("transformer", overrides=overrides, source_vocab_size=9, target_vocab_size=8)
+    assert isinstance(model, Transformer)
+    spec = _specification(_package(), model)
+    low = [place for place, value in enumerate(spec.decoder.projection.bias) if value == NEVER]
+    assert low == [PAD, BEGIN]
+    assert model.output_bias is not None and not model.output_bias.any()
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "words"),
+    [
+        ("pervasive", {"depth": 1, "size": 8, "feed_forward_size": 8}, "`pervasive` cannot"),
+        ("transformer", {**SMALL, "transparent": True}, "Transparent attention cannot"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(
+    home: Path, tmp_path: Path, arch: str, changes: dict[str, Any], words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = make(home, tmp_path / "model", arch, **changes)
+    capsys.readouterr()
+    assert export(folder, tmp_path / "out") == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert words in shown and "`transformer` without `model.transparent`" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_missing_package_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(home, tmp_path / "model", **SMALL)
+    truly = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name.startswith("ctranslate2"):
+            raise ImportError(name)
+        return truly(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert export(folder, tmp_path / "out") == 2
+    assert "pip install nmtgrid[ctranslate2]" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_taken_stays(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    folder = make(home, tmp_path / "model", **SMALL)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("kept", encoding="utf-8")
+    assert export(folder, out) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_an_unknown_program_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(home / "model"), "--to", "onnx", "--out", "x"]) == 2
+    assert "ctranslate2" in capsys.readouterr().err
