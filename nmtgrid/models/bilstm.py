@@ -110,6 +110,7 @@ class BiLSTM(TranslationModel):
         weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
         return Classifier(weight, self.output_bias)
 
+    @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         order = source_lengths.argsort(descending=True, stable=True)
@@ -124,6 +125,7 @@ class BiLSTM(TranslationModel):
         memory = SourceMemory((keys,), (values,), mask)
         return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
 
+    @torch.no_grad()
     def step(self, tokens: Tensor, state: BiLSTMState, *, align: bool = False) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
         inputs = self.target_embedding(tokens[:, None])[:, 0]
@@ -145,10 +147,9 @@ class BiLSTM(TranslationModel):
         """
         if kind == "energies":
             raise ConfigError(
-                "A `bilstm` has no energies: the attended source goes through a tanh before the "
-                "scores, so they are no sum over source tokens.",
-                "Ask for the weights.",
-            )
+                "A `bilstm` has no energies: its scores are no sum over source tokens, because the "
+                "attended source goes through a tanh.", "Ask for the weights.",
+            )  # fmt: skip
         _, attention, inverse = self._run(batch)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return attention.float()[inverse].masked_fill(~present, 0.0)
@@ -156,14 +157,11 @@ class BiLSTM(TranslationModel):
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
         row = properties("RNN + attention")
-        recurrent = [p.numel() for p in self.encoder.parameters() if p.dim() > 1]
-        decoded = [p.numel() for p in self.decoder.parameters() if p.dim() > 1]
         config = self.config
-        both = 2 * config.size
-        maps = both * (config.decoded + config.classified)
-        source = sum(recurrent) + maps
-        target = sum(decoded) + config.decoded * config.classified
-        target += self.classifier().weight.numel()
+        source = sum(p.numel() for p in self.encoder.parameters() if p.dim() > 1)
+        source += 2 * config.size * (config.decoded + config.classified)
+        target = sum(p.numel() for p in self.decoder.parameters() if p.dim() > 1)
+        target += config.decoded * config.classified + self.classifier().weight.numel()
         attended = (config.decoded + config.classified) * source_length * target_length
         return Report(
             flops_per_pair=6.0 * (source * source_length + target * target_length + attended),
@@ -177,8 +175,7 @@ class BiLSTM(TranslationModel):
     def stages(self) -> dict[str, nn.Module]:
         """Return both embeddings, the encoder's layers and the decoder's output.
 
-        The decoder's layers run in one loop, position by position: between them is no point that
-        is passed once.
+        The decoder's layers run in one loop: no point between them is passed once.
         """
         found: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
         found |= {f"encoder.{n}": part for n, part in enumerate(self.encoder_outputs, 1)}
