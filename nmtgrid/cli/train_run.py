@@ -80,11 +80,13 @@ def run_one(
     )
     log = MetricsLog(out / METRICS)
     log.keep_until(trainer.progress.update)
-    finished = None
+    finished, ratio = None, None
     with _stopping(stop) as caught, console.progress("training", _total(settings.training)) as bar:
         for event in trainer.run():
             log.write(event)
-            show(event, bar, settings.training)
+            show(event, bar, settings.training, ratio)
+            if isinstance(event, events.Gradients):
+                ratio = event.gradient_ratio
             if isinstance(event, events.Finished):
                 finished = event
     assert finished is not None
@@ -93,16 +95,22 @@ def run_one(
     return code, _report(finished, trainer)
 
 
-def show(event: events.Event, bar: Any, training: TrainingSettings) -> None:
-    """Tell people of `event`; `bar` is a progress bar of `base.console`."""
+def show(
+    event: events.Event, bar: Any, training: TrainingSettings, ratio: float | None = None
+) -> None:
+    """Tell people of `event`; `bar` is a progress bar of `base.console`.
+
+    `ratio` is the last one that was measured of gradients, first to last encoder layer.
+    """
     if isinstance(event, events.Updated):
         done = event.update if training.max_updates else event.minutes
         left = "" if event.minutes_left is None else f", {event.minutes_left:.1f} min left"
+        measured = "" if ratio is None else f"h1/hN {ratio:.2g}  "
         bar.update(bar.task_ids[0], completed=done, note=f"{event.tokens_per_second:,.0f} tokens/s")
         console.say(
             f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
             f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
-            f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  "
+            f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  {measured}"
             f"{event.tokens_per_second:,.0f} tokens/s  {event.cells_per_second:,.0f} cells/s{left}"
         )
     elif isinstance(event, events.Started):
@@ -117,8 +125,6 @@ def show(event: events.Event, bar: Any, training: TrainingSettings) -> None:
             f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
             f"{bleu}{best}  ({event.seconds:.0f} s)"
         )
-    elif isinstance(event, events.Gradients):
-        console.say(_gradients(event))
     elif isinstance(event, events.Split):
         console.warn(
             f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
@@ -183,16 +189,6 @@ def _started(event: events.Started) -> str:
     return (
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
         f"{event.device}, {event.precision}."
-    )
-
-
-def _gradients(event: events.Gradients) -> str:
-    ratio = "not defined" if event.gradient_ratio is None else f"{event.gradient_ratio:.3g}"
-    names = list(event.gradients)
-    first, last = names[0], names[-1]
-    return (
-        f"update {event.update:,}  gradients: first to last encoder layer {ratio}, "
-        f"{first} {event.gradients[first]:.2e}, {last} {event.gradients[last]:.2e}"
     )
 
 
