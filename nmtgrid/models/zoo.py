@@ -9,13 +9,15 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, convs2s, pervasive, pervasive_densenet, transformer
+from nmtgrid.models import bilstm, convrnn, convs2s, pervasive, pervasive_densenet, transformer
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.models.convs2s_config import ConvS2SConfig
 from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.pervasive_densenet_config import PervasiveDensenetConfig
 from nmtgrid.models.presets.bilstm import BILSTM
+from nmtgrid.models.presets.convrnn import CONVRNN
 from nmtgrid.models.presets.convs2s import CONVS2S
 from nmtgrid.models.presets.pervasive import PERVASIVE
 from nmtgrid.models.presets.pervasive_densenet import PERVASIVE_DENSENET
@@ -157,4 +159,11 @@ register(
     ConvS2SConfig,
     convs2s.build,
     CONVS2S,
+)
+register(
+    "convrnn",
+    "Convolution-to-recurrent: growing kernels, a transfer, a predicted length, a recurrent net",
+    ConvRNNConfig,
+    convrnn.build,
+    CONVRNN,
 )

@@ -1,0 +1,273 @@
+"""The convolution-to-recurrent model of the book chapter (7.1; Kalchbrenner and Blunsom, 2013).
+
+Convolutions K_2, K_3, ... merge the words of the source into phrases. In the form "sentence"
+(figure 7.1) a last kernel L merges those into one vector, which the reverse kernel unfolds; in the
+form "phrase" (figure 7.2) a transfer layer maps source phrases to target phrases. The reverse
+convolutions ..., K_3, K_2 make target words of target phrases, as many as a model of the length
+says, and a recurrent network that also reads the words written so far chooses among the types.
+
+What the chapter leaves open, and what is done here:
+* The length model is a line, m = a |x| + b. There is no loss on lengths but the likelihood itself,
+  so m enters the prediction in two smooth ways: it stretches the transfer (layers/
+  phrase_convolution.py, Resample), and the recurrent network is told how far it is from the
+  predicted end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
+  from both. Rounded, m is the number of target words that the reverse convolutions make; beyond
+  it the recurrent network reads the last one.
+* A kernel for each length would rarely be trained. L has `merge` places, each reading the mean of
+  the phrases around it, and its reverse unfolds as many, stretched to the number of phrases
+  wanted; a row shorter than a kernel K_i skips it.
+* Each convolution is followed by tanh and dropout; the recurrent network is plain, as in 2013
+  (`cell` lstm makes it an LSTM), starts at zero, and its output goes through a map if tied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.phrase_convolution import PhraseConvolution, Resample, ReverseConvolution
+from nmtgrid.layers.plain_rnn import run_rnn
+from nmtgrid.layers.recurrent import LayerOutput, Rows, cell_forward, run_lstm, squash
+from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
+from nmtgrid.models.convrnn_config import ConvRNNConfig
+from nmtgrid.text.vocabulary import PAD
+
+_LONGEST = (4.0, 16.0)
+"""The predicted length is at most so many times the source's, plus so many words."""
+_NEAR = 4.0
+"""Words over which the distance from the predicted end is told apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvRNNState:
+    """What decoding keeps: hidden state and cell [R, D], predicted lengths and last words [R].
+
+    `words` holds what the target words give the recurrent network, [B, 1, P, G], once for each
+    sentence; `position` counts the written tokens.
+    """
+
+    hidden: Tensor
+    cell: Tensor
+    predicted: Tensor
+    last: Tensor
+    words: SourceMemory
+    position: int
+
+
+class ConvRNN(TranslationModel):
+    """Convolutions read the source and unfold the target; a recurrent network writes it."""
+
+    architecture = "convrnn"
+
+    def __init__(
+        self, config: ConvRNNConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        size, embedded = config.size, config.embedded
+        self.source_embedding = _embedding(config, source_vocab_size)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
+        )
+        self.source_map = nn.Linear(embedded, size) if embedded != size else nn.Identity()
+        kernels = range(2, config.encoder_depth + 2)
+        made = (size, config.convolution, config.dropout)
+        self.encoder = nn.ModuleList(
+            PhraseConvolution(made[0], kernel, *made[1:]) for kernel in kernels
+        )
+        self.decoder = nn.ModuleList(
+            ReverseConvolution(made[0], kernel, *made[1:]) for kernel in reversed(kernels)
+        )
+        self.stretch = Resample()
+        self.transfer = nn.Linear(size, size)
+        if config.form == "sentence":
+            self.gather = Resample()
+            self.merge = nn.Linear(config.merge * size, size)
+            self.unfold = nn.Linear(size, config.merge * size)
+        self.length_line = nn.Parameter(torch.tensor([1.0, 0.0]))
+        gates = 4 * size if config.cell == "lstm" else size
+        self.word_map = nn.Linear(size, gates)
+        self.history_map = nn.Linear(embedded, gates, bias=False)
+        self.recurrent = nn.Parameter(torch.empty(gates, size))
+        self.distance = nn.Parameter(torch.empty(gates))
+        self.decoder_output = LayerOutput(config.output_dropout)
+        classified = size if config.tie == "none" else embedded
+        self.output_map = nn.Identity() if config.tie == "none" else nn.Linear(size, classified)
+        self.output_weight = (
+            nn.Parameter(torch.randn(target_vocab_size, classified) * classified**-0.5)
+            if config.tie == "none"
+            else None
+        )
+        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size))
+        self.traits = Traits()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the maps (Xavier) and the recurrence (orthogonal)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias) if module.bias is not None else None
+        for part in self.recurrent.data.split(self.config.size):
+            nn.init.orthogonal_(part)
+        nn.init.normal_(self.distance, std=0.5)
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, D]: what the recurrent network says at each site's position."""
+        if sites.reads is not None or sites.depth is not None:
+            raise NotImplementedError(
+                "the convolutions read the whole source and there is one exit; "
+                "this model serves no other site"
+            )
+        words, predicted, last = self._words(batch.source, batch.source_lengths)
+        places = torch.arange(batch.target_input.shape[1], device=words.device)
+        read = places[None].minimum(last[:, None])
+        given = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
+        history = linear(self.target_embedding(batch.target_input), self.history_map.weight)
+        inputs = given + history + self._distance(predicted[:, None] - places)
+        inputs = inputs.transpose(0, 1).contiguous()
+        if self.config.cell == "lstm":
+            states = run_lstm(inputs, self.recurrent, Rows.full(*inputs.shape[:2]))[0]
+        else:
+            states = run_rnn(inputs, self.recurrent)
+        states = self.decoder_output(states)
+        chosen = sites.position * states.shape[1] + sites.sentence
+        return self._finish(states.flatten(0, 1).index_select(0, chosen))
+
+    def classifier(self) -> Classifier:
+        """Return the output map, tied to the target embeddings unless `tie` is none."""
+        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
+        return Classifier(weight, self.output_bias)
+
+    @torch.no_grad()
+    def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
+        """Return the state before the first step, for source [R, S] and lengths [R]."""
+        words, predicted, last = self._words(source, source_lengths)
+        words = words.to(torch.promote_types(words.dtype, torch.float32))
+        zeros = words.new_zeros(source.shape[0], self.config.size)
+        memory = SourceMemory((words[:, None],), (), None)
+        return ConvRNNState(zeros, zeros, predicted, last, memory, 0)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, state: ConvRNNState, *, align: bool = False) -> Step:
+        """Feed the last written tokens [R] and return logits [R, V]."""
+        held, width = state.words.keys[0][:, 0], state.words.width
+        places = state.last[::width].clamp(max=state.position)
+        given = held[torch.arange(len(held), device=held.device), places]
+        given = given.repeat_interleave(width, 0) if width > 1 else given
+        history = linear(self.target_embedding(tokens[:, None])[:, 0], self.history_map.weight)
+        inputs = given + history + self._distance(state.predicted - state.position)
+        inputs = inputs + linear(state.hidden, self.recurrent)
+        inputs = inputs.to(state.hidden.dtype)
+        hidden, cell = torch.empty_like(state.hidden), state.cell
+        if self.config.cell == "lstm":
+            cell, squashed = torch.empty_like(cell), hidden
+            hidden = cell_forward(inputs, state.cell, cell, squashed) * squashed
+        else:
+            squash(inputs, hidden)
+        logits = self.classify(self._finish(hidden))
+        state = dataclasses.replace(state, hidden=hidden, cell=cell, position=state.position + 1)
+        return Step(logits, state)
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for sentences of these lengths (not in the thesis' tables)."""
+        depth = self.config.encoder_depth
+        source = sum(p.numel() for p in self.encoder.parameters())
+        once = sum(p.numel() for name, p in self.named_parameters() if name.startswith(_ONCE))
+        target = sum(p.numel() for p in self.decoder.parameters()) + self.recurrent.numel()
+        target += sum(m.weight.numel() for m in (self.word_map, self.history_map, self.transfer))
+        target += self.classifier().weight.numel()
+        return Report(
+            flops_per_pair=6.0 * (source * source_length + target * target_length + once),
+            receptive_field=(
+                "the whole source and the whole target prefix"
+                if self.config.form == "sentence"
+                else f"about {2 * self.config.lost + 1} source tokens around the same part of the "
+                "sentence, and the whole target prefix"
+            ),
+            computation="O(N k d² |x| + N k d² |y|)",
+            sequential=f"O(|y| + {2 * depth})",
+            target_path="O(|y|)",
+            source_path="O(N)",
+        )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the embeddings, each convolution and the recurrent network's output, in order."""
+        found: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
+        found |= {f"encoder.{n}": part for n, part in enumerate(self.encoder, 1)}
+        if self.target_embedding is not self.source_embedding:
+            found["decoder.0"] = self.target_embedding
+        found |= {f"decoder.{n}": part for n, part in enumerate(self.decoder, 1)}
+        found[f"decoder.{len(self.decoder) + 1}"] = self.decoder_output
+        return found
+
+    def predict_lengths(self, source_lengths: Tensor) -> Tensor:
+        """Return [B] (real) the target lengths that source lengths [B] lead one to expect."""
+        lengths = source_lengths.to(self.length_line.dtype)
+        line = lengths * self.length_line[0] + self.length_line[1]
+        return line.clamp(min=1.0).minimum(_LONGEST[0] * lengths + _LONGEST[1])
+
+    def _words(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what target words give [B, P, G], predicted lengths [B] and last places [B]."""
+        config = self.config
+        predicted = self.predict_lengths(lengths)
+        states, left = self.source_map(self.source_embedding(source)), lengths
+        for layer in self.encoder:
+            assert isinstance(layer, PhraseConvolution)
+            states = layer(states, left)
+            left = layer.lengths_after(left)
+        if config.form == "sentence":
+            states, left = self._one_vector(states, left)
+        wanted = (predicted - config.lost).clamp(min=1.0)
+        counts = (predicted.detach().round().long() - config.lost).clamp(min=1)
+        states = self.stretch(states, left, wanted, int(counts.max()))
+        states = torch.tanh(linear(states, self.transfer.weight, self.transfer.bias))
+        for layer in self.decoder:
+            assert isinstance(layer, ReverseConvolution)
+            states = layer(states, counts)
+            counts = counts + layer.kernel - 1
+        words = linear(states, self.word_map.weight, self.word_map.bias)
+        return words, predicted, counts - 1
+
+    def _one_vector(self, phrases: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return [B, merge, D] unfolded from the vector that the phrases [B, S, D] merge into."""
+        count = self.config.merge
+        places = torch.full_like(lengths, count)
+        gathered = self.gather(phrases, lengths, places, count).flatten(1)
+        sentence = torch.tanh(linear(gathered, self.merge.weight, self.merge.bias))
+        sentence = dropout(sentence, self.config.dropout, self.training)
+        unfolded = torch.tanh(linear(sentence, self.unfold.weight, self.unfold.bias))
+        return unfolded.unflatten(1, (count, -1)), places
+
+    def _distance(self, words: Tensor) -> Tensor:
+        """Return [..., G]: what the distance [...] from the predicted end gives."""
+        return torch.tanh(words / _NEAR)[..., None] * self.distance
+
+    def _finish(self, states: Tensor) -> Tensor:
+        """Return what the classifier reads."""
+        mapped: Tensor = self.output_map(states)
+        return mapped
+
+
+_ONCE = ("merge.", "unfold.")
+"""Parameters that are read once for a sentence."""
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> ConvRNN:
+    """Return a new model with drawn weights."""
+    return ConvRNN(config, source_vocab_size, target_vocab_size)
+
+
+def _embedding(config: ConvRNNConfig, count: int) -> Embedding:
+    return Embedding(
+        count, config.embedded, positions="none", scale=True,
+        dropout_rate=config.embedding_dropout, padding=PAD,
+    )  # fmt: skip
