@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.seeding import random_states
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, Traits, TranslationModel
 from nmtgrid.training import events
@@ -25,6 +26,7 @@ from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.meters import MetricsLog
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.update import Updater
+from tests.laws.helpers import Case, basic_cases, batch_for
 from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 
 CPU = torch.device("cpu")
@@ -251,8 +253,31 @@ def test_they_are_refused_before_data_are_read(monkeypatch: pytest.MonkeyPatch) 
     check_watch(RunSettings("tiny", model=_Bare()))
 
 
-@pytest.mark.skipif("transformer" not in zoo.architectures(), reason="there is no transformer yet")
-def test_the_transformer_has_stages() -> None:
+@pytest.mark.parametrize("case", basic_cases(), ids=str)
+def test_every_architecture_is_measured_alike_in_any_batch(case: Case) -> None:
+    """Each stage is passed once, is reached by the loss, and padding adds nothing to its norm."""
+    model = case.build()
+    if not model.stages():
+        with pytest.raises(ConfigError, match="names no such points"):
+            GradientWatch(model)
+        return
+    batch = batch_for(model, (7, 4, 1), (3, 8, 5))
+    found = []
+    for parts in ([[0, 1, 2]], [[0], [1], [2]]):
+        pieces = [batch.select(torch.tensor(rows)) for rows in parts]
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        objective = Likelihood(LikelihoodSettings())
+        made = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
+        with frozen_statistics(model):
+            found.append(made.apply(pieces, 0.0, GradientWatch(model)).gradients)
+    whole, alone = found
+    assert list(whole) == list(model.stages())
+    assert all(0 < norm < math.inf for norm in whole.values())
+    assert alone == pytest.approx(whole, rel=1e-4)
+    assert gradient_ratio(whole) is not None
+
+
+def test_the_transformer_has_a_stage_for_each_block() -> None:
     torch.manual_seed(2)
     model = zoo.build(
         "transformer",
@@ -260,13 +285,10 @@ def test_the_transformer_has_stages() -> None:
                    "feed_forward_size": 16},
         source_vocab_size=TYPES, target_vocab_size=TYPES,
     )  # fmt: skip
-    batch = Sentences().batch(range(6))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
     objective = Likelihood(LikelihoodSettings())
     made = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
-    found = made.apply([batch], 0.0, GradientWatch(model)).gradients
+    found = made.apply([Sentences().batch(range(6))], 0.0, GradientWatch(model)).gradients
     names = [f"encoder.{n}" for n in range(4)] + [f"decoder.{n}" for n in range(3)]
     assert list(found) == names
-    assert all(0 < norm < math.inf for norm in found.values())
-    ratio = gradient_ratio(found)
-    assert ratio == pytest.approx(found["encoder.1"] / found["encoder.3"])
+    assert gradient_ratio(found) == pytest.approx(found["encoder.1"] / found["encoder.3"])
