@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from nmtgrid.layers.kernels.product_attention import product_attention
+
 
 def attend(
     query: Tensor,
@@ -31,6 +33,11 @@ def attend(
     """
     if mask is not None:
         mask = mask.to(query.dtype)
+    if query.device.type == "cpu" and (query.dtype is torch.bfloat16 or dropout):
+        factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+        return product_attention(
+            query, keys, values, mask, causal=causal, dropout=dropout, scale=factor
+        )
     return scaled_dot_product_attention(
         query, keys, values, mask, dropout_p=dropout, is_causal=causal, scale=scale
     )

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
+from nmtgrid.layers.maps import outward_map
 from nmtgrid.layers.memory import SourceMemory
-from nmtgrid.layers.multihead import SelfAttention, SourceAttention, outward_map
+from nmtgrid.layers.multihead import SelfAttention, SourceAttention
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.token_cache import TokenCache
 
@@ -47,7 +48,9 @@ class AddNorm(nn.Module):
         return normed
 
     def _add(self, features: Tensor, change: Tensor) -> Tensor:
-        return residual_dropout(features, change, self.dropout_rate, 1.0, self.training)
+        if not (self.training and self.dropout_rate):
+            return features + change.to(features.dtype)
+        return residual_dropout(features, change, self.dropout_rate, 1.0, True)
 
 
 class FeedForward(nn.Module):
@@ -61,9 +64,10 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return [..., D]."""
-        hidden = torch.relu_(self.widen(features))
+        # Flat, so that the rectifier may write over what the first map returns.
+        hidden = torch.relu_(self.widen(features.flatten(0, -2)))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
-        return narrowed
+        return narrowed.view_as(features)
 
 
 class EncoderBlock(nn.Module):

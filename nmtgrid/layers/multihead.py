@@ -7,13 +7,14 @@ systems: Xavier-uniform over [3d, d] for what leads into attention, over [d, d] 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
+from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.maps import inward_bound, inward_map, outward_map
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.token_cache import TokenCache
 
@@ -42,12 +43,10 @@ class SelfAttention(nn.Module):
 
     def step(self, features: Tensor, cache: TokenCache, place: int) -> Tensor:
         """Return [R, D] for the newest token [R, D] of each row, and remember it in `cache`."""
-        size = features.shape[-1]
-        mapped = self.input_map(features)
-        keys, values = cache.push(place, mapped[:, size:])
-        query = mapped[:, :size].unflatten(-1, (self.heads, 1, -1))
-        read = attend(query, *(held.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                               for held in (keys, values)))  # fmt: skip
+        query, keys, values = (
+            self.input_map(features).view(len(features), 3, self.heads, -1).unbind(1)
+        )
+        read = attend(query[:, :, None], *cache.push(place, keys, values))
         result: Tensor = self.output_map(read.flatten(1))
         return result
 
@@ -93,13 +92,13 @@ class SourceProjection(nn.Module):
         self.weight = nn.Parameter(torch.empty(2 * blocks * size, size))
         self.bias = nn.Parameter(torch.zeros(2 * blocks * size))
         with torch.no_grad():
-            bound = _inward_bound(size)
+            bound = inward_bound(size)
             self.weight.uniform_(-bound, bound)
 
     def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceMemory:
         """Return the memory of source states [B, S, D]: one for all blocks, or one for each."""
         if isinstance(states, Tensor):
-            mapped = nn.functional.linear(states, self.weight, self.bias)
+            mapped = linear(states, self.weight, self.bias)
             parts = mapped.split(states.shape[-1], -1)
         else:
             pairs = zip(states, self.weight.chunk(self.blocks), self.bias.chunk(self.blocks),
@@ -107,29 +106,7 @@ class SourceProjection(nn.Module):
             parts = tuple(
                 part
                 for state, weight, bias in pairs
-                for part in nn.functional.linear(state, weight, bias).chunk(2, -1)
+                for part in linear(state, weight, bias).chunk(2, -1)
             )
         heads = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         return SourceMemory(heads[0::2], heads[1::2], mask)
-
-
-def inward_map(size: int, parts: int) -> nn.Linear:
-    """Return a map from d to `parts` x d features, each d with the variance of one of three."""
-    made = nn.Linear(size, parts * size)
-    bound = _inward_bound(size)
-    nn.init.uniform_(made.weight, -bound, bound)
-    nn.init.zeros_(made.bias)
-    return made
-
-
-def outward_map(input_size: int, output_size: int) -> nn.Linear:
-    """Return a map with Xavier-uniform weights and a zero bias."""
-    made = nn.Linear(input_size, output_size)
-    nn.init.xavier_uniform_(made.weight)
-    nn.init.zeros_(made.bias)
-    return made
-
-
-def _inward_bound(size: int) -> float:
-    """Return the bound of Xavier's uniform distribution for a map from d to 3d features."""
-    return math.sqrt(6.0 / (4 * size))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 from torch import Tensor
 
 
 class TokenCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
 
-    The buffer is [N, R, capacity, 2D]. `push` writes one token in one block, `advance` makes it
+    The buffer is [R, H, N, capacity, 2d]: what a row owns lies together, and what a block reads
+    is a plain view for batched products. `push` writes one token in one block, `advance` makes it
     count in all of them. Taking rows copies what is filled, into the buffer of the cache before
     the last where nobody holds that cache any more: fresh memory costs more than the copy.
     """
@@ -22,17 +24,21 @@ class TokenCache:
         self._before: weakref.ref[TokenCache] | None = None
         self._spare: Tensor | None = None
 
-    def push(self, place: int, newest: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values `newest` [R, 2D] in block `place`; return all, [R, t, D] each."""
+    def push(self, place: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest keys and values [R, H, d] in block `place`.
+
+        Returns those of all tokens, [R, H, t, d] each.
+        """
+        size = keys.shape[2]
         if self.buffer is None:
-            shape = (self.blocks, len(newest), self.capacity, newest.shape[1])
-            self.buffer = newest.new_empty(shape)
-        elif self.filled == self.buffer.shape[2]:
+            shape = (*keys.shape[:2], self.blocks, self.capacity, 2 * size)
+            self.buffer = keys.new_empty(shape)
+        elif self.filled == self.buffer.shape[3]:
             self._grow()
-        held = self.buffer[place]
-        held[:, self.filled] = newest
-        keys, values = held[:, : self.filled + 1].chunk(2, -1)
-        return keys, values
+        held = self.buffer[:, :, place]
+        held[:, :, self.filled, :size], held[:, :, self.filled, size:] = keys, values
+        live = held[:, :, : self.filled + 1]
+        return live[..., :size], live[..., size:]
 
     def advance(self) -> None:
         """Count the token that was pushed in every block."""
@@ -44,12 +50,12 @@ class TokenCache:
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
             return taken
-        shape = (self.blocks, len(rows), *self.buffer.shape[2:])
-        target = self._reusable(shape)
-        for place in range(self.blocks):
-            live = self.buffer[place, :, : self.filled]
-            target[place, :, : self.filled] = live.index_select(0, rows)
-        taken.buffer = target
+        if self.buffer.requires_grad:
+            taken.buffer = self.buffer.index_select(0, rows)
+            return taken
+        taken.buffer = self._reusable((len(rows), *self.buffer.shape[1:]))
+        live = self.buffer[..., : self.filled, :]
+        torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
         taken._spare, taken._before = self.buffer, weakref.ref(self)
         return taken
 
@@ -64,7 +70,8 @@ class TokenCache:
 
     def _grow(self) -> None:
         assert self.buffer is not None
-        blocks, rows, capacity, size = self.buffer.shape
-        grown = self.buffer.new_empty(blocks, rows, 2 * capacity, size)
-        grown[:, :, :capacity] = self.buffer
+        grown = self.buffer.new_empty(
+            (*self.buffer.shape[:3], 2 * self.filled, self.buffer.shape[4])
+        )
+        grown[..., : self.filled, :] = self.buffer
         self.buffer = grown

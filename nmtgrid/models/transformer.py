@@ -18,6 +18,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import source_mask
 from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.kernels.products import linear
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
@@ -93,6 +94,11 @@ class Transformer(TranslationModel):
         """Return the output map, tied to the target embeddings unless `tie` is none."""
         weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
         return Classifier(weight, self.output_bias)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return logits [M, V] for features [M, D]."""
+        held = self.classifier()
+        return linear(features, held.weight, held.bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Return the state before the first token, for source [R, S] and lengths [R]."""
