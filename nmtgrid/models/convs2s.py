@@ -25,7 +25,7 @@ from nmtgrid.layers.kernels.gated_conv import Window
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, TranslationModel
 from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
-from nmtgrid.models.convs2s_layers import GAMMA, DecoderLayer, EncoderLayer, Source, make_map
+from nmtgrid.models.convs2s_layers import DecoderLayer, EncoderLayer, Source, add_scaled, make_map
 from nmtgrid.models.convs2s_step import ReadyDecoder
 from nmtgrid.text.vocabulary import PAD
 
@@ -152,11 +152,10 @@ class ConvS2S(TranslationModel):
         if self.config.gradient_scale and self.training:
             factor = 0.5 / len(self.decoder)
             top = _ScaledGradient.apply(top, factor)  # type: ignore[no-untyped-call]
-        values = (top + embedded) * GAMMA
+        values = add_scaled(top, embedded)
         if self.config.length_scale:
             values = values * lengths.to(values.dtype).sqrt()[:, None, None]
-        values = values.to(top.dtype)[:, None]
-        return Source(top[:, None], values, source_mask(padded, top))
+        return Source(top[:, None], values[:, None], source_mask(padded, top))
 
     def _decode(self, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
         """Return the last layer's output [B, T, C] for the true prefixes.
@@ -166,6 +165,7 @@ class ConvS2S(TranslationModel):
         source = self._encode(batch.source, batch.source_lengths)
         embedded = self.target_embedding(batch.target_input)
         h: Tensor = self.decoder_enter(embedded)
+        embedded = embedded.to(h.dtype)
         window = Window.causal(self.config.kernel)
         for layer in self.decoder:
             h = layer(h, embedded, source, window, weights)

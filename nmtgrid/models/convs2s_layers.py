@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend, attention_weights
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap
+from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.gated_conv import Window
 from nmtgrid.models.convs2s_config import ConvS2SConfig
 
@@ -58,17 +59,22 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Return the next layer's input [B, T, C], for h [B, T, C] and H^0 `embedded` [B, T, e].
 
-        The attention's weights [B, T, S] are added to `weights` if it is given.
+        All of one type. The attention's weights [B, T, S] are added to `weights` if it is given.
         """
         middle = self.convolution(h, window, None if self.spans_attention else GAMMA)
-        query = (self.query_map(middle) + embedded) * GAMMA
-        query = query.to(source.keys.dtype)[:, None]
+        query = add_scaled(embedded, self.query_map(middle))
+        query = query[:, None]
         read = attend(query, source.keys, source.values, source.mask, scale=self.scale)[:, 0]
         if weights is not None:
             found = attention_weights(query, source.keys, source.mask, scale=self.scale)
             weights.append(found[:, 0])
-        result: Tensor = (self.output_map(read) + middle) * GAMMA
-        return (result + h) * GAMMA if self.spans_attention else result
+        result = add_scaled(middle, self.output_map(read))
+        return add_scaled(h, result) if self.spans_attention else result
+
+
+def add_scaled(h: Tensor, added: Tensor) -> Tensor:
+    """Return gamma (h + added), Eq. (2.34)."""
+    return residual_dropout(h, added, 0.0, GAMMA, training=False)
 
 
 def make_map(

@@ -96,8 +96,7 @@ class _GatedConvolution(torch.autograd.Function):
         residual_scale: float | None,
     ) -> Tensor:
         mask = _mask(x, rate)
-        kept = x if mask is None else x * mask
-        laid = _lay(kept, window)
+        laid = _lay(x, mask, window)
         values = product(laid, weight, bias)
         ctx.save_for_backward(laid, values, weight, mask)
         ctx.window, ctx.shape, ctx.residual_scale = window, x.shape, residual_scale
@@ -133,14 +132,20 @@ def _mask(x: Tensor, rate: float) -> Tensor | None:
     return torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
 
 
-def _lay(x: Tensor, window: Window) -> Tensor:
-    """Return [B L, k C]: what each position reads, side by side."""
+def _lay(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
+    """Return [B L, k C]: what each position reads of x (times `mask`), side by side."""
     count, size, channels = x.shape
     laid = x.new_empty(count, size, window.kernel, channels)
+    own = laid[:, :, window.before]
+    if mask is None:
+        own.copy_(x)
+    else:
+        torch.mul(x, mask, out=own)
     for tap in range(window.kernel):
-        written, read, outside = _spans(size, window.before - tap)
-        laid[:, outside, tap] = 0
-        laid[:, written, tap] = x[:, read]
+        if tap != window.before:
+            written, read, outside = _spans(size, window.before - tap)
+            laid[:, outside, tap] = 0
+            laid[:, written, tap] = own[:, read]
     if window.cut is not None:
         laid.view(-1, channels).index_fill_(0, window.cut, 0)
     return laid.view(count * size, -1)
