@@ -8,15 +8,18 @@ decoding share one network.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmtgrid.layers.batch_norm import Affine, BatchNorm, BatchStatistics
+from nmtgrid.layers.batch_norm import Affine, BatchNorm, BatchStatistics, still_statistics
 from nmtgrid.layers.grid import Cells, FullConvolution
+from nmtgrid.layers.kernels.dense_prefix import DensePrefix
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.normalisation import PositionNorm
 
@@ -50,6 +53,47 @@ class DensePlan:
         return self.grown_size // 2 if self.halve_output else self.grown_size
 
 
+class Held(Protocol):
+    """The features of the layers so far, as a layer reads them."""
+
+    def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:
+        """Return linear(relu(norm(features))); `last` says that nothing else will read them."""
+        ...
+
+
+class Parts:
+    """Features [..., g] of each layer in a list: what decoding and other norms than batch use."""
+
+    def __init__(self, parts: Sequence[Tensor] = ()) -> None:
+        self.parts = [*parts]
+
+    def append(self, part: Tensor) -> None:
+        """Put `part` beside the features before."""
+        self.parts.append(part)
+
+    def now(self) -> Parts:
+        """Return what is held now, whatever is appended later."""
+        return Parts(self.parts)
+
+    def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:
+        """Return linear(relu(norm(features)))."""
+        mapped: Tensor = linear(torch.relu_(norm(self.whole())))
+        return mapped
+
+    def whole(self) -> Tensor:
+        """Return all features [..., f], in memory of their own."""
+        return torch.cat(self.parts, -1)
+
+
+class Columns(DensePrefix):
+    """The same for flat cells with batch norm: all features in one place, and one gradient."""
+
+    def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:
+        """Return linear(relu(norm(features)))."""
+        assert isinstance(norm, Affine)
+        return self.map(norm.weight, norm.bias, linear.weight, last=last)
+
+
 class DenseLayer(nn.Module):
     """From the features of all earlier layers to g more."""
 
@@ -65,12 +109,12 @@ class DenseLayer(nn.Module):
         self.statistics = _statistics(plan.normalisation, growth)
         self.gates, self.dropout_rate = plan.gates, plan.dropout
 
-    def forward(self, features: Tensor, cells: Cells) -> Tensor:
+    def forward(self, held: Held, cells: Cells) -> Tensor:
         """Return [..., g]; with batch norm they are standardised, for all layers that follow."""
-        narrowed = self.narrow(torch.relu(self.first_norm(features)))
+        narrowed = held.narrow(self.first_norm, self.narrow)
         if self.gates == "both":
             narrowed = nn.functional.glu(narrowed, -1)
-        grown = cells.convolve(self.convolution, torch.relu(self.second_norm(narrowed)))
+        grown = cells.convolve(self.convolution, torch.relu_(self.second_norm(narrowed)))
         if self.gates != "none":
             grown = nn.functional.glu(grown, -1)
         grown = dropout(grown, self.dropout_rate, self.training)
@@ -93,33 +137,47 @@ class DenseConvolutionalNetwork(nn.Module):
         self.layers = nn.ModuleList(DenseLayer(width, plan) for width in widths)
         # Every layer normalises the same features: their statistics are taken once.
         self.statistics = _statistics(plan.normalisation, plan.input_size)
-        self.halve: nn.Module = nn.Identity()
-        if plan.halve_output:
-            self.halve = nn.Sequential(
-                _shared_norm(plan.normalisation, plan.grown_size),
-                nn.ReLU(),
-                _map(plan.grown_size, plan.output_size, plan),
-            )
         final = _own_norm if plan.halve_output else _shared_norm
+        self.halving_norm = self.halve = None
+        if plan.halve_output:
+            self.halving_norm = _shared_norm(plan.normalisation, plan.grown_size)
+            self.halve = _map(plan.grown_size, plan.output_size, plan)
         self.final_norm = final(plan.normalisation, plan.output_size)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., F] for the initial grid [..., f_0]."""
-        held = [self.statistics(features)]
+        features = self.statistics(_in_autocast(features))
+        held: Parts | Columns = Parts()
+        if self.plan.normalisation == "batch" and features.dim() == 2:
+            held = Columns(features, self.plan.grown_size)
+        held.append(features)
         for layer in self.layers:
-            held.append(self._run(layer, held, cells))
-        return torch.relu(self.final_norm(self.halve(torch.cat(held, -1))))
+            held.append(self._run(layer, held.now(), cells))
+        if self.halve is None or self.halving_norm is None:
+            features = held.whole()
+        else:
+            features = held.narrow(self.halving_norm, self.halve, last=True)
+        return torch.relu_(self.final_norm(features))
 
-    def _run(self, layer: nn.Module, held: list[Tensor], cells: Cells) -> Tensor:
+    def _run(self, layer: nn.Module, held: Held, cells: Cells) -> Tensor:
         """Return what `layer` grows, recomputed in the backward pass if the plan says so."""
-
-        def grow(*before: Tensor) -> Tensor:
-            grown: Tensor = layer(torch.cat(before, -1), cells)
-            return grown
-
+        grown: Tensor
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(grow, *held, use_reentrant=False)  # type: ignore[no-any-return]
-        return grow(*held)
+            grown = checkpoint(
+                layer, held, cells, use_reentrant=False,
+                context_fn=lambda: (contextlib.nullcontext(), still_statistics(layer)),
+            )  # fmt: skip
+        else:
+            grown = layer(held, cells)
+        return grown
+
+
+def _in_autocast(features: Tensor) -> Tensor:
+    """Return `features` in autocast's type, if it is on."""
+    device = features.device.type
+    if torch.is_autocast_enabled(device):
+        return features.to(torch.get_autocast_dtype(device))
+    return features
 
 
 def _statistics(kind: Normalisation, size: int) -> nn.Module:
