@@ -109,7 +109,7 @@ class Transformer(TranslationModel):
     def step(self, tokens: Tensor, state: TransformerState, *, align: bool = False) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
         weights: list[Tensor] | None = [] if align else None
-        features = self.target_embedding(tokens[:, None], state.cache.filled)[:, 0]
+        features = _narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             features = block.step(features, state.cache, state.memory, weights)
@@ -164,7 +164,7 @@ class Transformer(TranslationModel):
 
     def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
         """Return the keys and values of source [B, S] for all decoder blocks."""
-        states = [self.source_embedding(source)]
+        states = [_narrowed(self.source_embedding(source))]
         mask = source_mask(is_source, states[0])
         for block in self.encoder:
             states.append(block(states[-1], mask))
@@ -179,7 +179,7 @@ class Transformer(TranslationModel):
     def _decode(self, batch: Batch, weights: list[Tensor] | None) -> Tensor:
         """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
         memory = self._encode(batch.source, batch.is_source)
-        features: Tensor = self.target_embedding(batch.target_input)
+        features = _narrowed(self.target_embedding(batch.target_input))
         for block in self.decoder:
             features = block(features, memory, weights)
         return features
@@ -194,3 +194,11 @@ class Transformer(TranslationModel):
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
     """Return a new model with drawn weights."""
     return Transformer(config, source_vocab_size, target_vocab_size)
+
+
+def _narrowed(features: Tensor) -> Tensor:
+    """Return `features` in autocast's type where that is on, so that no block has to convert."""
+    device = features.device.type
+    if not torch.is_autocast_enabled(device) or features.dtype is torch.float64:
+        return features
+    return features.to(torch.get_autocast_dtype(device))

@@ -43,14 +43,16 @@ def product_attention(
 def _read(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Return [B, H, T, d'] without a gradient."""
     leading = query.shape[:2]
-    weights = _weights(query.flatten(0, 1) * scale, keys.flatten(0, 1), mask, leading)
+    weights = _weights(query.flatten(0, 1), keys.flatten(0, 1), mask, scale, leading)
     read = torch.bmm(weights.to(values.dtype), values.flatten(0, 1))
     return read.view(*leading, *read.shape[1:])
 
 
-def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, leading: torch.Size) -> Tensor:
-    """Return [B H, T, S] the softmax of query keys^T + mask, in fp32 at least."""
-    scores = torch.bmm(query, keys.transpose(1, 2))
+def _weights(
+    query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, leading: torch.Size
+) -> Tensor:
+    """Return [B H, T, S] the softmax of scale * query keys^T + mask, in fp32 at least."""
+    scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
         scores.unflatten(0, leading).add_(mask)
     return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
@@ -68,8 +70,8 @@ class _ProductAttention(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         leading = query.shape[:2]
-        query, keys, values = (part.flatten(0, 1) for part in (query * scale, keys, values))
-        weights = _weights(query, keys, mask, leading)
+        query, keys, values = (part.flatten(0, 1) for part in (query, keys, values))
+        weights = _weights(query, keys, mask, scale, leading)
         kept = draw_mask(weights, dropout).div_(kept_share(dropout)) if dropout else None
         used = weights if kept is None else weights * kept
         ctx.save_for_backward(query, keys, values, weights, kept)
@@ -88,8 +90,8 @@ class _ProductAttention(torch.autograd.Function):
         if kept is not None:
             of_weights *= kept
         of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_scores = of_scores.to(query.dtype)
-        of_query = torch.bmm(of_scores, keys).mul_(ctx.scale)
+        of_scores = (of_scores * ctx.scale).to(query.dtype)
+        of_query = torch.bmm(of_scores, keys)
         of_keys = torch.bmm(of_scores.transpose(1, 2), query)
         found = (part.unflatten(0, ctx.leading) for part in (of_query, of_keys, of_values))
         return (*found, None, None, None)
