@@ -141,7 +141,8 @@ def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
         found = [tick for tick in ticks if least <= tick * (1 + 1e-9) and tick <= most]
         if len(found) <= count:
             break
-    return found
+    # A narrow span may hold none of these: then its middle is named.
+    return found or [float(f"{math.sqrt(least * most):.3g}")]
 
 
 def log_label(tick: float) -> str:

@@ -34,7 +34,7 @@ MOST_LINES = len(_COLOURS) * len(_DASHES)
 """Lines that can be told apart."""
 _WIDTH, _HEIGHT = 4.1, 2.5
 """Inches of a panel's inside."""
-_LEFT, _SECOND, _TOP, _BOTTOM, _GAP = 0.75, 0.6, 0.5, 0.6, 0.28
+_LEFT, _SECOND, _TOP, _BOTTOM, _GAP = 0.75, 0.72, 0.5, 0.6, 0.28
 """Inches around it; `_SECOND` is a second scale, `_GAP` lies between a line and its name."""
 _FONT, _LINE = 8.5, 10.6
 """Points: letters, and a line of them."""
@@ -148,7 +148,7 @@ def _draw_lines(axes: Axes, panel: Panel, labels: dict[str, str]) -> None:
         axes.plot(
             line.x, line.y, color=_colour(line.style), linestyle=_dash(line.style),
             linewidth=0.8 if line.faint else 1.6, alpha=0.45 if line.faint else 1.0,
-            zorder=2 if line.faint else 3, marker="o" if line.mark else "",
+            zorder=2 if line.faint else 3, marker="o" if line.mark or len(line.x) < 4 else "",
             markersize=2.6, solid_capstyle="round",
         )  # fmt: skip
     ends = [max((x for x in line.x), default=0.0) for line in panel.lines]
@@ -176,7 +176,8 @@ def _limits(panel: Panel) -> tuple[float, float]:
     if panel.logarithmic:
         held = [math.log(y) for y in held if y > 0] or [0.0]
     least, most = min(held, default=0.0), max(held, default=1.0)
-    air = 0.05 * (most - least) or 0.5
+    # What hardly changes is not blown up.
+    air = max(0.05 * (most - least), 0.2 if panel.logarithmic else 0.02 * abs(most)) or 0.5
     least, most = least - air, most + air
     if panel.logarithmic:
         least, most = math.exp(least), math.exp(most)
