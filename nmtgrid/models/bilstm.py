@@ -270,16 +270,14 @@ class BiLSTM(TranslationModel):
     def _masks(self, like: Tensor) -> FeedingMasks:
         """Return dropout masks of all positions for inputs [T, B, ...]."""
         config = self.config
-        layers = tuple(
-            self._mask(like, config.dropout, config.decoded) for _ in range(config.decoder_depth)
-        )
-        return FeedingMasks(layers, self._mask(like, config.output_dropout, config.classified))
 
-    def _mask(self, like: Tensor, rate: float, size: int) -> Tensor | None:
-        if not (self.training and rate):
-            return None
-        ones = torch.ones(*like.shape[:2], size, device=like.device)
-        return dropout(ones, rate, True)
+        def draw(rate: float, size: int) -> Tensor | None:
+            if not (self.training and rate):
+                return None
+            return dropout(torch.ones(*like.shape[:2], size, device=like.device), rate, True)
+
+        layers = tuple(draw(config.dropout, config.decoded) for _ in self.decoder)
+        return FeedingMasks(layers, draw(config.output_dropout, config.classified))
 
     def _readout(self) -> Tensor:
         """Return [O, D]: the output map's part that reads the decoder's state.

@@ -83,7 +83,7 @@ BILSTM = (
             "training.learning_rate": 0.005,
             "training.schedule": "cosine",
             "training.warmup_updates": 100,
-            "training.max_updates": 1500,
+            "training.max_updates": 1000,
             "batches.max_tokens": 1500,
             "search.beam": 5,
         },

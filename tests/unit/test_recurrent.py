@@ -1,0 +1,187 @@
+"""Recurrent layers against their equations and against torch's own layers, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.lstm_step import StepWeights
+from nmtgrid.layers.plain_rnn import run_rnn
+from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, run_lstm, squash
+
+Array = NDArray[Any]
+LENGTHS = (5, 3, 3, 1)
+ROWS = Rows((4, 3, 3, 1, 1))
+
+
+def drawn(*shape: int, gradient: bool = True) -> Tensor:
+    found = torch.randn(*shape, dtype=torch.float64) * 0.7
+    return found.requires_grad_(gradient)
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def lstm_by_hand(inputs: Array, weight: Array, hidden: Array, cell: Array) -> tuple[Array, Array]:
+    """Return the states [L, D] and the last cell of one row."""
+    found = []
+    for given in inputs:
+        i, f, g, o = np.split(given + weight @ hidden, 4)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        hidden = sigmoid(o) * np.tanh(cell)
+        found.append(hidden)
+    return np.array(found), cell
+
+
+def test_rows_of_lengths() -> None:
+    assert Rows.of_lengths(torch.tensor(LENGTHS)) == ROWS
+    assert Rows.full(2, 3).counts == (3, 3)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_ragged_rows_follow_the_equations(reverse: bool) -> None:
+    torch.manual_seed(1)
+    inputs, weight = drawn(5, 4, 12, gradient=False), drawn(12, 3, gradient=False)
+    states, hidden, cell = run_lstm(inputs, weight, ROWS, reverse=reverse)
+    for row, length in enumerate(LENGTHS):
+        given = inputs[:length, row].numpy()
+        zero = np.zeros(3)
+        found, last = lstm_by_hand(given[::-1] if reverse else given, weight.numpy(), zero, zero)
+        wanted = found[::-1] if reverse else found
+        np.testing.assert_allclose(states[:length, row].numpy(), wanted, atol=1e-12)
+        assert (states[length:, row] == 0).all()
+        np.testing.assert_allclose(hidden[row].numpy(), found[-1], atol=1e-12)
+        np.testing.assert_allclose(cell[row].numpy(), last, atol=1e-12)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_ragged_rows(reverse: bool) -> None:
+    torch.manual_seed(2)
+
+    def run(inputs: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return run_lstm(inputs, weight, ROWS, reverse=reverse)
+
+    assert torch.autograd.gradcheck(run, (drawn(5, 4, 8), drawn(8, 2)))
+
+
+def test_gradients_from_a_given_start() -> None:
+    torch.manual_seed(3)
+
+    def run(inputs: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+        return run_lstm(inputs, weight, Rows.full(3, 2), (hidden, cell))
+
+    assert torch.autograd.gradcheck(run, (drawn(3, 2, 8), drawn(8, 2), drawn(2, 2), drawn(2, 2)))
+
+
+def test_both_directions_are_the_library_layer() -> None:
+    torch.manual_seed(4)
+    layer = BidirectionalLSTM(3, 2).double()
+    inputs, lengths = drawn(5, 4, 3), torch.tensor(LENGTHS)
+    weights = [
+        torch.randn(5, 4, 4).double(),
+        torch.randn(4, 4).double(),
+        torch.randn(4, 4).double(),
+    ]
+
+    def gradients(found: tuple[Tensor, ...]) -> list[Tensor]:
+        total = sum((f * w).sum() for f, w in zip(found, weights, strict=True))
+        assert isinstance(total, Tensor)
+        return list(torch.autograd.grad(total, [inputs, *layer.parameters()]))
+
+    ours = layer(inputs, lengths, ROWS)
+    packed, (hidden, cell) = layer.lstm(pack_padded_sequence(inputs, lengths))
+    theirs = (
+        pad_packed_sequence(packed)[0],
+        torch.cat(list(hidden), -1),
+        torch.cat(list(cell), -1),
+    )
+    for found, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, wanted)
+    for found, wanted in zip(gradients(ours), gradients(theirs), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_gradients_of_the_plain_recurrence() -> None:
+    torch.manual_seed(5)
+    inputs, weight = drawn(4, 2, 3), drawn(3, 3)
+    assert torch.autograd.gradcheck(run_rnn, (inputs, weight))
+    found = run_rnn(inputs, weight).detach().numpy()
+    hidden = np.zeros(3)
+    for given, state in zip(inputs[:, 1].detach().numpy(), found[:, 1], strict=True):
+        hidden = np.tanh(given + weight.detach().numpy() @ hidden)
+        np.testing.assert_allclose(state, hidden, atol=1e-12)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
+    torch.manual_seed(6)
+    length, rows, source, size, width = 3, 2, 4, 2, 3
+    hide = torch.tensor([[[0.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, -torch.inf, -torch.inf]]]).double()
+    mask = (torch.rand(length, rows, size) > 0.4).double() / 0.6
+    masks = FeedingMasks(
+        tuple(mask if masked else None for _ in range(layers)),
+        (torch.rand(length, rows, width) > 0.4).double() / 0.6 if masked else None,
+    )
+
+    def run(*given: Tensor) -> Tensor:
+        inputs, keys, values, readout, *others = given
+        pairs = list(zip(others[:layers], others[layers : 2 * layers], strict=True))
+        joined, biases = others[2 * layers : 3 * layers], others[3 * layers :]
+        weights = FeedingWeights(tuple(joined), tuple(biases), readout)
+        return run_feeding(inputs, keys, values, hide, pairs, weights, masks)[0]
+
+    reads = [width] + [size] * (layers - 1)
+    given = [
+        drawn(length, rows, 4 * size), drawn(rows, source, size), drawn(rows, source, width),
+        drawn(width, size), *(drawn(rows, size) for _ in range(2 * layers)),
+        *(drawn(4 * size, read + size) for read in reads),
+        *(drawn(4 * size) for _ in reads[1:]),
+    ]  # fmt: skip
+    assert torch.autograd.gradcheck(run, given, fast_mode=True)
+
+
+def test_bf16_keeps_close_to_fp32() -> None:
+    """Rounding the factors of every product to eight bits moves a state by a per cent or so."""
+    torch.manual_seed(7)
+    layer = BidirectionalLSTM(16, 16)
+    inputs, lengths = torch.randn(5, 4, 16), torch.tensor(LENGTHS)
+    exact = layer(inputs, lengths, ROWS)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = layer(inputs, lengths, ROWS)[0]
+    assert rounded.dtype == torch.bfloat16
+    assert float((rounded.float() - exact).detach().abs().max()) < 0.03
+    rounded.float().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+def test_squash_is_tanh() -> None:
+    x = torch.linspace(-12, 12, 101)
+    squash(x, found := torch.empty_like(x))
+    torch.testing.assert_close(found, x.tanh(), atol=3e-7, rtol=0)
+
+
+def test_a_step_is_that_of_the_library_cells() -> None:
+    torch.manual_seed(8)
+    cells = [nn.LSTMCell(5, 3), nn.LSTMCell(3, 3)]
+    states = tuple((torch.randn(4, 3), torch.randn(4, 3)) for _ in cells)
+    inputs, readout, context = torch.randn(4, 5), torch.randn(2, 3), torch.randn(4, 2)
+    with torch.no_grad():
+        ready = StepWeights.make(cells, readout)
+        found = ready.advance(inputs, states)
+        first = cells[0](inputs, states[0])
+        second = cells[1](first[0], states[1])
+    for (hidden, cell), wanted in zip(found, (first, second), strict=True):
+        torch.testing.assert_close(hidden, wanted[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(cell, wanted[1], atol=1e-6, rtol=1e-5)
+    wanted_output = torch.tanh(context + second[0] @ readout.t())
+    torch.testing.assert_close(ready.read_out(context, second[0]), wanted_output)
+    assert ready.take_rows(torch.tensor([0])) is ready
