@@ -1,8 +1,149 @@
-"""Presets of the Transformer (section 2.6.3, tables 3.3, 3.7 and 3.8)."""
+"""Presets of the Transformer: section 2.6.3, tables 3.3, 3.7, 3.8, 3.11, chapter 5, the poster."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from nmtgrid.models.presets.preset import Preset
+
+# Section 3.3.1 and table 3.3. The texts are silent on weight decay and on clipping in chapter 3:
+# both as the authors' published checkpoint of Pervasive Attention.
+_PUBLISHED_TRAINING: dict[str, Any] = {
+    "training.optimiser": "adamw",
+    "training.learning_rate": 0.002,
+    "training.schedule": "inverse-sqrt",
+    "training.warmup_updates": 4000,
+    "training.initial_learning_rate": 1e-7,
+    "training.beta1": 0.9,
+    "training.beta2": 0.98,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 25.0,
+    "training.max_updates": 50000,
+    "objective.label_smoothing": 0.1,
+    "batches.max_tokens": 4000,
+    "batches.accumulation": 2,
+    "batches.max_length": 175,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+
+
+def _dropped(rate: float) -> dict[str, Any]:
+    """Return dropout on embeddings and on the output of every sub-layer, as section 2.6.3 says."""
+    return {"model.dropout": rate, "model.embedding_dropout": rate}
+
+
+_SMALL = {"model.size": 256, "model.feed_forward_size": 1024, "model.heads": 4}
+_BIG = {"model.size": 1024, "model.feed_forward_size": 4096, "model.heads": 16}
+_EN_RO = {
+    **_PUBLISHED_TRAINING,
+    **_dropped(0.2),
+    "model.tie": "all",
+    "training.learning_rate": 0.001,
+    "batches.max_tokens": 7250,
+    "batches.accumulation": 4,
+    "search.length_penalty": 0.5,
+}
+_DE_EN = {
+    **_PUBLISHED_TRAINING,
+    **_dropped(0.2),
+    "model.tie": "all",
+    "training.learning_rate": 0.0015,
+    "training.warmup_updates": 2000,
+    "batches.max_tokens": 7200,
+    "batches.accumulation": 64,
+    "search.length_penalty": 0.6,
+}
+# Chapter 5, before its exits; rate and warm-up, which it does not name, as on WMT'15.
+_EN_FR = {
+    **_DE_EN,
+    **_dropped(0.1),
+    "training.clip_norm": 3.0,
+    "training.average": 10,
+    "search.beam": 4,
+}
+# The CoNLL paper: 512 features, 4 heads, d_FF left blank. Its counts fit 1024 and three matrices.
+_CONLL = {
+    **_PUBLISHED_TRAINING,
+    **_dropped(0.3),
+    "model.feed_forward_size": 1024,
+    "model.heads": 4,
+    "model.tie": "none",
+    "training.learning_rate": 5e-4,
+}
+# The poster names neither training nor vocabulary: as the base model was published (2017).
+_EN_DE = {
+    **_PUBLISHED_TRAINING,
+    **_dropped(0.1),
+    "training.learning_rate": 7e-4,
+    "training.max_updates": 100000,
+    "batches.max_tokens": 6250,
+    "batches.accumulation": 4,
+    "search.beam": 4,
+    "search.length_penalty": 0.6,
+}
+_POSTER_TYPES = (37000, 37000)
+_POSTER_COUNTS = {6: 94e6, 12: 120e6, 16: 137e6, 20: 154e6}
+
+# Models for half an hour of one CPU core.
+_CORE: dict[str, Any] = {
+    "model.size": 256,
+    "model.feed_forward_size": 1024,
+    "model.heads": 4,
+    "model.encoder_depth": 3,
+    "model.decoder_depth": 3,
+    "model.dropout": 0.25,
+    "model.embedding_dropout": 0.25,
+    "objective.label_smoothing": 0.1,
+    "training.learning_rate": 0.0015,
+    "training.schedule": "cosine-time",
+    "training.warmup_fraction": 0.08,
+    "training.final_learning_rate": 0.01,
+    "training.clock": "processor",
+    "training.max_minutes": 30.0,
+    "training.max_updates": 0,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 5.0,
+    "training.ema_decay": 0.99,
+    "training.ema_updates": 4,
+    "training.validate_epochs": 0,
+    "training.validate_minutes": 6.0,
+    "batches.max_tokens": 1500,
+    "batches.max_length": 60,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+_DEEP = {
+    **_CORE,
+    **_dropped(0.1),
+    "model.size": 128,
+    "model.feed_forward_size": 512,
+    "model.encoder_depth": 12,
+}
+
+
+def _poster(depth: int, *, transparent: bool) -> Preset:
+    """Return a column of the poster's table.
+
+    Its four counts grow by 4.25M for each encoder block, where d_FF = 2048 makes 3.15M: no
+    vocabulary explains that. d_FF = 3072 with 37K types on each side and a tied classifier gives
+    94.6M, 119.8M, 136.6M and 153.4M.
+    """
+    kind = "transparent attention" if transparent else "baseline"
+    return Preset(
+        f"wmt14-en-de-{'transparent-' if transparent else ''}{depth}",
+        f"poster, {kind}, {depth} encoder blocks; d_FF 3072, 37K types a side, tied classifier: "
+        "the only choice found that explains the four counts",
+        {
+            **_EN_DE,
+            "model.feed_forward_size": 3072,
+            "model.encoder_depth": depth,
+            "model.transparent": transparent,
+        },
+        _POSTER_TYPES,
+        _POSTER_COUNTS[depth],
+    )
+
 
 TRANSFORMER = (
     Preset(
@@ -22,5 +163,90 @@ TRANSFORMER = (
             "batches.max_tokens": 1500,
             "search.beam": 5,
         },
+    ),
+    Preset("multi30k", "Multi30k De-En, half an hour of one core: d=256, 3+3 blocks", _CORE),
+    Preset(
+        "multi30k-deep",
+        "Multi30k De-En, half an hour of one core: 12 post-norm encoder blocks, d=128",
+        _DEEP,
+    ),
+    Preset(
+        "multi30k-transparent",
+        "the same with transparent attention",
+        {**_DEEP, "model.transparent": True},
+    ),
+    Preset(
+        "iwslt14-de-en",
+        "table 3.7: small (d=256, d_FF=1024, 4 heads, 6+6 blocks)",
+        {**_PUBLISHED_TRAINING, **_SMALL, **_dropped(0.3)},
+        (8848, 6632),
+        15.0e6,
+    ),
+    Preset(
+        "iwslt14-de-en-v1",
+        "CoNLL table 3, joint BPE (published: 46M); d_FF 1024 and untied matrices fit its counts",
+        _CONLL,
+        (12000, 8800),
+    ),
+    Preset(
+        "iwslt14-de-en-v2", "CoNLL table 3, a BPE for each language", _CONLL, (13300, 13800), 52e6
+    ),
+    Preset(
+        "iwslt14-de-en-base",
+        "CoNLL paper, first version: base with untied matrices",
+        {**_CONLL, "model.feed_forward_size": 2048, "model.heads": 8},
+        (12000, 8800),
+        59e6,
+    ),
+    Preset(
+        "iwslt15-en-vi",
+        "table 3.8: small, words",
+        {**_PUBLISHED_TRAINING, **_SMALL, **_dropped(0.2)},
+        (17192, 7710),
+    ),
+    Preset(
+        "iwslt15-en-vi-base",
+        "table 3.8: base with d_FF=1024, words",
+        {**_PUBLISHED_TRAINING, **_dropped(0.3), "model.feed_forward_size": 1024},
+        (17192, 7710),
+        44.2e6,
+    ),
+    Preset(
+        "wmt16-en-ro",
+        "table 3.8: small, 35K joint types, the three matrices tied",
+        {**_EN_RO, **_SMALL},
+        (35000, 35000),
+        20.0e6,
+    ),
+    Preset("wmt16-en-ro-base", "table 3.8: base, likewise", _EN_RO, (35000, 35000), 62.0e6),
+    Preset(
+        "wmt15-de-en",
+        "table 3.8: base, 32K joint types, the three matrices tied",
+        _DE_EN,
+        (32000, 32000),
+        60.5e6,
+    ),
+    Preset("wmt15-de-en-big", "section 4.5: big, likewise", {**_DE_EN, **_BIG}, (32000, 32000)),
+    Preset(
+        "wmt14-en-fr",
+        "chapter 5 without exits: big, 44K joint types, the three matrices tied",
+        {**_EN_FR, **_BIG},
+        (44000, 44000),
+    ),
+    Preset("wmt14-en-fr-base", "base in the same set-up", _EN_FR, (44000, 44000)),
+    *(_poster(depth, transparent=True) for depth in _POSTER_COUNTS),
+    *(_poster(depth, transparent=False) for depth in _POSTER_COUNTS),
+    Preset(
+        "wmt14-en-de-big",
+        "poster, baseline, big; d_FF 8192 and three matrices of 32K types explain the count",
+        {
+            **_EN_DE,
+            **_BIG,
+            **_dropped(0.3),
+            "model.feed_forward_size": 8192,
+            "model.tie": "none",
+        },
+        (32000, 32000),
+        375e6,
     ),
 )
