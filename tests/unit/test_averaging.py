@@ -1,0 +1,83 @@
+"""Running averages and exchanged weights, of parameters and of buffers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nmtgrid.training.averaging import RunningAverage, exchanged
+from nmtgrid.training.checkpoint import Checkpoints, Snapshot
+
+
+class _Model(nn.Module):
+    statistic: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0]))
+        self.register_buffer("statistic", torch.tensor([10.0]))
+        self.register_buffer("count", torch.tensor(1))
+        self.register_buffer("passing", torch.tensor([5.0]), persistent=False)
+
+    def put(self, weight: float, statistic: float, count: int) -> None:
+        with torch.no_grad():
+            self.weight.fill_(weight)
+            self.statistic.fill_(statistic)
+            self.count.fill_(count)
+
+
+def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.75)
+    assert set(average.weights) == {"weight", "statistic", "count"}
+    # The first steps keep 1/2 and 2/3, then 3/4 for good.
+    for step, wanted in ((1, (2.0, 15.0)), (2, (7 / 3, 50 / 3)), (3, (2.5, 17.5))):
+        model.put(3.0, 20.0, step)
+        average.step()
+        assert average.weights["weight"].item() == pytest.approx(wanted[0])
+        assert average.weights["statistic"].item() == pytest.approx(wanted[1])
+        assert average.weights["count"].item() == step
+
+
+def test_a_state_without_buffers_begins_with_those_of_now() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.9)
+    model.put(3.0, 20.0, 7)
+    average.restore({"weight": torch.tensor([2.0])}, steps=4)
+    held = {name: value.item() for name, value in average.weights.items()}
+    assert held == {"weight": 2.0, "statistic": 20.0, "count": 7} and average.steps == 4
+
+
+def test_exchanged_weights_come_with_their_statistics() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.9)
+    model.put(3.0, 20.0, 2)
+    with exchanged(model, average.weights):
+        assert model.weight.item() == 1.0 and model.statistic.item() == 10.0
+        assert model.count.item() == 1
+        assert model.state_dict()["statistic"].item() == 10.0
+    assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
+    assert model.count.item() == 2
+
+
+def test_exchanged_weights_return_after_an_error() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.9)
+    model.put(3.0, 20.0, 2)
+    with pytest.raises(RuntimeError), exchanged(model, average.weights):
+        raise RuntimeError
+    assert model.statistic.item() == 20.0
+
+
+def test_the_mean_of_the_last_states_copies_whole_numbers(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for value in (1, 2, 6):
+        weights = {"statistic": torch.tensor([float(value)]), "count": torch.tensor(value)}
+        checkpoints.save(Snapshot(weights, {"x": torch.zeros(1)}, {}), None)
+    mean = checkpoints.average(3)
+    assert mean is not None
+    assert mean["statistic"].item() == 3.0 and mean["count"].item() == 6
