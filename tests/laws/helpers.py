@@ -109,10 +109,18 @@ def _choices(config: type[Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def shake(model: TranslationModel, amount: float = 0.15) -> TranslationModel:
-    """Move every parameter at random, masked taps and zero biases too, so that nothing is idle."""
+    """Move every parameter at random, masked taps and zero biases too, so that nothing is idle.
+
+    Running statistics move too: means are added to, variances stay above zero.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * amount)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.add_(torch.randn_like(buffer) * amount)
+            elif name.endswith("running_var"):
+                buffer.mul_(torch.exp(torch.randn_like(buffer) * amount))
     return model
 
 

@@ -1,0 +1,82 @@
+"""The laws of models in training mode, dropout switched off, and the exceptions of batch norm.
+
+An architecture whose `traits.batch_statistics` says that it normalises by the statistics of its
+batch cannot hold two of them. For it the exception must be real in training mode, and the law must
+hold as soon as the statistics are frozen; padding must not matter to it either way.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.models.api import TranslationModel
+from tests.laws.helpers import LIMIT, Case, assert_close, batch_for, cases, teacher_forced
+
+every_case = pytest.mark.parametrize("case", cases(), ids=str)
+
+
+@every_case
+def test_no_prediction_sees_a_later_target_token(case: Case) -> None:
+    model = case.build().train()
+    if model.traits.batch_statistics:
+        assert _leak(model) > 1e-4, "`traits.batch_statistics` should be False"
+        with frozen_statistics(model):
+            assert _leak(model) <= 1e-6
+    else:
+        assert _leak(model) <= 1e-6
+
+
+@every_case
+def test_alone_equals_in_a_padded_batch(case: Case) -> None:
+    model = case.build().train()
+    if model.traits.batch_statistics:
+        assert _company(model) > 1e-3, "`traits.batch_statistics` should be False"
+        with frozen_statistics(model):
+            assert _company(model) <= LIMIT
+    else:
+        assert _company(model) <= LIMIT
+
+
+@every_case
+def test_padding_does_not_matter(case: Case) -> None:
+    """It is in no statistics either."""
+    model = case.build().train()
+    batch = batch_for(model)
+    before = teacher_forced(model, batch)
+    other = Batch(
+        batch.source.masked_fill(~batch.is_source, 5), batch.source_lengths,
+        batch.target_input.masked_fill(~batch.is_target, 5), batch.target_output,
+        batch.target_lengths, batch.indices,
+    )  # fmt: skip
+    assert_close(teacher_forced(model, other)[batch.is_target], before[batch.is_target])
+
+
+def _leak(model: TranslationModel) -> float:
+    """Return how far predictions move when target tokens behind them are changed."""
+    batch = batch_for(model, (5, 3), (6, 6))
+    types = model.classifier().weight.shape[0]
+    before, worst = teacher_forced(model, batch), 0.0
+    for place in (1, 3, 6):
+        changed = batch.target_input.clone()
+        changed[:, place] = 3 + (changed[:, place] - 2) % (types - 3)
+        other = Batch(
+            batch.source, batch.source_lengths, changed, batch.target_output,
+            batch.target_lengths, batch.indices,
+        )  # fmt: skip
+        moved = teacher_forced(model, other)[:, :place] - before[:, :place]
+        worst = max(worst, float(moved.detach().abs().max()))
+    return worst
+
+
+def _company(model: TranslationModel) -> float:
+    """Return how far predictions move when the other sentences of the batch go."""
+    batch = batch_for(model)
+    together, worst = teacher_forced(model, batch), 0.0
+    for row in range(len(batch)):
+        alone = batch.select(torch.tensor([row]))
+        moved = teacher_forced(model, alone)[0] - together[row, : int(alone.target_lengths)]
+        worst = max(worst, float(moved.detach().abs().max()))
+    return worst
