@@ -47,6 +47,15 @@ class NormalisedWeight(nn.Module):
             return self.weight
         return torch._weight_norm(self.weight, self.gain[:, None], 0)
 
+    def ready(self, factor: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return weight and bias times `factor` (one number, or [outputs]), in `dtype`."""
+        bias = (self.bias * factor).to(dtype)
+        if self.gain is not None:
+            scaled = torch._weight_norm(self.weight, (self.gain * factor)[:, None], 0)
+        else:
+            scaled = self.weight * (factor[:, None] if isinstance(factor, Tensor) else factor)
+        return scaled.to(dtype), bias
+
 
 class NormalisedMap(NormalisedWeight):
     """An affine map whose weight may be normalised."""

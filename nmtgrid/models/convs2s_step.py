@@ -56,10 +56,10 @@ class ReadyDecoder:
         """Return the weights of a decoder and its classifier in `dtype`."""
         biases = torch.stack([layer.query_map.bias for layer in layers]) * GAMMA
         return cls(
-            _ready_map(enter, 1.0, dtype),
+            enter.ready(1.0, dtype),
             tuple(_ready_layer(layer, dtype) for layer in layers),
             biases.to(dtype)[:, None],
-            _ready_map(leave, 1.0, dtype),
+            leave.ready(1.0, dtype),
             (held.weight.to(dtype), None if held.bias is None else held.bias.to(dtype)),
             layers[0].convolution.kernel,
             layers[0].scale,
@@ -104,10 +104,6 @@ class ReadyDecoder:
         return logits, cache, torch.stack(found).mean(0) if found else None
 
 
-def _ready_map(layer: NormalisedMap, factor: float, dtype: torch.dtype) -> Affine:
-    return (layer.effective_weight() * factor).to(dtype), (layer.bias * factor).to(dtype)
-
-
 def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
     """Return the layer's weights with every gamma in them.
 
@@ -116,11 +112,10 @@ def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
     """
     passed = GAMMA**2 if layer.spans_attention else GAMMA
     of_query = GAMMA / passed if layer.spans_attention else GAMMA
-    weight, bias = layer.convolution.effective_weight(), layer.convolution.bias
-    factors = torch.ones_like(bias)
-    factors[: weight.shape[0] // 2] = passed
+    factors = torch.ones_like(layer.convolution.bias)
+    factors[: len(factors) // 2] = passed
     return ReadyLayer(
-        ((weight * factors[:, None]).to(dtype), (bias * factors).to(dtype)),
-        (layer.query_map.effective_weight() * of_query).t().to(dtype),
-        _ready_map(layer.output_map, passed, dtype),
+        layer.convolution.ready(factors, dtype),
+        layer.query_map.ready(of_query, dtype)[0].t(),
+        layer.output_map.ready(passed, dtype),
     )
