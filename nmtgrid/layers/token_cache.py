@@ -17,7 +17,7 @@ class TokenCache:
     the last where nobody holds that cache any more: fresh memory costs more than the copy.
     """
 
-    def __init__(self, blocks: int, capacity: int = 32) -> None:
+    def __init__(self, blocks: int, capacity: int = 16) -> None:
         self.blocks, self.capacity = blocks, capacity
         self.filled = 0
         self.buffer: Tensor | None = None
