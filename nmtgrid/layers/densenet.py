@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.batch_norm import Affine, BatchNorm, BatchStatistics, still_statistics
-from nmtgrid.layers.grid import Cells, FullConvolution
+from nmtgrid.layers.dense_step import (
+    FoldedConvolution,
+    FoldedMap,
+    FoldedNetwork,
+    fold_convolution,
+    fold_map,
+    folded_statistics,
+)
+from nmtgrid.layers.grid import Cells, FullConvolution, OneRow
 from nmtgrid.layers.kernels.dense_prefix import DensePrefix
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.normalisation import PositionNorm
@@ -121,6 +129,14 @@ class DenseLayer(nn.Module):
         standard: Tensor = self.statistics(grown)
         return standard
 
+    def fold(self, dtype: torch.dtype) -> tuple[FoldedMap, FoldedConvolution]:
+        """Return the layer with its running statistics in its maps, for batch norm."""
+        first, second, statistics = self.first_norm, self.second_norm, self.statistics
+        assert isinstance(first, Affine) and isinstance(second, BatchNorm)
+        assert isinstance(statistics, BatchStatistics)
+        narrow = fold_map(first, self.narrow.weight, second, dtype)
+        return narrow, fold_convolution(self.convolution.weight, statistics, dtype)
+
 
 class DenseConvolutionalNetwork(nn.Module):
     """L dense layers, a map to half the features if asked, and a last norm and ReLU.
@@ -146,6 +162,8 @@ class DenseConvolutionalNetwork(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., F] for the initial grid [..., f_0]."""
+        if isinstance(cells, OneRow) and self._folds:
+            return self._newest_row(_in_autocast(features), cells)
         features = self.statistics(_in_autocast(features))
         held: Parts | Columns = Parts()
         if self.plan.normalisation == "batch" and features.dim() == 2:
@@ -158,6 +176,42 @@ class DenseConvolutionalNetwork(nn.Module):
         else:
             features = held.narrow(self.halving_norm, self.halve, last=True)
         return torch.relu_(self.final_norm(features))
+
+    @property
+    def _folds(self) -> bool:
+        """Whether the norms are scales and shifts now."""
+        return (
+            self.plan.normalisation == "batch" and self.plan.gates == "none" and not self.training
+        )
+
+    def _newest_row(self, features: Tensor, cells: OneRow) -> Tensor:
+        """Return the same for one row [R, S, f_0], from folded weights and caches."""
+        folded = cells.weights.once(self, lambda: self._fold(features.dtype))
+        return folded.newest_row(features, cells)
+
+    def _fold(self, dtype: torch.dtype) -> FoldedNetwork:
+        """Return the network with its running statistics in its maps."""
+        final, halve, last = self.final_norm, None, None
+        assert isinstance(self.statistics, BatchStatistics)
+        scale, shift = folded_statistics(self.statistics)
+        if self.halve is not None:
+            assert isinstance(self.halving_norm, Affine) and isinstance(final, BatchNorm)
+            halve = fold_map(self.halving_norm, self.halve.weight, final, dtype)
+        else:
+            assert isinstance(final, Affine)
+            last = final.weight.detach().to(dtype), final.bias.detach().to(dtype)
+        return FoldedNetwork(
+            (scale.to(dtype), shift.to(dtype)),
+            tuple(layer.fold(dtype) for layer in self._dense_layers),
+            halve,
+            last,
+            self.plan.growth,
+            self.plan.grown_size,
+        )
+
+    @property
+    def _dense_layers(self) -> list[DenseLayer]:
+        return [layer for layer in self.layers if isinstance(layer, DenseLayer)]
 
     def _run(self, layer: nn.Module, held: Held, cells: Cells) -> Tensor:
         """Return what `layer` grows, recomputed in the backward pass if the plan says so."""

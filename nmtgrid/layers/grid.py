@@ -8,7 +8,8 @@ step from caches of the last rows (fig. 3.7). Both give the same values, which a
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,23 @@ class FullConvolution(nn.Module):
 GridConvolution = DepthwiseConvolution | FullConvolution
 
 
+class StepConvolution(Protocol):
+    """What a decoding step needs of a convolution."""
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that a filter reads, the current one included."""
+        ...
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        ...
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
+        ...
+
+
 class Cells(Protocol):
     """Runs the convolutions of a grid network on the cells at hand."""
 
@@ -157,18 +175,26 @@ class RowCache:
         return RowCache(buffer, keep, self.span)
 
 
+Made = TypeVar("Made")
+
+
 class StepWeights:
-    """Convolution weights in the form that a step wants, made once and shared by all rows."""
+    """Weights in the form that a step wants, made once and shared by all rows."""
 
     def __init__(self) -> None:
-        self._ready: dict[int, Tensor] = {}
+        self._ready: dict[int, Any] = {}
 
-    def get(self, layer: GridConvolution, dtype: torch.dtype) -> Tensor:
+    def get(self, layer: StepConvolution, dtype: torch.dtype) -> Tensor:
         """Return the ready weight of `layer`."""
-        key = id(layer)
+        return self.once(layer, lambda: layer.prepare(dtype))
+
+    def once(self, part: object, make: Callable[[], Made]) -> Made:
+        """Return what `make` returned when `part`, which must live on, first asked for it."""
+        key = id(part)
         if key not in self._ready:
-            self._ready[key] = layer.prepare(dtype)
-        return self._ready[key]
+            self._ready[key] = make()
+        ready: Made = self._ready[key]
+        return ready
 
     def take_rows(self, rows: Tensor) -> StepWeights:
         """Return the same weights: they have no rows."""
@@ -186,7 +212,7 @@ class OneRow:
         self._is_source = is_source
         self._next = 0
 
-    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+    def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
         """Return [R, S, D'] for the newest row."""
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)

@@ -56,14 +56,16 @@ def prepare_dense_step_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return _channels_last(live_dense_taps(weight).detach().to(dtype))
 
 
-def dense_grid_convolution_step(window: Tensor, prepared: Tensor) -> Tensor:
+def dense_grid_convolution_step(
+    window: Tensor, prepared: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Return the newest row [R, S, D'] of the convolution of a window [R, rows, S, D].
 
     window: the last floor(k/2) + 1 rows, older first, zero above the top and on padding;
     prepared: what `prepare_dense_step_weight` returned, in the window's dtype.
     """
     with torch.autocast(window.device.type, enabled=False):
-        return _convolve(window, prepared)[:, 0]
+        return _convolve(window, prepared, bias)[:, 0]
 
 
 class _Convolution(torch.autograd.Function):
@@ -98,10 +100,10 @@ def _spread(x: Tensor, layout: GridLayout, *, above: int = 0, below: int = 0) ->
     return scatter_cells(x, layout, margins=(above, below, 0, 0))
 
 
-def _convolve(grid: Tensor, taps: Tensor) -> Tensor:
+def _convolve(grid: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
     """Convolve grids [B, T + rows - 1, S, D] with taps [D', D, rows, k]; return [B, T, S, D']."""
     side = taps.shape[3] // 2
-    result = F.conv2d(grid.permute(0, 3, 1, 2), _channels_last(taps), padding=(0, side))
+    result = F.conv2d(grid.permute(0, 3, 1, 2), _channels_last(taps), bias, padding=(0, side))
     return result.permute(0, 2, 3, 1)
 
 
