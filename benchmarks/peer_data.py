@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from benchmarks.peer_nmtgrid import model_settings
+from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.models.transformer import Transformer
 
 SETTINGS: dict[str, Any] = {
     "size": 256, "depth": 3, "heads": 4, "forward_size": 1024, "dropout": 0.1,
@@ -51,3 +56,61 @@ def write_task(dataset: Dataset, folder: Path) -> dict[str, Any]:
 
 def _write(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def plain_weights(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights of a pre-norm model under plain names, no two maps in one tensor."""
+    found = {
+        "source_embedding": model.source_embedding.weight,
+        "target_embedding": model.target_embedding.weight,
+    }
+
+    def put(name: str, part: Any) -> None:
+        found[f"{name}.weight"], found[f"{name}.bias"] = part.weight, part.bias
+
+    def split(name: str, names: str, part: Any) -> None:
+        kinds = names.split()
+        for kind, weight, bias in zip(
+            kinds, part.weight.chunk(len(kinds)), part.bias.chunk(len(kinds)), strict=True
+        ):
+            found[f"{name}.{kind}.weight"], found[f"{name}.{kind}.bias"] = weight, bias
+
+    sides: tuple[tuple[str, Any], ...] = (("encoder", model.encoder), ("decoder", model.decoder))
+    for side, blocks in sides:
+        put(f"{side}.norm", getattr(model, f"{side}_norm"))
+        for place, block in enumerate(blocks):
+            name = f"{side}.{place}"
+            attention = getattr(block, "attention" if side == "encoder" else "self_attention")
+            split(f"{name}.attention", "query key value", attention.input_map)
+            put(f"{name}.attention.output", attention.output_map)
+            around = getattr(block, "add_attention" if side == "encoder" else "add_self")
+            put(f"{name}.attention_norm", around.norm)
+            put(f"{name}.forward.inner", block.feed_forward.widen)
+            put(f"{name}.forward.outer", block.feed_forward.narrow)
+            put(f"{name}.forward_norm", block.add_feed_forward.norm)
+            if side == "decoder":
+                put(f"{name}.source_attention.query", block.source_attention.query_map)
+                put(f"{name}.source_attention.output", block.source_attention.output_map)
+                put(f"{name}.source_attention_norm", block.add_source.norm)
+    maps = " ".join(f"{n}.source_attention.{k}" for n in range(len(model.decoder))
+                    for k in ("key", "value"))  # fmt: skip
+    split("decoder", maps, model.source_projection)
+    return {name: held.detach().contiguous().clone() for name, held in found.items()}
+
+
+def train_common(task: dict[str, Any], minutes: float) -> None:
+    """Train the weights that all systems decode with, by `nmtgrid train`."""
+    settings = {
+        "training.clock": "processor", "training.schedule": "cosine-time",
+        "training.max_updates": 0, "training.warmup_fraction": 0.08,
+        "training.learning_rate": 0.003, "training.validate_epochs": 0,
+        "training.validate_minutes": minutes * 0.95, "batches.max_tokens": task["batch_tokens"],
+        **{f"model.{name}": value for name, value in model_settings(task).items()},
+    }  # fmt: skip
+    changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    code = main(
+        ["train", task["data"], "--arch", "transformer", "--preset", "toy", "--out",
+         task["model"], "--overwrite", "--max-minutes", str(minutes), *changes]
+    )  # fmt: skip
+    if code:
+        raise SystemExit(code)

@@ -25,8 +25,8 @@ def model_settings(task: Task) -> dict[str, object]:
     return {
         "encoder_depth": task["depth"], "decoder_depth": task["depth"], "size": task["size"],
         "feed_forward_size": task["forward_size"], "heads": task["heads"], "norm": "pre",
-        "tie": "target", "dropout": task["dropout"], "attention_dropout": task["dropout"],
-        "activation_dropout": task["dropout"],
+        "tie": "target", "dropout": task["dropout"], "embedding_dropout": task["dropout"],
+        "attention_dropout": task["dropout"], "activation_dropout": task["dropout"],
     }  # fmt: skip
 
 

@@ -1,0 +1,245 @@
+"""nmtgrid beside Eole, Joey NMT and CTranslate2: training, greedy search, beam 5, on one core.
+
+    python -m benchmarks.peers --data DATA --peers-python PATH [--rounds 3] [--out FILE]
+
+DATA is a dataset directory with splits `train` and `test`; PATH the interpreter of an environment
+that holds the peers (those that are missing are left out). Every system has a process of its own,
+which is made ready once and then works in its turn, round by round: A, B, C, A, B, C. All decode
+with the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.peer_data import plain_weights, train_common, write_task
+from benchmarks.timing import facts
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.storage import save_tensors
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import ctranslate2_export
+from nmtgrid.models.directory import load_model
+
+PROJECT = Path(__file__).resolve().parent.parent
+FLOORS = {
+    ("train", "eole"): 1.0, ("train", "joeynmt"): 2.2,
+    ("greedy", "eole"): 1.0, ("beam 5", "eole"): 1.4,
+}  # fmt: skip
+"""What our fp32 must reach, as a ratio to a peer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A row of the table: a worker, and what it is told."""
+
+    name: str
+    worker: str
+    quantization: str = "float32"
+    bf16: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether the system can train."""
+        return self.worker != "ctranslate2"
+
+
+CONTESTANTS = (
+    Contestant("nmtgrid", "nmtgrid"),
+    Contestant("eole", "eole"),
+    Contestant("joeynmt", "joeynmt"),
+    Contestant("ctranslate2", "ctranslate2"),
+    Contestant("ctranslate2 int8", "ctranslate2", "int8"),
+    Contestant("nmtgrid bf16", "nmtgrid", bf16=True),
+)
+
+
+class Worker:
+    """A running `benchmarks.peer_worker`."""
+
+    def __init__(self, python: str, module: str, task: dict[str, Any], log: Path) -> None:
+        one = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        with log.open("w") as file:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.peer_worker", module], cwd=PROJECT, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
+                env={**os.environ, **one},
+            )  # fmt: skip
+        self.log = log
+        self.greeting = self.ask(task)
+
+    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Send a command and wait for its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            last = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+            raise SystemExit(f"{self.log.stem} ended: {' '.join(last)} (all of it in {self.log})")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """Let the process end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
+    """Return the contestants' workers; say which are missing."""
+    workers: dict[str, Worker] = {}
+    for one in CONTESTANTS:
+        alike = [other for other in CONTESTANTS if other.worker == one.worker]
+        if one.worker == "ctranslate2" and alike[0].name in workers:
+            workers[one.name] = workers[alike[0].name]
+            continue
+        chosen = sys.executable if one.worker in ("nmtgrid", "ctranslate2") else python
+        log = folder / f"{one.name.replace(' ', '-')}.log"
+        worker = Worker(chosen, one.worker, {**task, "bf16": one.bf16}, log)
+        if "missing" in worker.greeting:
+            print(f"{one.name} is left out: {worker.greeting['missing']} is not installed")
+            worker.close()
+        else:
+            workers[one.name] = worker
+    return workers
+
+
+def commands(seconds: float) -> dict[str, dict[str, Any]]:
+    """Return what is measured."""
+    return {
+        "train": {"do": "train", "seconds": seconds},
+        "greedy": {"do": "translate", "beam": 1},
+        "beam 5": {"do": "translate", "beam": 5},
+    }
+
+
+def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str, Any]:
+    """Return for each deed and contestant the tokens per second of processor, round by round."""
+    found: dict[str, Any] = {}
+    for deed, command in commands(seconds).items():
+        rows: dict[str, Any] = {}
+        for turn in range(-1, rounds):  # the first round only warms up
+            for one in CONTESTANTS:
+                if one.name not in workers or (deed == "train" and not one.trains):
+                    continue
+                told = {**command, "quantization": one.quantization}
+                if turn < 0 and deed == "train":
+                    told["seconds"] = seconds / 3
+                answer = workers[one.name].ask(told)
+                row = rows.setdefault(one.name, {"tokens_per_second": [], "share_of_core": []})
+                if turn >= 0:
+                    row["tokens_per_second"].append(answer["tokens"] / answer["cpu"])
+                    row["share_of_core"].append(answer["cpu"] / answer["wall"])
+                row |= {name: answer[name] for name in ("tokens", "updates") if name in answer}
+                row |= {name: answer[name] for name in ("lines",) if name in answer}
+                print(f"{deed:7} round {turn + 1}  {one.name:17} "
+                      f"{answer['tokens'] / answer['cpu']:9,.0f}", file=sys.stderr)  # fmt: skip
+        found[deed] = summarise(deed, rows)
+    return found
+
+
+def summarise(deed: str, rows: dict[str, Any]) -> dict[str, Any]:
+    """Add medians, our ratio to each, floors, and how many translations are the same as ours."""
+    ours = rows["nmtgrid"]
+    for name, row in rows.items():
+        row["median"] = statistics.median(row["tokens_per_second"])
+        pairs = zip(ours["tokens_per_second"], row["tokens_per_second"], strict=True)
+        row["ours_to_it"] = statistics.median(mine / its for mine, its in pairs)
+        if (deed, name) in FLOORS:
+            row["floor"] = FLOORS[deed, name]
+            row["met"] = row["ours_to_it"] >= row["floor"]
+        if deed == "train":
+            row["tokens_per_update"] = row["tokens"] / row.pop("updates")
+            del row["tokens"]
+        else:
+            lines = zip(ours["lines"], row["lines"], strict=True)
+            row["same_as_ours"] = sum(mine == its for mine, its in lines)
+    for row in rows.values():
+        row.pop("lines", None)
+    return rows
+
+
+def show(found: dict[str, Any]) -> str:
+    """Return the table: tokens per second of processor, and in brackets our ratio."""
+    deeds = [name for name in found if name in commands(0)]
+    lines = [" " * 18 + "".join(f"{deed:>22}" for deed in deeds)]
+    for one in CONTESTANTS:
+        cells = []
+        for deed in deeds:
+            row = found[deed].get(one.name)
+            cells.append("" if row is None else f"{row['median']:,.0f} ({row['ours_to_it']:.2f}x)")
+        if any(cells):
+            lines.append(f"{one.name:18}" + "".join(f"{cell:>22}" for cell in cells))
+    for (deed, name), floor in FLOORS.items():
+        row = found.get(deed, {}).get(name)
+        if row is not None:
+            met = "met" if row["met"] else "BELOW ITS FLOOR"
+            lines.append(f"{deed} to {name}: {row['ours_to_it']:.2f}x, floor {floor}x: {met}")
+    return "\n".join(lines)
+
+
+def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dict[str, Any]:
+    """Write what all systems get, and return the task; `model` or a new one gives the weights."""
+    task = write_task(Dataset.open(data), folder)
+    if model is not None:
+        task["model"] = str(model)
+    elif not (Path(task["model"]) / "model.safetensors").exists():
+        train_common(task, minutes)
+    loaded = load_model(task["model"])
+    save_tensors(Path(task["weights"]), plain_weights(ctranslate2_export.check(loaded.model)))
+    shutil.rmtree(task["ctranslate2"], ignore_errors=True)
+    with contextlib.suppress(ConfigError):
+        ctranslate2_export.export(loaded, Path(task["ctranslate2"]))
+    return task
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--peers-python", default=sys.executable)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=12, help="of a round of training")
+    parser.add_argument("--core", type=int, help="pin all work to this core")
+    parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
+    parser.add_argument("--minutes", type=float, default=10, help="of processor for that training")
+    parser.add_argument("--folder", type=Path, default=Path("runs/peers"), help="for files")
+    parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.core is not None:
+        os.sched_setaffinity(0, {given.core})
+    folder = given.folder.resolve()
+    task = prepare(given.data.resolve(), folder, given.model and given.model.resolve(),
+                   given.minutes)  # fmt: skip
+    workers = start(task, given.peers_python, folder)
+    try:
+        versions = {name: worker.greeting["version"] for name, worker in workers.items()}
+        found = measure(workers, given.rounds, given.seconds)
+    finally:
+        for worker in set(workers.values()):
+            worker.close()
+    about = {**facts("cpu"), "date": datetime.date.today().isoformat(), "rounds": given.rounds}
+    settings = {name: held for name, held in task.items() if isinstance(held, int | float)}
+    print(show(found))
+    if given.out:
+        text = json.dumps({**about, "versions": versions, "settings": settings, **found}, indent=2)
+        given.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
