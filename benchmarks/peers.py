@@ -26,12 +26,13 @@ from typing import Any
 import torch
 
 from benchmarks.peer_data import plain_weights, train_common, write_task
+from benchmarks.peer_nmtgrid import model_settings
 from benchmarks.timing import facts
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import save_tensors
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import ctranslate2_export
-from nmtgrid.models.directory import load_model
+from nmtgrid.models.directory import LoadedModel, load_model
 
 PROJECT = Path(__file__).resolve().parent.parent
 FLOORS = {
@@ -194,17 +195,38 @@ def show(found: dict[str, Any]) -> str:
 
 def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dict[str, Any]:
     """Write what all systems get, and return the task; `model` or a new one gives the weights."""
-    task = write_task(Dataset.open(data), folder)
+    dataset = Dataset.open(data)
+    task = write_task(dataset, folder)
     if model is not None:
         task["model"] = str(model)
     elif not (Path(task["model"]) / "model.safetensors").exists():
         train_common(task, minutes)
     loaded = load_model(task["model"])
+    check_same(task, loaded, dataset)
     save_tensors(Path(task["weights"]), plain_weights(ctranslate2_export.check(loaded.model)))
     shutil.rmtree(task["ctranslate2"], ignore_errors=True)
     with contextlib.suppress(ConfigError):
         ctranslate2_export.export(loaded, Path(task["ctranslate2"]))
     return task
+
+
+def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> None:
+    """Refuse weights of another model or of other vocabularies than the benchmark's."""
+    held, free = loaded.model.config, "dropout"
+    wrong = [
+        f"{name}={getattr(held, name, None)}"
+        for name, value in model_settings(task).items()
+        if free not in name and getattr(held, name, None) != value
+    ]
+    sides = ("source_vocabulary", "target_vocabulary")
+    wrong += [
+        f"another {side}" for side in sides
+        if getattr(loaded.pipeline, side).types != getattr(dataset.pipeline, side).types
+    ]  # fmt: skip
+    if getattr(held, "output_bias", False):
+        wrong.append("output_bias=True")
+    if wrong:
+        raise SystemExit(f"{loaded.folder} is not the benchmark's model: {', '.join(wrong)}")
 
 
 def main() -> None:
