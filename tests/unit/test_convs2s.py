@@ -261,11 +261,8 @@ def test_reported_cost_is_what_torch_counts() -> None:
 
     model = tiny(size=32, embedding_size=24)
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
-    with (
-        FlopCounterMode(display=False) as counter,
-        sdpa_kernel(SDPBackend.MATH),
-        torch.no_grad(),
-    ):
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model.classify(model.features(batch, Sites.offline(batch)))
     counted = counter.get_total_flops()
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(counted, rel=1e-6)
