@@ -29,6 +29,7 @@ DOORS = {
     "rich": "base/console.py",
     "typer": "cli/*",
     "triton": "layers/kernels/*",
+    "ctranslate2": "models/ctranslate2_export.py",
 }
 """Each third-party package and the file, or files, that alone may import it."""
 

@@ -20,6 +20,11 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.cli import app
 
 HEAVY = ("torch", "numpy", "sacrebleu", "matplotlib", "sacremoses")
+RECIPES = sorted(
+    path.stem
+    for path in (Path(__file__).parents[1] / "recipes").glob("*.sh")
+    if path.stem != "common"
+)
 QUICK = [["--help"], ["-h"], ["--version"], [], *([name, "-h"] for name in app.COMMANDS)]
 
 
@@ -200,7 +205,7 @@ def test_the_changelog_tells_of_this_version(project: Path) -> None:
     assert nmtgrid.__version__ in versions
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test", "multi30k", "iwslt14-de-en"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_sound_shell(project: Path, name: str) -> None:
     path = project / "recipes" / f"{name}.sh"
     assert "set -euo pipefail" in path.read_text(encoding="utf-8")
@@ -208,7 +213,7 @@ def test_recipes_are_sound_shell(project: Path, name: str) -> None:
     assert done.returncode == 0 and not done.stderr
 
 
-@pytest.mark.parametrize("name", ["multi30k", "iwslt14-de-en"])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("quickstart", "test")])
 def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> None:
     """`--dry-run` prints the commands and touches nothing."""
     done = subprocess.run(

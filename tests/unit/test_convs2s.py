@@ -253,7 +253,7 @@ def test_weights_are_normalised_once_for_a_search(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(NormalisedWeight, "effective_weight", refuse)
     monkeypatch.setattr(NormalisedWeight, "ready", refuse)
-    model.step(batch.target_input[:, 0], state)
+    assert model.step(batch.target_input[:, 0], state).logits.shape[0] == len(batch)
 
 
 def test_reported_cost_is_what_torch_counts() -> None:

@@ -59,7 +59,10 @@ def test_transparent_attention_adds_m_times_n_plus_one_parameters() -> None:
 def test_presets_name_settings_that_there_are(name: str) -> None:
     held = zoo.preset("transformer", name)
     kind = settings_type(TransformerConfig, LikelihoodSettings)
-    override(kind("transformer"), held.settings)
+    chosen = override(kind("transformer"), held.settings)
+    for name, value in held.settings.items():
+        group, _, field = name.partition(".")
+        assert getattr(getattr(chosen, group), field) == value
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
