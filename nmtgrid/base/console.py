@@ -47,7 +47,8 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) ->
     rows = [list(row) for row in rows]
     for place, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[place], (int, float)) for row in rows)
-        drawn.add_column(heading, justify="right" if numeric else "left")
+        # Folded, not cut: what stands in a table can be copied whole.
+        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(_show(cell) for cell in row))
     messages.print(drawn)

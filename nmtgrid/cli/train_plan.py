@@ -87,12 +87,12 @@ def show_list(arch: str | None) -> dict[str, Any]:
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
     console.table("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
-    presets = [
-        [kind.name, preset.name, preset.description]
-        for kind in kinds
-        for preset in zoo.presets(kind.name).values()
-    ]
-    console.table("presets (--preset)", ["arch", "name", ""], presets)
+    presets = [(kind, preset) for kind in kinds for preset in zoo.presets(kind.name).values()]
+    for kind in kinds:
+        console.table(
+            f"presets of {kind.name} (--preset)", ["name", ""],
+            [[preset.name, preset.description] for owner, preset in presets if owner is kind],
+        )  # fmt: skip
     known = [objectives.get(name) for name in objectives]
     console.table(
         "objectives (--objective)", ["name", ""], [[kind.name, kind.description] for kind in known]
@@ -102,17 +102,27 @@ def show_list(arch: str | None) -> dict[str, Any]:
         root = settings_type(kind.config, objectives.get("likelihood").settings)
         defaults = _flat(to_json(root(kind.name)))
         rows = [[name, type_, defaults[name]] for name, type_ in describe(root) if "." in name]
-        console.table(
-            f"settings of {kind.name} (--set)", ["name", "type", "default"],
-            [[name, type_, _shown(value)] for name, type_, value in rows],
-        )  # fmt: skip
+        if arch:
+            console.table(
+                f"settings of {kind.name} (--set)", ["name", "type", "default"],
+                [[name, type_, _shown(value)] for name, type_, value in rows],
+            )  # fmt: skip
         settings[kind.name] = [
             {"name": name, "type": type_, "default": value} for name, type_, value in rows
         ]
+    if not arch:
+        console.say("`--list --arch NAME` shows the settings of an architecture.")
     return {
         "architectures": [{"name": kind.name, "summary": kind.summary} for kind in kinds],
         "presets": [
-            dict(zip(("arch", "name", "description"), row, strict=True)) for row in presets
+            {
+                "arch": kind.name,
+                "name": preset.name,
+                "description": preset.description,
+                "published_parameters": preset.parameters,
+                "published_types": preset.vocabulary,
+            }
+            for kind, preset in presets
         ],
         "objectives": [{"name": kind.name, "description": kind.description} for kind in known],
         "settings": settings,
