@@ -32,10 +32,9 @@ class Window(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.zeros(size))
         self.is_full = kind == "full"
-        reach = size if self.is_full else 1
-        nn.init.uniform_(
-            self.weight, -((3 / (kernel * reach)) ** 0.5), (3 / (kernel * reach)) ** 0.5
-        )
+        # Unit variance before a tanh that is not the first asks for a gain of 5/3.
+        bound = 5 / 3 * (3 / (kernel * (size if self.is_full else 1))) ** 0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return what each window becomes; S must be at least the kernel."""

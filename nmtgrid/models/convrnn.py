@@ -116,6 +116,7 @@ class ConvRNN(TranslationModel):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias) if module.bias is not None else None
+        nn.init.xavier_uniform_(self.transfer.weight, gain=5 / 3)
         for part in self.recurrent.data.split(self.config.size):
             nn.init.orthogonal_(part)
         nn.init.normal_(self.distance, std=0.5)

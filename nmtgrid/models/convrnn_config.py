@@ -15,7 +15,8 @@ LARGEST_DEPTH = 30
 class ConvRNNConfig:
     """What a convolution-to-recurrent model is built from.
 
-    encoder_depth is the number of convolutions on each side, whose kernels are 2, 3, 4, ...;
+    encoder_depth is the number of convolutions on each side, whose kernels are 2, 3, 4, ...: of a
+    row of at most 1 + (1 + 2 + 3 + ...) words one phrase is left, which few layers should reach;
     merge is the number of places that the last kernel L tells apart (form "sentence").
     """
 

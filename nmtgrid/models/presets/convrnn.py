@@ -41,10 +41,10 @@ _TOY: dict[str, Any] = {
     "model.embedding_dropout": 0.1,
     "model.output_dropout": 0.1,
     "objective.label_smoothing": 0.1,
-    "training.learning_rate": 0.005,
+    "training.learning_rate": 0.004,
     "training.schedule": "cosine",
     "training.warmup_updates": 100,
-    "training.max_updates": 2000,
+    "training.max_updates": 1500,
     "batches.max_tokens": 1500,
     "search.beam": 5,
 }
