@@ -28,6 +28,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the same without a gradient, for factors with any strides."""
     if not _is_served(x, weight):
         return F.linear(x, weight, bias)
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):
+        weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
 
