@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.products import linear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class TranslationModel(nn.Module):
         """Return logits [M, V] for features [M, D]."""
         held = self.classifier()
         bias = None if held.bias is None else held.bias.to(features.dtype)
-        return torch.nn.functional.linear(features, held.weight.to(features.dtype), bias)
+        return linear(features, held.weight.to(features.dtype), bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> Any:
         """Return the state before the first step, for source [R, S] and lengths [R]."""

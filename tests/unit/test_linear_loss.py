@@ -141,7 +141,7 @@ class _Sizes(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor):
             self.largest = max(self.largest, result.numel())
-        self.products += func.overloadpacket.__name__ in ("mm", "addmm", "addmm_")
+        self.products += func.overloadpacket.__name__ in ("mm", "addmm", "_linear_pointwise")
         return result
 
 

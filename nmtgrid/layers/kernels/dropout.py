@@ -95,10 +95,10 @@ class _Residual(torch.autograd.Function):
         ctx.scale, ctx.factor = scale, scale / kept_share(rate)
         if not rate:
             ctx.save_for_backward()
-            return torch.add(h, y).mul_(scale)
+            return _scaled(torch.add(h, y), scale)
         mask = draw_mask(h, rate)
         ctx.save_for_backward(mask)
-        return torch.addcmul(h, y, mask, value=1.0 / kept_share(rate)).mul_(scale)
+        return _scaled(torch.addcmul(h, y, mask, value=1.0 / kept_share(rate)), scale)
 
     @staticmethod
     @once_differentiable
@@ -113,3 +113,7 @@ class _Residual(torch.autograd.Function):
 def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
     # Adding to one zero is the library's only way to two products in one pass.
     return torch.addcmul(x.new_zeros(()), x, mask, value=factor)
+
+
+def _scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1.0 else x.mul_(scale)

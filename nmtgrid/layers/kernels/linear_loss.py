@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels.products import product
+
 CPU_LOGITS = 2**22
 DEVICE_LOGITS = 2**26
 """Logits of one chunk: on a CPU few enough for its caches, elsewhere enough to fill it."""
@@ -153,7 +155,7 @@ def _run(
     for start in range(0, len(targets), plan.chunk):
         place = slice(start, start + plan.chunk)
         part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
-        logits = F.linear(part, matrix, shift).to(total)
+        logits = product(part, matrix, shift).to(total)
         probs = logits.softmax(1)
         # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second exp.
         normaliser = logits.amax(1) - probs.amax(1).log()
@@ -179,14 +181,11 @@ def _add_gradients(
 ) -> None:
     narrow = errors.to(part.dtype)
     if found.features is not None:
-        torch.mm(narrow, matrix, out=found.features[place])
+        found.features[place] = product(narrow, matrix.t())
         found.features[place].mul_(share[:, None])
     if found.weight is not None:
         scaled = (part * share[:, None]).to(part.dtype)
-        if part.dtype == found.weight.dtype:
-            found.weight.addmm_(narrow.t(), scaled)
-        else:
-            found.weight.add_(narrow.t() @ scaled)
+        found.weight.add_(product(narrow.t(), scaled.t()))
     if found.bias is not None:
         found.bias.addmv_(errors.t(), share)
 
