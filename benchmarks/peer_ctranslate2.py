@@ -29,10 +29,10 @@ class System:
         """Refuse."""
         raise NotImplementedError("CTranslate2 only decodes")
 
-    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+    def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences."""
         found = self.translators[quantization].translate_batch(
-            self.sources, beam_size=beam, max_batch_size=self.task["sentences"],
+            self.sources[:count], beam_size=beam, max_batch_size=self.task["sentences"],
             length_penalty=1.0, return_end_token=True,
         )  # fmt: skip
         return [one.hypotheses[0] for one in found]

@@ -97,9 +97,9 @@ class System:
         found = self.trainer.train(timed(), 0, save_checkpoint_steps=0, valid_steps=10**9)
         return int(found.n_tokens), count
 
-    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+    def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences."""
-        _, _, found = self.engine.infer_list(self.sources, settings={"beam_size": beam})
+        _, _, found = self.engine.infer_list(self.sources[:count], settings={"beam_size": beam})
         return [best[0].split() for best in found]
 
 

@@ -102,8 +102,9 @@ class System:
         self.manager.train_and_validate(self.data, self.test)
         return stats.total_tokens - tokens, stats.steps - updates
 
-    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+    def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences."""
+        self.test.indices = list(range(min(count, len(self.test))))
         args = self.args.test._replace(beam_size=beam, beam_alpha=1.0 if beam > 1 else -1)
         found = predict(
             self.decoding, self.test, self.args.device, n_gpu=0, args=args,

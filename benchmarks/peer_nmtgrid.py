@@ -72,11 +72,11 @@ class System:
             updates += 1
         return tokens, updates
 
-    def translate(self, beam: int, quantization: str) -> list[list[str]]:
+    def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences, from units to units."""
         read = self.pipeline.source_vocabulary.encode
         write = self.pipeline.target_vocabulary.decode
-        sources = [read(line) for line in self.sources]
+        sources = [read(line) for line in self.sources[:count]]
         order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
         found: list[list[str]] = [[] for _ in sources]
         each = self.task["sentences"]

@@ -31,8 +31,8 @@ class System(Protocol):
         """Train for so much processor time; return target tokens (end symbols too) and updates."""
         ...
 
-    def translate(self, beam: int, quantization: str) -> list[list[str]]:
-        """Return the tokens of each test sentence's translation, in order."""
+    def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
+        """Return the tokens of the first `count` test sentences' translations, in order."""
         ...
 
 
@@ -58,7 +58,7 @@ def obey(system: System, command: dict[str, Any]) -> dict[str, Any]:
         tokens, updates = system.train(command["seconds"])
         found: dict[str, Any] = {"tokens": tokens, "updates": updates}
     else:
-        lines = system.translate(command["beam"], command["quantization"])
+        lines = system.translate(command["beam"], command["quantization"], command["count"])
         found = {"lines": lines}
     found["cpu"], found["wall"] = time.process_time() - cpu, time.perf_counter() - wall
     if "lines" in found:

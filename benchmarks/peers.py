@@ -50,6 +50,8 @@ class Contestant:
     worker: str
     quantization: str = "float32"
     bf16: bool = False
+    sentences: int = 1_000_000
+    """How many of the test sentences it translates."""
 
     @property
     def trains(self) -> bool:
@@ -60,7 +62,7 @@ class Contestant:
 CONTESTANTS = (
     Contestant("nmtgrid", "nmtgrid"),
     Contestant("eole", "eole"),
-    Contestant("joeynmt", "joeynmt"),
+    Contestant("joeynmt", "joeynmt", sentences=128),
     Contestant("ctranslate2", "ctranslate2"),
     Contestant("ctranslate2 int8", "ctranslate2", "int8"),
     Contestant("nmtgrid bf16", "nmtgrid", bf16=True),
@@ -137,9 +139,9 @@ def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str
             for one in CONTESTANTS:
                 if one.name not in workers or (deed == "train" and not one.trains):
                     continue
-                told = {**command, "quantization": one.quantization}
-                if turn < 0 and deed == "train":
-                    told["seconds"] = seconds / 3
+                told = {**command, "quantization": one.quantization, "count": one.sentences}
+                if turn < 0:
+                    told |= {"seconds": seconds / 3, "count": 64}
                 answer = workers[one.name].ask(told)
                 row = rows.setdefault(one.name, {"tokens_per_second": [], "share_of_core": []})
                 if turn >= 0:
@@ -167,7 +169,8 @@ def summarise(deed: str, rows: dict[str, Any]) -> dict[str, Any]:
             row["tokens_per_update"] = row["tokens"] / row.pop("updates")
             del row["tokens"]
         else:
-            lines = zip(ours["lines"], row["lines"], strict=True)
+            row["sentences"] = len(row["lines"])
+            lines = zip(ours["lines"], row["lines"], strict=False)
             row["same_as_ours"] = sum(mine == its for mine, its in lines)
     for row in rows.values():
         row.pop("lines", None)
@@ -238,7 +241,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12, help="of a round of training")
     parser.add_argument("--core", type=int, help="pin all work to this core")
     parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
-    parser.add_argument("--minutes", type=float, default=10, help="of processor for that training")
+    parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
     parser.add_argument("--folder", type=Path, default=Path("runs/peers"), help="for files")
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     given = parser.parse_args()
