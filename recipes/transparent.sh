@@ -27,7 +27,7 @@ environment
 if [ "${TOY:-0}" = 1 ]; then
     HERE="$RUNS/transparent-toy"
     MINUTES="${MINUTES:-5}"
-    PLAIN=toy TRANSPARENT=toy
+    PRESET=toy
     [ -e "$HERE/data/bpe.codes" ] || {
         run nmtgrid preprocess --toy 10000 --overwrite --out "$HERE/data"
         run nmtgrid bpe learn "$HERE/data" --merges 700 --separate
@@ -35,7 +35,7 @@ if [ "${TOY:-0}" = 1 ]; then
 else
     HERE="$RUNS/transparent"
     MINUTES="${MINUTES:-30}"
-    PLAIN=multi30k-deep TRANSPARENT=multi30k-transparent
+    PRESET=multi30k-deep
     multi30k_text "$HERE/text"
     [ -e "$HERE/data/bpe.codes" ] || {
         run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
@@ -45,12 +45,12 @@ else
     }
 fi
 
-# Train and score one model: `one NAME PRESET DEPTH IS_TRANSPARENT`.
+# Train and score one model: `one NAME DEPTH IS_TRANSPARENT`.
 one() {
     local model="$HERE/$1"
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    run nmtgrid train "$HERE/data" --arch transformer --preset "$2" --seed "$SEED" --overwrite \
-        --set "model.encoder_depth=$3" --set model.norm=post --set "model.transparent=$4" \
+    run nmtgrid train "$HERE/data" --arch transformer --preset "$PRESET" --seed "$SEED" --overwrite \
+        --set "model.encoder_depth=$2" --set model.norm=post --set "model.transparent=$3" \
         --max-minutes "$MINUTES" --set training.clock=processor \
         --set "training.watch_gradients=$WATCH" "${SETTINGS[@]}" \
         --out "$model" --json "$model.train.json"
@@ -72,8 +72,8 @@ start() {
 models=()
 for depth in $DEPTHS; do
     plain="plain-$depth-seed$SEED" transparent="transparent-$depth-seed$SEED"
-    start "$plain" "$PLAIN" "$depth" false
-    start "$transparent" "$TRANSPARENT" "$depth" true
+    start "$plain" "$depth" false
+    start "$transparent" "$depth" true
     models+=("plain $depth=$HERE/$plain" "transparent $depth=$HERE/$transparent")
 done
 for job in $(jobs -rp); do wait "$job"; done

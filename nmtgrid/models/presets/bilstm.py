@@ -44,10 +44,10 @@ _CONLL: dict[str, Any] = {
 }
 
 _SMALL: dict[str, Any] = {
-    "model.size": 256,
-    "model.dropout": 0.3,
-    "model.embedding_dropout": 0.3,
-    "model.output_dropout": 0.3,
+    "model.size": 192,
+    "model.dropout": 0.25,
+    "model.embedding_dropout": 0.25,
+    "model.output_dropout": 0.25,
     "objective.label_smoothing": 0.1,
     "training.learning_rate": 0.003,
     "training.schedule": "cosine-time",

@@ -85,17 +85,18 @@ _EN_DE = {
 _POSTER_TYPES = (37000, 37000)
 _POSTER_COUNTS = {6: 94e6, 12: 120e6, 16: 137e6, 20: 154e6}
 
-# Models for half an hour of one CPU core.
+# Models for half an hour of one CPU core. Small ones: with 256 features, a rate of 0.002 and four
+# minutes the validation loss is 3.07, with these 2.25, for they see each sentence more often.
 _CORE: dict[str, Any] = {
-    "model.size": 256,
-    "model.feed_forward_size": 1024,
+    **_dropped(0.2),
+    "model.size": 128,
+    "model.feed_forward_size": 256,
     "model.heads": 4,
-    "model.encoder_depth": 3,
-    "model.decoder_depth": 3,
-    "model.dropout": 0.25,
-    "model.embedding_dropout": 0.25,
+    "model.norm": "pre",
+    "model.encoder_depth": 4,
+    "model.decoder_depth": 4,
     "objective.label_smoothing": 0.1,
-    "training.learning_rate": 0.0015,
+    "training.learning_rate": 0.005,
     "training.schedule": "cosine-time",
     "training.warmup_fraction": 0.08,
     "training.final_learning_rate": 0.01,
@@ -113,12 +114,26 @@ _CORE: dict[str, Any] = {
     "search.beam": 5,
     "search.length_penalty": 1.0,
 }
-_DEEP = {
+_TRANSPARENT = {
     **_CORE,
-    **_dropped(0.1),
-    "model.size": 128,
-    "model.feed_forward_size": 512,
     "model.encoder_depth": 12,
+    "model.transparent": True,
+    "training.learning_rate": 0.004,
+}
+_DEEP = {**_CORE, **_dropped(0.1), "model.norm": "post", "model.encoder_depth": 12}
+_TOY: dict[str, Any] = {
+    "model.encoder_depth": 2,
+    "model.decoder_depth": 2,
+    "model.size": 128,
+    "model.feed_forward_size": 256,
+    "model.heads": 4,
+    "objective.label_smoothing": 0.1,
+    "training.learning_rate": 0.003,
+    "training.schedule": "cosine",
+    "training.warmup_updates": 100,
+    "training.max_updates": 1200,
+    "batches.max_tokens": 1500,
+    "search.beam": 5,
 }
 
 
@@ -146,34 +161,22 @@ def _poster(depth: int, *, transparent: bool) -> Preset:
 
 
 TRANSFORMER = (
+    Preset("toy", "the embedded synthetic corpus, in under two minutes on two CPU cores", _TOY),
     Preset(
-        "toy",
-        "the embedded synthetic corpus, in under two minutes on two CPU cores",
-        {
-            "model.encoder_depth": 2,
-            "model.decoder_depth": 2,
-            "model.size": 128,
-            "model.feed_forward_size": 256,
-            "model.heads": 4,
-            "objective.label_smoothing": 0.1,
-            "training.learning_rate": 0.003,
-            "training.schedule": "cosine",
-            "training.warmup_updates": 100,
-            "training.max_updates": 1200,
-            "batches.max_tokens": 1500,
-            "search.beam": 5,
-        },
+        "toy-transparent",
+        "the same with transparent attention over 12 encoder blocks of 96 features",
+        {**_TOY, "model.encoder_depth": 12, "model.size": 96, "model.transparent": True},
     ),
-    Preset("multi30k", "Multi30k De-En, half an hour of one core: d=256, 3+3 blocks", _CORE),
-    Preset(
-        "multi30k-deep",
-        "Multi30k De-En, half an hour of one core: 12 post-norm encoder blocks, d=128",
-        _DEEP,
-    ),
+    Preset("multi30k", "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks", _CORE),
     Preset(
         "multi30k-transparent",
-        "the same with transparent attention",
-        {**_DEEP, "model.transparent": True},
+        "Multi30k De-En, half an hour of one core: transparent attention over 12 pre-norm blocks",
+        _TRANSPARENT,
+    ),
+    Preset(
+        "multi30k-deep",
+        "the same depth post-norm and without transparent attention (recipes/transparent.sh)",
+        _DEEP,
     ),
     Preset(
         "iwslt14-de-en",
