@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmtgrid.models.presets.preset import Preset
+from nmtgrid.models.presets.preset import HALF_HOUR, Preset
 
 _PUBLISHED_TRAINING: dict[str, Any] = {
     "training.learning_rate": 0.001,
@@ -44,28 +44,12 @@ _CONLL: dict[str, Any] = {
 }
 
 _SMALL: dict[str, Any] = {
+    **HALF_HOUR,
     "model.size": 192,
     "model.dropout": 0.25,
     "model.embedding_dropout": 0.25,
     "model.output_dropout": 0.25,
-    "objective.label_smoothing": 0.1,
     "training.learning_rate": 0.003,
-    "training.schedule": "cosine-time",
-    "training.warmup_fraction": 0.05,
-    "training.final_learning_rate": 0.01,
-    "training.clock": "processor",
-    "training.max_minutes": 30.0,
-    "training.max_updates": 0,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 5.0,
-    "training.ema_decay": 0.99,
-    "training.ema_updates": 4,
-    "training.validate_epochs": 0,
-    "training.validate_minutes": 6.0,
-    "batches.max_tokens": 1500,
-    "batches.max_length": 60,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
 }
 
 BILSTM = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmtgrid.models.presets.preset import Preset
+from nmtgrid.models.presets.preset import HALF_HOUR, Preset
 
 # The ablations of section 4: Adam, decays on plateau, 40 epochs, pairs of up to 80 positions. The
 # text does not tell the rates of dropout (0.2, as for the models that it compares with), the size
@@ -56,6 +56,7 @@ _V2 = {
 
 # Models for one or two CPU cores.
 _SMALL: dict[str, Any] = {
+    **HALF_HOUR,
     "model.depth": 12,
     "model.growth": 32,
     "model.kernel": 3,
@@ -63,25 +64,8 @@ _SMALL: dict[str, Any] = {
     "model.dropout": 0.15,
     "model.embedding_dropout": 0.2,
     "model.output_dropout": 0.2,
-    "objective.label_smoothing": 0.1,
     "training.learning_rate": 0.003,
-    "training.schedule": "cosine-time",
-    "training.clock": "processor",
-    "training.warmup_fraction": 0.05,
-    "training.final_learning_rate": 0.01,
-    "training.max_minutes": 30.0,
-    "training.max_updates": 0,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 5.0,
-    "training.ema_decay": 0.99,
-    "training.ema_updates": 4,
-    "training.validate_epochs": 0,
-    "training.validate_minutes": 6.0,
-    "batches.max_tokens": 1500,
     "batches.max_cells": 24000,
-    "batches.max_length": 60,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
 }
 
 

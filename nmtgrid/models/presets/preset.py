@@ -27,3 +27,25 @@ class Preset:
         prefix = name + "."
         held = self.settings.items()
         return {key[len(prefix) :]: value for key, value in held if key.startswith(prefix)}
+
+
+HALF_HOUR: Mapping[str, Any] = {
+    "objective.label_smoothing": 0.1,
+    "training.schedule": "cosine-time",
+    "training.warmup_fraction": 0.05,
+    "training.final_learning_rate": 0.01,
+    "training.clock": "processor",
+    "training.max_minutes": 30.0,
+    "training.max_updates": 0,
+    "training.weight_decay": 1e-4,
+    "training.clip_norm": 5.0,
+    "training.ema_decay": 0.99,
+    "training.ema_updates": 4,
+    "training.validate_epochs": 0,
+    "training.validate_minutes": 6.0,
+    "batches.max_tokens": 1500,
+    "batches.max_length": 60,
+    "search.beam": 5,
+    "search.length_penalty": 1.0,
+}
+"""Half an hour of one CPU core, the same for every architecture (recipes/zoo.sh)."""
