@@ -106,3 +106,21 @@ multi30k_text() {
         fetch "$address/test_2016_flickr.$language.gz" "$TEXT/test.$language.gz"
     done
 }
+
+# Make the dataset $1 of Multi30k De-En, lower-cased, 8,000 joint merges, unless it is there;
+# texts that are downloaded go to $2. No pair is filtered out.
+multi30k_dataset() {
+    multi30k_text "$2"
+    if [ -e "$1/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
+        --overwrite --workers 0 \
+        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$1"
+    run nmtgrid bpe learn "$1" --merges 8000 --joint
+}
+
+# Make the dataset $1 of the embedded toy corpus, unless it is there.
+toy_dataset() {
+    if [ -e "$1/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --toy 10000 --overwrite --out "$1"
+    run nmtgrid bpe learn "$1" --merges 700 --separate
+}

@@ -17,11 +17,7 @@ HERE="$RUNS/multi30k"
 MODEL="$HERE/model-seed$SEED"
 
 environment
-multi30k_text "$HERE/text"
-run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
-    --overwrite --workers 0 \
-    --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$HERE/data"
-run nmtgrid bpe learn "$HERE/data" --merges 8000 --joint
+multi30k_dataset "$HERE/data" "$HERE/text"
 run nmtgrid train "$HERE/data" --arch pervasive --preset multi30k --seed "$SEED" \
     --max-minutes "$MINUTES" --overwrite --out "$MODEL"
 run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \

@@ -28,21 +28,12 @@ if [ "${TOY:-0}" = 1 ]; then
     HERE="$RUNS/transparent-toy"
     MINUTES="${MINUTES:-5}"
     PRESET=toy
-    [ -e "$HERE/data/bpe.codes" ] || {
-        run nmtgrid preprocess --toy 10000 --overwrite --out "$HERE/data"
-        run nmtgrid bpe learn "$HERE/data" --merges 700 --separate
-    }
+    toy_dataset "$HERE/data"
 else
     HERE="$RUNS/transparent"
     MINUTES="${MINUTES:-30}"
     PRESET=multi30k-deep
-    multi30k_text "$HERE/text"
-    [ -e "$HERE/data/bpe.codes" ] || {
-        run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
-            --overwrite --workers 0 \
-            --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$HERE/data"
-        run nmtgrid bpe learn "$HERE/data" --merges 8000 --joint
-    }
+    multi30k_dataset "$HERE/data" "$HERE/text"
 fi
 
 # Train and score one model: `one NAME DEPTH IS_TRANSPARENT`.
