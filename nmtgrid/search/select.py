@@ -53,16 +53,22 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Among equals the lowest place wins, on every device and whatever stands in the other rows.
     """
-    if values.device.type == "cpu" and count < values.shape[1]:
-        found, places = values.topk(count + 1, dim=1)
-        last = found[:, count - 1]
-        # topk may take any of several equals: that matters only at the border, which is rare.
-        if not bool(((last == found[:, count]) & (last > -math.inf)).any()):
-            places, order = places[:, :count].sort(dim=1)
-            found, ranks = (
-                found[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
-            )
-            return found, places.gather(1, ranks)
+    if values.device.type != "cpu" or count >= values.shape[1]:
+        return _ranked(values, count)
+    found, places = values.topk(count + 1, dim=1)
+    last = found[:, count - 1]
+    # topk may take any of several equals, which matters only at the border: those rows again.
+    tied = ((last == found[:, count]) & (last > -math.inf)).nonzero()[:, 0]
+    places, order = places[:, :count].sort(dim=1)
+    found, ranks = found[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
+    places = places.gather(1, ranks)
+    if len(tied):
+        found[tied], places[tied] = _ranked(values[tied], count)
+    return found, places
+
+
+def _ranked(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return what `best` does, by keys that no two places share."""
     bits = values.contiguous().view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # whole numbers in the order of the floats
     places = torch.arange(values.shape[1], device=values.device)
