@@ -26,19 +26,19 @@ messages = Console(stderr=True, soft_wrap=True, highlight=False)
 
 def say(text: str) -> None:
     """Print a message for people on standard error."""
-    messages.print(text, markup=False)
+    messages.print(_printable(text), markup=False)
 
 
 def warn(text: str) -> None:
     """Print a warning on standard error."""
-    messages.print(f"warning: {text}", style="yellow", markup=False)
+    messages.print(_printable(f"warning: {text}"), style="yellow", markup=False)
 
 
 def error(problem: str, advice: str = "") -> None:
     """Print an error on standard error."""
-    messages.print(f"error: {problem}", style="bold red", markup=False)
+    messages.print(_printable(f"error: {problem}"), style="bold red", markup=False)
     if advice:
-        messages.print(f"       {advice}", markup=False)
+        messages.print(_printable(f"       {advice}"), markup=False)
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -81,4 +81,9 @@ def _show(cell: Any) -> str:
         return f"{cell:,.2f}"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return str(cell)
+    return _printable(str(cell))
+
+
+def _printable(text: str) -> str:
+    """Return `text` with what no encoding has (odd bytes of file names) written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
