@@ -1,0 +1,264 @@
+"""How far a translation lags behind its source: AP, AL, DAL, CW, max-CW, LAAL, YAAL.
+
+`delays` has one number for each unit of the hypothesis: how much of the source had been read when
+it was written. End symbols count on neither side. Two conventions of length, by name:
+
+* "thesis": |y| is the length of the hypothesis; a delay counts as |x| at most.
+* "simuleval": AL and AP take the length of the reference for |y|, DAL that of the hypothesis, as
+  SimulEval's scorers do; units are words; AL and LAAL are the first delay if that exceeds |x|.
+
+Sentences with an empty hypothesis or an empty source have no latency: they are skipped in every
+average, and counted. A hypothesis that ends before all is read is averaged up to its last unit.
+
+Departs: the cut-off of eq. (4.48) is the last unit where a hypothesis never reads everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy
+from numpy.typing import NDArray
+
+Convention = Literal["thesis", "simuleval"]
+Unit = Literal["token", "word"]
+Numbers = NDArray[numpy.float64]
+
+METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal")
+_BLOCK = 1 << 20  # padded cells that are worked on at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """Macro averages over the sentences of a corpus; NaN where no sentence has the value.
+
+    AP is a share of the source, `length_ratio` the units of all hypotheses over those of all
+    references; the others count source units. `skipped` sentences have no latency at all;
+    `yaal_skipped` ones (these among them) wrote nothing before all was read.
+    """
+
+    ap: float
+    al: float
+    dal: float
+    cw: float
+    max_cw: float
+    laal: float
+    yaal: float
+    length_ratio: float
+    sentences: int
+    skipped: int
+    yaal_skipped: int
+    unit: Unit
+    convention: Convention
+
+    def heading(self, metric: str) -> str:
+        """Return a metric's name with its unit, as a column's heading."""
+        name = {"max_cw": "max-CW"}.get(metric, metric.upper())
+        return f"{name} (share)" if metric == "ap" else f"{name} (source {self.unit}s)"
+
+    def values(self) -> dict[str, Any]:
+        """Return everything as JSON keys, with None for NaN."""
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceLatency:
+    """The latency of each sentence [B]; NaN where a sentence has none."""
+
+    ap: Numbers
+    al: Numbers
+    dal: Numbers
+    cw: Numbers
+    max_cw: Numbers
+    laal: Numbers
+    yaal: Numbers
+    hypothesis_lengths: Numbers
+    reference_lengths: Numbers
+    unit: Unit
+    convention: Convention
+
+    def mean(self) -> Latency:
+        """Return the macro averages."""
+        averages = {name: _mean(getattr(self, name)) for name in METRICS}
+        references = float(self.reference_lengths.sum())
+        return Latency(
+            **averages,
+            length_ratio=float(self.hypothesis_lengths.sum()) / references
+            if references
+            else math.nan,
+            sentences=len(self.al),
+            skipped=int(numpy.isnan(self.al).sum()),
+            yaal_skipped=int(numpy.isnan(self.yaal).sum()),
+            unit=self.unit,
+            convention=self.convention,
+        )
+
+
+def latency(
+    delays: Sequence[Sequence[float]],
+    source_lengths: Sequence[float],
+    reference_lengths: Sequence[int] | None = None,
+    *,
+    unit: Unit = "token",
+    convention: Convention = "thesis",
+) -> Latency:
+    """Return the averages of `sentence_latency`."""
+    return sentence_latency(
+        delays, source_lengths, reference_lengths, unit=unit, convention=convention
+    ).mean()
+
+
+def sentence_latency(
+    delays: Sequence[Sequence[float]],
+    source_lengths: Sequence[float],
+    reference_lengths: Sequence[int] | None = None,
+    *,
+    unit: Unit = "token",
+    convention: Convention = "thesis",
+) -> SentenceLatency:
+    """Return the latency of each sentence. Eq. (4.47)-(4.50), and LAAL and YAAL beside them.
+
+    All lengths are in `unit`s, without end symbols. Without `reference_lengths` the hypotheses'
+    stand for them. An empty reference counts one word in the convention "simuleval", as there.
+    Raises ValueError where the three do not match, for delays that shrink or are no numbers, and
+    for the convention "simuleval" on tokens.
+    """
+    if convention == "simuleval" and unit != "word":
+        raise ValueError("SimulEval's convention counts words")
+    hypotheses = numpy.array([len(row) for row in delays], dtype=numpy.float64)
+    sources = numpy.asarray(source_lengths, dtype=numpy.float64).reshape(-1)
+    references = hypotheses
+    if reference_lengths is not None:
+        references = numpy.asarray(reference_lengths, dtype=numpy.float64).reshape(-1)
+    if not len(hypotheses) == len(sources) == len(references):
+        raise ValueError("a sentence needs delays, a source length and a reference length")
+    if convention == "simuleval":
+        references = numpy.maximum(references, 1)
+    columns = {name: numpy.full(len(hypotheses), numpy.nan) for name in METRICS}
+    kept = numpy.flatnonzero((hypotheses > 0) & (sources > 0))
+    for chosen in _blocks(kept, hypotheses):
+        z = _padded([delays[index] for index in chosen])
+        block = _Block(z, hypotheses[chosen], sources[chosen], references[chosen], convention)
+        for name, column in columns.items():
+            column[chosen] = getattr(block, name)()
+    return SentenceLatency(
+        **columns,
+        hypothesis_lengths=hypotheses,
+        reference_lengths=references,
+        unit=unit,
+        convention=convention,
+    )
+
+
+class _Block:
+    """Sentences of similar length; every method returns one value for each [B]."""
+
+    def __init__(
+        self, z: Numbers, y: Numbers, x: Numbers, reference: Numbers, convention: Convention
+    ) -> None:
+        """`z` [B, T] are the delays, padded; `y`, `x` and `reference` [B] the lengths."""
+        self.y, self.x, self.longest = y, x, numpy.maximum(y, reference)
+        self.target = reference if convention == "simuleval" else y
+        self.z = z if convention == "simuleval" else numpy.minimum(z, x[:, None])
+        self.steps = numpy.arange(z.shape[1], dtype=numpy.float64)  # t - 1
+        self.written = self.steps < y[:, None]
+        read_all = (self.z >= x[:, None]) & self.written
+        first = numpy.where(read_all.any(1), read_all.argmax(1) + 1, y)
+        self.before_cut = self.steps < first[:, None]
+
+    def ap(self) -> Numbers:
+        """Return average proportion. Eq. (4.47)."""
+        shares: Numbers = numpy.where(self.written, self.z, 0).sum(1) / (self.x * self.target)
+        return shares
+
+    def al(self) -> Numbers:
+        """Return average lagging. Eq. (4.49)."""
+        return self._lagging(self.target)
+
+    def laal(self) -> Numbers:
+        """Return length-adaptive average lagging: |y| is the longer of the two lengths."""
+        return self._lagging(self.longest)
+
+    def dal(self) -> Numbers:
+        """Return differentiable average lagging. Eq. (4.50).
+
+        z'_t - r (t-1), with r = |x|/|y|, is the greatest z_s - r (s-1) up to t.
+        """
+        lags = numpy.maximum.accumulate(self._lags(self.y), axis=1)
+        return _average(lags, self.written)
+
+    def yaal(self) -> Numbers:
+        """Return the lagging of what was written before all was read, at LAAL's rate."""
+        unread = self.written & (self.z < self.x[:, None])
+        return _average(self._lags(self.longest), unread)
+
+    def cw(self) -> Numbers:
+        """Return the consecutive wait: reads for each run of reads (0 where nothing is read)."""
+        runs = (self._increments() > 0).sum(1)
+        last = numpy.where(self.written, self.z, 0).max(1)
+        waits: Numbers = last / numpy.maximum(runs, 1)
+        return waits
+
+    def max_cw(self) -> Numbers:
+        """Return the longest run of reads."""
+        longest: Numbers = self._increments().max(1)
+        return longest
+
+    def _lags(self, target: Numbers) -> Numbers:
+        lags: Numbers = self.z - (self.x / target)[:, None] * self.steps
+        return lags
+
+    def _lagging(self, target: Numbers) -> Numbers:
+        # Only SimulEval's convention leaves delays beyond |x| in `z`.
+        late = self.z[:, 0] > self.x
+        return numpy.where(late, self.z[:, 0], _average(self._lags(target), self.before_cut))
+
+    def _increments(self) -> Numbers:
+        return numpy.where(self.written, numpy.diff(self.z, axis=1, prepend=0), 0)
+
+
+def reference_words(reference: str) -> int:
+    """Return a reference's length as SimulEval counts it: by single spaces, at least one."""
+    return len(reference.split(" "))
+
+
+def _blocks(kept: NDArray[numpy.intp], lengths: Numbers) -> Iterator[NDArray[numpy.intp]]:
+    """Yield the sentences, short ones first, in blocks that pad to a bounded size."""
+    order = kept[numpy.argsort(lengths[kept], kind="stable")]
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * lengths[order[stop]] <= _BLOCK:
+            stop += 1
+        yield order[start:stop]
+        start = stop
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> Numbers:
+    """Return the rows as [B, T], the last value of each repeated to its end."""
+    width = max(len(row) for row in rows)
+    z = numpy.empty((len(rows), width))
+    for index, row in enumerate(rows):
+        z[index, : len(row)] = row
+        z[index, len(row) :] = row[-1]
+    if not numpy.isfinite(z).all() or (z < 0).any() or (numpy.diff(z, axis=1) < 0).any():
+        raise ValueError("delays are finite, at least 0 and never shrink")
+    return z
+
+
+def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
+    """Return the mean of each row's chosen values, NaN where none is chosen."""
+    counts = where.sum(1)
+    sums = numpy.where(where, values, 0).sum(1)
+    return numpy.where(counts > 0, sums / numpy.maximum(counts, 1), numpy.nan)
+
+
+def _mean(values: Numbers) -> float:
+    counted = values[~numpy.isnan(values)]
+    return float(counted.mean()) if len(counted) else math.nan

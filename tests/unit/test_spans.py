@@ -1,0 +1,123 @@
+"""Lists of numbers as they are typed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.spans import Bounds, decimals, whole_numbers
+
+SHARES = Bounds(0, 1, open=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1..9", [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("1..9:2", [1, 3, 5, 7, 9]),
+        ("1..8:3", [1, 4, 7]),
+        ("1,3,5", [1, 3, 5]),
+        ("7", [7]),
+        ("4..4", [4]),
+        ("9,1..3,inf", [9, 1, 2, 3, math.inf]),
+        ("inf", [math.inf]),
+        (" 1 .. 3 : 2 , 5 ", [1, 3, 5]),
+    ],
+)
+def test_whole_numbers(text: str, expected: list[float]) -> None:
+    found = whole_numbers(text, "--k", least=1, infinite=True)
+    assert found == expected
+    assert all(isinstance(value, int) for value in found if value != math.inf)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.1..0.9:0.1", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+        ("0.2..0.9:0.3", [0.2, 0.5, 0.8]),
+        ("0.5,.25", [0.5, 0.25]),
+        ("0.7..0.71:0.005", [0.7, 0.705, 0.71]),
+    ],
+)
+def test_decimals_are_exact(text: str, expected: list[float]) -> None:
+    assert decimals(text, "--thresholds", SHARES) == expected
+
+
+def test_decimals_without_bounds() -> None:
+    assert decimals("-1..1:0.5,0.75", "--lambda") == [-1.0, -0.5, 0.0, 0.5, 1.0, 0.75]
+    assert decimals("0,1", "--oracle", Bounds(least=0)) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", "at least 1, but one is 0"),
+        ("0..3", "at least 1, but one is 0"),
+        ("1..99", "at most 50, but one is 99"),
+        ("-3", "at least 1, but one is -3"),
+        ("", "a number is missing"),
+        ("1,,3", "a number is missing"),
+        ("1,2,", "a number is missing"),
+        ("one", "`one` is not a whole number"),
+        ("1.5", "`1.5` is not a whole number"),
+        ("1..", "`` in `1..` is not a whole number"),
+        ("1...3", "`.3` in `1...3` is not a whole number"),
+        ("1..3..5", "`3..5` in `1..3..5` is not"),
+        ("1:3", "`1:3` is not a whole number"),
+        ("9..1", "`9..1` runs backwards"),
+        ("1..9:0", "step of `1..9:0` must be greater than 0"),
+        ("1..9:-1", "must be greater than 0"),
+        ("1,2,1", "1 stands there twice"),
+        ("1..4,3..6", "3 stands there twice"),
+        ("1..inf", "`inf` in `1..inf` is not a whole number"),
+        ("nan", "`nan` is not a whole number"),
+        ("1_0", "`1_0` is not a whole number"),
+        ("٣", "is not a whole number"),
+        ("9" * 5000, "is not a whole number"),
+    ],
+)
+def test_faults_of_whole_numbers(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        whole_numbers(text, "--k", least=1, most=50, infinite=True)
+    assert words in str(caught.value)
+    assert "`--k`" in caught.value.problem and "1..9:2" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0.1..0.9", "`0.1..0.9` needs a step"),
+        ("0", "greater than 0, but one is 0"),
+        ("0..0.5:0.1", "greater than 0, but one is 0"),
+        ("0.5,1.0", "less than 1, but one is 1.0"),
+        ("0.5..1:0.1", "less than 1, but one is 1"),
+        ("0.5,0.50", "0.5 stands there twice"),
+        ("1e-3", "`1e-3` is not a number"),
+        ("inf", "`inf` is not a number"),
+        ("0.1..0.9:0.000001", "has 800,001 numbers, more than 1,000"),
+    ],
+)
+def test_faults_of_decimals(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decimals(text, "--thresholds", SHARES)
+    assert words in str(caught.value)
+
+
+def test_infinity_is_not_always_allowed() -> None:
+    with pytest.raises(ConfigError, match="`inf` is not a whole number"):
+        whole_numbers("inf", "--seeds")
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        whole_numbers("x,9..1,0", "--k", least=1)
+    assert len(caught.value.faults) == 3
+
+
+def test_too_many_numbers() -> None:
+    with pytest.raises(ConfigError, match="1,000,000 numbers, more than 1,000"):
+        whole_numbers("1..1000000", "--k")
+    with pytest.raises(ConfigError, match="there are more than 5 numbers"):
+        whole_numbers("1..3,4..6", "--k", limit=5)
