@@ -1,0 +1,1 @@
+"""Online translation: reading the source and writing the target in turns."""

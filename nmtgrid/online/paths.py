@@ -1,0 +1,185 @@
+"""Decoding paths: how many source tokens had been read when each target token was written.
+
+A path z [B, T] (int64) holds for target position t (0-based) a number of reads in [1..|x|] that
+never falls. Lengths [B] count what the caller counts: training and decoding count the end symbol
+on both sides, latency metrics on neither. Positions beyond a sentence's own target may hold
+anything valid; where a function sets them, it says to what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.masks import is_padding, is_token
+from nmtgrid.models.api import Sites
+
+READ, WRITE = "R", "W"
+
+
+def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor:
+    """Return the wait-k paths [B, size]: k tokens first, then one more before each later write.
+
+    k is one number, or [B] with one for each sentence; infinity reads the whole source first, as
+    does every k beyond it. Positions beyond the target go on in the same way. Eq. (4.25).
+
+    Raises ConfigError for a k below 1 or not whole.
+    """
+    first = torch.as_tensor(k, dtype=torch.float64, device=source_lengths.device)
+    faulty = first[~((first >= 1) & ((first == first.floor()) | first.isinf()))]
+    if faulty.numel():
+        raise ConfigError(
+            f"`k` must be a whole number of at least 1, or inf, but is {faulty[0].item():g}."
+        )
+    first = torch.minimum(first, source_lengths).long()
+    steps = torch.arange(size, device=source_lengths.device)
+    return torch.minimum(first[:, None] + steps, source_lengths[:, None])
+
+
+def sample_k(
+    source_lengths: Tensor, paths_per_sentence: int = 1, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return k [B * M], drawn evenly from [1..|x|] of each sentence, the M of one side by side.
+
+    Their order is that of `base.rows.repeat`, which repeats the sentences to go with them.
+    Eq. (4.30).
+
+    Departs: |x| is each sentence's own length, not that of the batch's longest.
+    """
+    device = source_lengths.device if generator is None else generator.device
+    lengths = source_lengths.repeat_interleave(paths_per_sentence)
+    drawn = torch.rand(len(lengths), dtype=torch.float64, device=device, generator=generator)
+    # A product may be rounded up to the length itself.
+    return torch.minimum((drawn.to(lengths.device) * lengths).long() + 1, lengths)
+
+
+def finish_reading(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return paths [B, T] whose last write, and all positions after it, have the whole source.
+
+    The thesis' condition in training (appendix C): `z_|y| = |x|`.
+    """
+    return continue_paths(paths, source_lengths, target_lengths - 1, paths.shape[1])
+
+
+def continue_paths(
+    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, size: int
+) -> Tensor:
+    """Return paths [B, size] that have the whole source from target position |y| on.
+
+    For decoding along paths of another target, which a hypothesis may outgrow. Algorithm 1.
+
+    Departs: the print says nothing of positions beyond |y|.
+    """
+    whole = source_lengths[:, None].expand(-1, size)
+    held = whole.clone()
+    common = min(size, paths.shape[1])
+    held[:, :common] = paths[:, :common]
+    return torch.where(is_padding(target_lengths, size), whole, held)
+
+
+def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> None:
+    """Raise NmtgridError at the first place that no path can have; both count from 1."""
+    inside = is_token(target_lengths, paths.shape[1])
+    before = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
+    faulty = ((paths < before) | (paths > source_lengths[:, None])) & inside
+    if len(paths) and int(target_lengths.max()) > paths.shape[1]:
+        sentence, place = int(target_lengths.argmax()), paths.shape[1]
+        what = f"ends before target position {place + 1}"
+    elif bool(faulty.any()):
+        sentence, place = faulty.nonzero()[0].tolist()
+        reads, length = int(paths[sentence, place]), int(source_lengths[sentence])
+        where = f"at target position {place + 1}"
+        if reads > length:
+            what = f"has read {reads} source tokens {where}, but the source has {length}"
+        elif reads < 1:
+            what = f"has read {reads} source tokens {where}"
+        else:
+            what = f"falls from {int(before[sentence, place])} to {reads} source tokens {where}"
+    else:
+        return
+    raise NmtgridError(
+        f"The path of sentence {sentence + 1} {what}.",
+        "A path starts with at least 1 token read, never falls, and ends within the source.",
+    )
+
+
+def is_cell(source_lengths: Tensor, target_lengths: Tensor, rows: int, columns: int) -> Tensor:
+    """Return [B, rows, columns], True where the grid has no padding."""
+    return is_token(target_lengths, rows)[..., None] & is_token(source_lengths, columns)[:, None]
+
+
+def is_right_of(
+    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int
+) -> Tensor:
+    """Return [B, T, columns], True where writing with j + 1 reads is on the path or right of it.
+
+    Column j (0-based) has j + 1 tokens read; padding is False.
+    """
+    reads = torch.arange(1, columns + 1, device=paths.device)
+    right = reads >= paths[..., None]
+    return right & is_cell(source_lengths, target_lengths, paths.shape[1], columns)
+
+
+def area_sites(area: Tensor) -> Sites:
+    """Return one site for each True cell of an area [B, T, S], in the order of `area.nonzero()`.
+
+    The site of cell (b, t, j) has j + 1 reads; `weights[area]` are weights in the same order.
+    """
+    places = area.nonzero()
+    return Sites(places[:, 0], places[:, 1], places[:, 2] + 1)
+
+
+def path_sites(paths: Tensor, target_lengths: Tensor) -> Sites:
+    """Return one site for each target position of paths [B, T], with that path's reads."""
+    inside = is_token(target_lengths, paths.shape[1])
+    places = inside.nonzero()
+    return Sites(places[:, 0], places[:, 1], paths[inside])
+
+
+def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
+    """Return a path as a string of R (READ) and W (WRITE).
+
+    The reads after the last write are shown where the source's length is given.
+    """
+    ends = [0, *path]
+    shown = "".join(READ * (ends[place + 1] - ends[place]) + WRITE for place in range(len(path)))
+    return shown if source_length is None else shown + READ * (source_length - ends[-1])
+
+
+def from_actions(actions: str, source_length: int | None = None) -> list[int]:
+    """Return the path that a string of R (READ) and W (WRITE) takes; places count from 1.
+
+    Raises NmtgridError for another letter, a write before the first read, and a read beyond the
+    source where its length is given.
+    """
+    path: list[int] = []
+    reads = 0
+    for place, action in enumerate(actions, 1):
+        if action == READ:
+            reads += 1
+        elif action == WRITE:
+            path.append(reads)
+        else:
+            raise NmtgridError(f"Action {place} is `{action}`.", "Use `R` to read, `W` to write.")
+        if action == WRITE and not reads:
+            raise NmtgridError(f"Action {place} writes before anything has been read.")
+        if source_length is not None and reads > source_length:
+            raise NmtgridError(
+                f"Action {place} reads token {reads} of a source of {source_length}."
+            )
+    return path
+
+
+def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
+    """Return the number of paths nowhere left of the wait-k path. Eq. (4.31).
+
+    Departs: the printed difference of binomials counts another set of paths.
+    """
+    beyond = max(source_length - k, 0)
+    writes = min(target_length, beyond + 1)
+    crossing = math.comb(writes + beyond, writes - 2) if writes >= 2 else 0
+    return math.comb(writes + beyond, writes) - crossing

@@ -1,0 +1,44 @@
+"""Every path of a small grid, and random ragged grids: what closed forms are compared with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+SIZES = [(2, 1), (1, 4), (3, 3), (4, 2), (2, 5), (5, 5), (4, 6)]
+"""Small grids: (source length, target length)."""
+
+
+def all_paths(source_length: int, target_length: int) -> Iterator[tuple[int, ...]]:
+    """Yield every z of `target_length` reads in [1..source_length] that never falls."""
+    return itertools.combinations_with_replacement(range(1, source_length + 1), target_length)
+
+
+def paths_right_of(
+    first: Sequence[int], source_length: int, target_length: int
+) -> list[tuple[int, ...]]:
+    """Return the paths that are nowhere left of the path `first`."""
+    return [
+        path
+        for path in all_paths(source_length, target_length)
+        if all(reads >= least for reads, least in zip(path, first, strict=True))
+    ]
+
+
+def wait_k_by_hand(k: float, source_length: int, target_length: int) -> list[int]:
+    """Return Eq. (4.25), one token at a time."""
+    return [int(max(1, min(k + t - 1, source_length))) for t in range(1, target_length + 1)]
+
+
+def lengths(sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Return (source lengths, target lengths) of these sizes."""
+    source, target = zip(*sizes, strict=True)
+    return torch.tensor(source), torch.tensor(target)
+
+
+def pad(paths: Sequence[Sequence[int]], size: int, value: int = 1) -> Tensor:
+    """Return paths [B, size], with `value` on padding."""
+    return torch.tensor([[*path, *[value] * (size - len(path))] for path in paths])
