@@ -1,0 +1,228 @@
+"""SimulEval's logs: read, scored in both conventions, and written for `simuleval --score-only`.
+
+A log is a folder with `instances.log`, one JSON object for each sentence, and `config.yaml`, which
+says that source and target are text. Units are words: as many delays as the prediction has words,
+each the number of source words read when the word was written.
+
+    {"index": 0, "prediction": "...", "delays": [2, 3], "elapsed": [0, 0],
+     "prediction_length": 2, "reference": "...", "source": "...", "source_length": 3}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.files import explain, write_text
+from nmtgrid.metrics.latency import Latency, latency, reference_words
+from nmtgrid.text.files import read_lines
+
+LOG, CONFIG = "instances.log", "config.yaml"
+
+_END = "</s>"
+_HUGE = 2**53  # up to here floats are exact
+_MEND = "Give the `instances.log` of a text-to-text run with latency in words."
+_THESIS = ("ap", "al", "dal", "cw", "max_cw")
+_SIMULEVAL = ("ap", "al", "dal", "laal")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """One sentence of a log; `delays` in source words, one for each word of the prediction."""
+
+    index: int
+    prediction: str
+    delays: Sequence[float]
+    source_length: int
+    source: str = ""
+    reference: str | None = None
+
+    @property
+    def reference_length(self) -> int:
+        """The reference's words as SimulEval counts them, without one the prediction's."""
+        return len(self.delays) if self.reference is None else reference_words(self.reference)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogScore:
+    """The latency of a log in both conventions."""
+
+    thesis: Latency
+    simuleval: Latency
+
+    def values(self) -> dict[str, Any]:
+        """Return the figures as JSON keys; YAAL is the same in both conventions."""
+        thesis, simuleval = self.thesis.values(), self.simuleval.values()
+        return {
+            "thesis": {name: thesis[name] for name in _THESIS},
+            "simuleval": {name: simuleval[name] for name in _SIMULEVAL},
+            **{
+                name: simuleval[name]
+                for name in ("yaal", "length_ratio", "sentences", "skipped", "yaal_skipped", "unit")
+            },
+        }
+
+
+def score(instances: Sequence[Instance]) -> LogScore:
+    """Return the latency of a log's sentences.
+
+    SimulEval skips sentences without a prediction as well; it cannot score a log with an empty
+    source, where ours skips it.
+    """
+    columns = (
+        [one.delays for one in instances],
+        [one.source_length for one in instances],
+        [one.reference_length for one in instances],
+    )
+    return LogScore(
+        latency(*columns, unit="word"),
+        latency(*columns, unit="word", convention="simuleval"),
+    )
+
+
+def read_log(path: str | Path) -> list[Instance]:
+    """Return the sentences of an `instances.log` (or of the folder that holds one), in its order.
+
+    Logs of SimulEval before 1.0 end a prediction with `</s>` and give it a delay: both are taken
+    away, and reading the source's end does not count. Raises InputError with the file and the line
+    for what is no JSON object, lacks something, contradicts itself, or is of speech.
+    """
+    path = path if str(path) == "-" or not Path(path).is_dir() else Path(path, LOG)
+    found: list[Instance] = []
+    lines: dict[int, int] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            one = _parse(line)
+            if one.index in lines:
+                raise ValueError(f"`index` {one.index} stands in line {lines[one.index]} already.")
+        except ValueError as fault:
+            raise InputError(str(fault), _MEND, path=path, line=number) from fault
+        lines[one.index] = number
+        found.append(one)
+    return found
+
+
+def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
+    """Write a folder that `simuleval --score-only --output FOLDER` scores.
+
+    What a log in `folder` held before is replaced. Raises InputError, before anything is written,
+    for a sentence that SimulEval could not read: delays that do not fit the words, no reference,
+    or words for an empty source. StorageError when the disk refuses.
+    """
+    lines = []
+    for one in instances:
+        try:
+            _check(one)
+        except ValueError as fault:
+            raise InputError(f"Sentence {one.index + 1}: {fault}") from fault
+        lines.append(json.dumps(_record(one)) + "\n")
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise explain(folder, fault) from fault
+    write_text(folder / CONFIG, "source_type: text\ntarget_type: text\n")
+    write_text(folder / LOG, "".join(lines))
+
+
+def _record(one: Instance) -> dict[str, Any]:
+    return {
+        "index": one.index,
+        "prediction": " ".join(one.prediction.split()),
+        "delays": list(one.delays),
+        "elapsed": [0] * len(one.delays),
+        "prediction_length": len(one.delays),
+        "reference": one.reference,
+        "source": " ".join(one.source.split()),
+        "source_length": one.source_length,
+    }
+
+
+def _check(one: Instance) -> None:
+    _check_delays(list(one.delays), one.prediction)
+    if one.reference is None:
+        raise ValueError("it has no reference.")
+    if one.delays and not one.source_length:
+        raise ValueError("it has words for an empty source, which SimulEval cannot score.")
+
+
+def _parse(line: str) -> Instance:
+    """Return one line's sentence. Raises ValueError that says what is wrong with it."""
+    try:
+        values = json.loads(line, parse_constant=_refuse)
+    except RecursionError as fault:
+        raise ValueError("this is not JSON (nested too deep).") from fault
+    except json.JSONDecodeError as fault:
+        raise ValueError(f"this is not JSON ({fault.msg} at character {fault.pos + 1}).") from fault
+    if not isinstance(values, dict):
+        raise ValueError("this is not a JSON object.")
+    prediction = _text(values, "prediction")
+    delays = _field(values, "delays")
+    if not isinstance(delays, list):
+        raise ValueError("`delays` must be a list of numbers.")
+    source = _text(values, "source") if "source" in values else ""
+    if "source_length" not in values and "source" not in values:
+        raise ValueError("`source_length` is missing.")
+    length = _whole(values, "source_length") if "source_length" in values else len(source.split())
+    if "metric" in values and prediction.split()[-1:] == [_END]:
+        prediction, delays = _without_end(prediction, delays, length)
+    _check_delays(delays, prediction)
+    reference = None if values.get("reference", "") is None else _text(values, "reference")
+    return Instance(_whole(values, "index"), prediction, delays, length, source, reference)
+
+
+def _without_end(prediction: str, delays: list[Any], length: int) -> tuple[str, list[Any]]:
+    words = prediction.split()
+    _check_delays(delays, prediction)
+    return " ".join(words[:-1]), [min(delay, length) for delay in delays[:-1]]
+
+
+def _check_delays(delays: list[Any], prediction: str) -> None:
+    for delay in delays:
+        if isinstance(delay, bool) or not isinstance(delay, (int, float)):
+            raise ValueError(f"`delays` must be a list of numbers, but holds {_shown(delay)}.")
+        if not 0 <= delay < _HUGE:
+            raise ValueError(f"a delay must be a number from 0 on, but one is {_shown(delay)}.")
+    for before, after in itertools.pairwise(delays):
+        if after < before:
+            raise ValueError(f"delays never shrink, but {after:g} follows {before:g}.")
+    # Words may hold separators of Unicode: those that SimulEval splits at, or blanks only.
+    counts = {len(prediction.split()), sum(map(bool, prediction.split(" ")))}
+    if len(delays) not in counts:
+        raise ValueError(f"there are {len(delays):,} delays for {max(counts):,} predicted words.")
+
+
+def _field(values: dict[str, Any], name: str) -> Any:
+    if name not in values:
+        raise ValueError(f"`{name}` is missing.")
+    return values[name]
+
+
+def _text(values: dict[str, Any], name: str) -> str:
+    found = _field(values, name)
+    if not isinstance(found, str):
+        raise ValueError(f"`{name}` must be text, but is {_shown(found)}.")
+    return found
+
+
+def _whole(values: dict[str, Any], name: str) -> int:
+    found = _field(values, name)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or found != found // 1:
+        raise ValueError(f"`{name}` must be a whole number, but is {_shown(found)}.")
+    if not 0 <= found < _HUGE:
+        raise ValueError(f"`{name}` must be a number from 0 on, but is {_shown(found)}.")
+    return int(found)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"this is not JSON (`{constant}` is no number).")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
