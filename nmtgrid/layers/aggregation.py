@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 Aggregation = Literal["max", "average", "attention", "gated-max", "max-attention"]
 
-_LOWEST = -1e30
+LOWEST = -1e30
+"""The score of what must not be seen: finite, so that softmax stays so."""
 
 
 class MaxPooling(nn.Module):
@@ -99,14 +100,18 @@ class SourceAttention(nn.Module):
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the attention [..., S], in fp32 at least."""
+        scores = self.scores(cells)
+        if is_source is not None:
+            scores = scores.masked_fill(~is_source, LOWEST)
+        return scores.softmax(-1)
+
+    def scores(self, cells: Tensor) -> Tensor:
+        """Return [..., S], in fp32 at least: what the softmax is taken of."""
         hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
         scores = hidden @ self.vector.to(hidden.dtype)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if is_source is not None:
-            scores = scores.masked_fill(~is_source, _LOWEST)
-        return scores.softmax(-1)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
         """Return [..., S]: what each source token adds to the output's energy."""
@@ -127,18 +132,19 @@ class GatedMaxPooling(nn.Module):
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
-        pooled: Tensor = self.pool(self._gated(cells), is_source)
+        pooled: Tensor = self.pool(self.gated(cells), is_source)
         return pooled
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., S]: the share of gated channels that chose each source token."""
-        return self.pool.weights(self._gated(cells), is_source)
+        return self.pool.weights(self.gated(cells), is_source)
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
         """Return [..., S]: what each source token adds to the output's energy."""
-        return self.pool.contributions(self._gated(cells), is_source, readout)
+        return self.pool.contributions(self.gated(cells), is_source, readout)
 
-    def _gated(self, cells: Tensor) -> Tensor:
+    def gated(self, cells: Tensor) -> Tensor:
+        """Return [..., S, D]: the cells through their gated linear unit."""
         return nn.functional.glu(self.gate(cells), -1)
 
 
@@ -191,7 +197,7 @@ class ScaledAttention(nn.Module):
         scores = cells @ self.vector.to(cells.dtype)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if is_source is not None:
-            scores = scores.masked_fill(~is_source, _LOWEST)
+            scores = scores.masked_fill(~is_source, LOWEST)
         return scores.softmax(-1)
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
@@ -216,8 +222,35 @@ class MaxAndScaledAttention(MaxAndAttention):
         self.attention = ScaledAttention(size)
 
 
+class LastCell(nn.Module):
+    """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        if is_source is None:
+            return cells[..., -1, :]
+        last = (is_source.sum(-1) - 1).expand(cells.shape[:-2])[..., None, None]
+        return cells.gather(-2, last.expand(*last.shape[:-1], cells.shape[-1]))[..., 0, :]
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., S]: 1 at the last token read."""
+        shown = cells.new_ones(cells.shape[:-1], dtype=torch.bool)
+        shown = shown if is_source is None else shown & is_source
+        return torch.nn.functional.one_hot(shown.sum(-1) - 1, cells.shape[-2]).float()
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: what each source token adds to the output's energy."""
+        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
+        return self.weights(cells, is_source).to(readout.dtype) * energies
+
+
 Aggregator = (
     MaxPooling
+    | LastCell
     | AveragePooling
     | SourceAttention
     | ScaledAttention

@@ -64,3 +64,15 @@ def source_mask(is_source: Tensor | None, like: Tensor) -> Tensor | None:
         return None
     mask = torch.zeros(is_source.shape, dtype=like.dtype, device=like.device)
     return mask.masked_fill_(~is_source, -math.inf)[:, None, None, :]
+
+
+def window_mask(length: int, window: int, like: Tensor) -> Tensor:
+    """Return the additive mask [S, S] that shows a position the last `window`, itself included.
+
+    Eq. (4.18): i - window < j <= i.
+    """
+    ones = torch.ones(length, length, dtype=torch.bool, device=like.device)
+    is_seen = ones.tril().triu(1 - window)
+    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill_(
+        ~is_seen, -math.inf
+    )

@@ -71,7 +71,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention over the whole sentence, then the feed-forward network."""
+    """Self-attention over the sentence, then the feed-forward network."""
 
     def __init__(self, plan: BlockPlan) -> None:
         super().__init__()
@@ -79,10 +79,12 @@ class EncoderBlock(nn.Module):
         self.feed_forward = FeedForward(plan)
         self.add_attention, self.add_feed_forward = AddNorm(plan), AddNorm(plan)
 
-    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the next states [B, S, D]; mask [B, 1, 1, S] hides padding."""
+    def forward(self, features: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        """Return the next states [B, S, D]; mask [B, 1, 1, S] or [S, S] hides what is not to be
+        seen, `causal` all that follows.
+        """
         features = self.add_attention(
-            features, lambda inner: self.attention(inner, mask, causal=False)
+            features, lambda inner: self.attention(inner, mask, causal=causal)
         )
         following: Tensor = self.add_feed_forward(features, self.feed_forward)
         return following

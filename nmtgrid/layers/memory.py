@@ -7,9 +7,11 @@ so a beam of five need not hold, reorder or read them five times.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nmtgrid.layers.attention import attend, attention_weights
 
@@ -19,13 +21,58 @@ class SourceMemory:
     """Source tensors of B sentences, each seen by `width` rows that stand side by side.
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
-    is additive (see layers/attention.py) or None. R = B * width rows.
+    is additive (see layers/attention.py) or None. R = B * width rows. The first `lead` columns
+    stand before the source and need no READ.
     """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     mask: Tensor | None
     width: int = 1
+    lead: int = 0
+
+    def limited(self, reads: Tensor) -> SourceMemory:
+        """Return the memory that shows query t of sentence b its first reads[b, t] source tokens.
+
+        reads [B, T] in teacher forcing, [B, width] in a step.
+        """
+        columns = torch.arange(self.keys[0].shape[2], device=reads.device)
+        is_unread = columns >= (reads + self.lead)[:, None, :, None]
+        mask = torch.zeros(is_unread.shape, dtype=self.keys[0].dtype, device=reads.device)
+        mask.masked_fill_(is_unread, -math.inf)
+        return dataclasses.replace(self, mask=mask if self.mask is None else mask + self.mask)
+
+    def led_by_zero(self) -> SourceMemory:
+        """Return the memory behind one more column, whose keys and values are zero."""
+        mask = self.mask
+        return dataclasses.replace(
+            self,
+            keys=tuple(pad(tensor, (0, 0, 1, 0)) for tensor in self.keys),
+            values=tuple(pad(tensor, (0, 0, 1, 0)) for tensor in self.values),
+            mask=None if mask is None else pad(mask, (1, 0)),
+            lead=self.lead + 1,
+        )
+
+    def written(self, rows: Tensor, part: SourceMemory) -> SourceMemory:
+        """Return the memory with `rows` [R'] replaced by those of `part`, which may be narrower.
+
+        Each row gets a memory of its own, and columns behind those of `part` are hidden.
+        """
+        count, size = self.keys[0].shape[0] * self.width, part.keys[0].shape[2]
+
+        def write(held: Tensor, new: Tensor) -> Tensor:
+            grown = held.repeat_interleave(self.width, 0) if self.width > 1 else held.clone()
+            grown[rows, :, :size] = new.to(grown.dtype)
+            return grown
+
+        keys = tuple(map(write, self.keys, part.keys))
+        values = tuple(map(write, self.values, part.values))
+        mask = keys[0].new_zeros(count, 1, 1, keys[0].shape[2])
+        if self.mask is not None:
+            mask = mask + self.mask.repeat_interleave(self.width, 0)
+        mask[rows] = -math.inf
+        mask[rows, :, :, :size] = 0.0 if part.mask is None else part.mask.to(mask.dtype)
+        return SourceMemory(keys, values, mask, 1, self.lead)
 
     def attend(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, d]: what the rows' queries [R, H, d] read from attention `place`."""
@@ -79,6 +126,7 @@ class SourceMemory:
             tuple(tensor.index_select(0, kept) for tensor in self.values),
             None if self.mask is None else self.mask.index_select(0, kept),
             width,
+            self.lead,
         )
 
     def _grouped(self, query: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.products import linear
 
@@ -20,9 +22,14 @@ class Traits:
     """What an architecture can do, asked instead of its name."""
 
     prefix_safe: bool = False
-    """A limited read equals a truncated source (uni-directional models)."""
+    """The model serves limited reads, each equal to a truncated source: uni-directional models, and
+    bi-directional ones that encode every prefix anew. The others refuse reads."""
     every_cell: bool = False
-    """Predictions exist at every cell of the grid, not only at the end of the source."""
+    """Predictions exist at every cell of the grid, whatever path led there."""
+    path_dependent: bool = False
+    """A prediction depends on how much had been read at each earlier position too."""
+    reencodes: bool = False
+    """A READ changes what was encoded before it, so every limited read costs an encoding."""
     num_exits: int = 1
     """Number of depths at which a prediction can be made."""
     source_receptive_field: int | None = None
@@ -42,7 +49,8 @@ class Sites:
 
     sentence [M] and position [M] (int64) name the row of the grid: position t predicts
     `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
-    (None: the whole source); depth [M] the exit taken (None: the last).
+    (None: the whole source; else from 1 to the source's length, its end symbol counted); depth [M]
+    the exit taken (None: the last).
     """
 
     sentence: Tensor
@@ -56,8 +64,59 @@ class Sites:
         places = batch.is_target.nonzero()
         return cls(places[:, 0], places[:, 1])
 
+    @classmethod
+    def along(cls, batch: Batch, path: Tensor) -> Sites:
+        """Return one prediction for each target position, with the reads of `path` [B, T]."""
+        places = batch.is_target.nonzero()
+        return cls(places[:, 0], places[:, 1], path[places[:, 0], places[:, 1]])
+
     def __len__(self) -> int:
         return self.sentence.shape[0]
+
+
+def check_reads(batch: Batch, sites: Sites, least: int = 1) -> None:
+    """Raise ValueError unless all reads are from `least` to their source's length."""
+    if sites.reads is None or not len(sites):
+        return
+    lengths = batch.source_lengths[sites.sentence]
+    wrong = (sites.reads < least) | (sites.reads > lengths)
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"reads must be from {least} to the length of their source, which is "
+            f"{int(lengths[at])} tokens with its end symbol, but are {int(sites.reads[at])}"
+        )
+
+
+def path_of(batch: Batch, sites: Sites, least: int = 1) -> Tensor:
+    """Return the path [B, T] on which all sites of a sentence lie.
+
+    Positions that are not asked for take the reads of the nearest earlier site, those before the
+    first site its reads, and sentences without sites the whole source.
+
+    Raises ValueError for reads out of range, two different reads for one position of a sentence,
+    and reads that become fewer.
+    """
+    assert sites.reads is not None
+    check_reads(batch, sites, least)
+    count, length = batch.target_input.shape
+    path = sites.reads.new_full((count * length,), -1)
+    places = sites.sentence * length + sites.position
+    path[places] = sites.reads
+    if not torch.equal(path[places], sites.reads):
+        raise ValueError(
+            "this model's predictions depend on the path: a position cannot have two different "
+            "reads in one pass; ask for them in passes of their own"
+        )
+    path = path.view(count, length)
+    here = torch.arange(length, device=path.device).expand(count, length)
+    last = torch.where(path >= 0, here, -1).cummax(1).values
+    first = torch.where(path >= 0, here, length - 1).amin(1, keepdim=True)
+    path = path.gather(1, torch.where(last >= 0, last, first))
+    path = torch.where(path >= 0, path, batch.source_lengths[:, None].to(path.dtype))
+    if bool((path[:, 1:] < path[:, :-1]).any()):
+        raise ValueError("along a path reads never become fewer, but these do")
+    return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +181,28 @@ class TranslationModel(nn.Module):
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         raise NotImplementedError
 
-    def step(self, tokens: Tensor, state: Any, *, align: bool = False) -> Step:
+    def step(
+        self, tokens: Tensor, state: Any, *, reads: Tensor | None = None, align: bool = False
+    ) -> Step:
         """Feed the last written tokens [R] (`<s>` first) and return what may follow.
 
-        The state that was passed in must not be used again: caches are written in place.
+        reads [R] is how many source tokens each row may look at, the end symbol counted (None:
+        all that there are); from step to step it never falls. The state that was passed in must
+        not be used again: caches are written in place.
+
+        Raises ConfigError for reads where `traits.prefix_safe` is False.
         """
         raise NotImplementedError
+
+    def extend(self, tokens: Tensor, state: Any) -> Any:
+        """Return the state with one more source token [R] in each row, for streams.
+
+        A stream begins with an empty source [R, 0] and ends with the end symbol. The state that
+        was passed in must not be used again.
+
+        Raises ConfigError where `traits.prefix_safe` is False.
+        """
+        raise self.refusal()
 
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
         """Return soft alignments [B, T, S] of the true target, zero on padding.
@@ -149,6 +224,14 @@ class TranslationModel(nn.Module):
         reported for. Empty where the architecture has no such parts.
         """
         return {}
+
+    def refusal(self) -> ConfigError:
+        """Return the error for limited reads asked of a model that must see the whole source."""
+        return ConfigError(
+            f"This `{self.architecture}` reads its source in both directions, so it cannot go "
+            "online: what it knows of a token changes with every token that follows.",
+            "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`.",
+        )
 
     def count_parameters(self) -> int:
         """Return the number of parameters, shared ones counted once."""

@@ -126,8 +126,17 @@ class BiLSTM(TranslationModel):
         return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, state: BiLSTMState, *, align: bool = False) -> Step:
+    def step(
+        self,
+        tokens: Tensor,
+        state: BiLSTMState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
+        if reads is not None:
+            raise self.refusal()
         inputs = self.target_embedding(tokens[:, None])[:, 0]
         if self.config.input_feeding:
             inputs = torch.cat([inputs, state.output], 1)

@@ -158,8 +158,17 @@ class ConvRNN(TranslationModel):
         return ConvRNNState(zeros, zeros, predicted, last, memory, 0)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, state: ConvRNNState, *, align: bool = False) -> Step:
+    def step(
+        self,
+        tokens: Tensor,
+        state: ConvRNNState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
+        if reads is not None:
+            raise self.refusal()
         held, width = state.words.keys[0][:, 0], state.words.width
         places = state.last[::width].clamp(max=state.position)
         given = held[torch.arange(len(held), device=held.device), places]

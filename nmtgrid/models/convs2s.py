@@ -100,8 +100,17 @@ class ConvS2S(TranslationModel):
         )
         return ConvS2SState(None, memory, decoder, 0)
 
-    def step(self, tokens: Tensor, state: ConvS2SState, *, align: bool = False) -> Step:
+    def step(
+        self,
+        tokens: Tensor,
+        state: ConvS2SState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
+        if reads is not None:
+            raise self.refusal()
         embedded = self.target_embedding(tokens[:, None], state.position)[:, 0]
         wanted = self.config.alignment if align else None
         logits, cache, found = state.decoder.logits(embedded, state.cache, state.memory, wanted)

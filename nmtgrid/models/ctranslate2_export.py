@@ -47,6 +47,14 @@ def check(model: TranslationModel) -> Transformer:
             "mixture of the encoder's states, but in CTranslate2 all blocks read the last one.",
             advice,
         )
+    config = model.config
+    if config.encoder != "bidirectional" or config.source_marker != "end":
+        raise ConfigError(
+            f"A Transformer with `model.encoder={config.encoder}` and `model.source_marker="
+            f"{config.source_marker}` cannot be exported: CTranslate2's encoder sees the whole "
+            "source, as it comes.",
+            "Decode it with nmtgrid itself.",
+        )
     return model
 
 

@@ -3,6 +3,9 @@
 A subclass makes rows [B, T, D] of the target and columns [B, S, D] of the source, and says how the
 two join in a cell. `features` runs all rows at once over the valid cells of a batch; `step` adds
 one row from caches. Both go through the same modules, so neither depends on padding.
+
+A source-causal network can predict at any cell (section 4.3.2): row t has read what its columns up
+to j hold, whatever path led there.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid import AllRows, OneRow, RowCache, StepWeights
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.models.api import Classifier, Sites, Step, TranslationModel
+from nmtgrid.layers.running import Parts, running
+from nmtgrid.models.api import Classifier, Sites, Step, TranslationModel, check_reads
 
 
 @dataclasses.dataclass(frozen=True)
 class GridState:
     """What decoding keeps: projected source columns [R, S, D], caches of each convolution.
 
-    is_source [R, S] is None when no row is padded; `position` counts the rows written.
+    is_source [R, S] is None when no row is padded; `position` counts the rows written; `above` is
+    the aggregate of all rows for each column, where predictions are made of it.
     """
 
     columns: Tensor
@@ -35,6 +40,7 @@ class GridState:
     caches: tuple[RowCache, ...]
     weights: StepWeights
     position: int
+    above: Parts | None = None
 
 
 class GridModel(TranslationModel):
@@ -47,14 +53,22 @@ class GridModel(TranslationModel):
     output_map: nn.Module
     output_weight: nn.Parameter | None
     output_bias: nn.Parameter | None
+    area: Literal["cell", "row", "grid"] = "row"
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:
-        """Return [M, D]: the pooled features of each site's row of the grid."""
-        if sites.reads is not None or sites.depth is not None:
-            raise NotImplementedError(
-                "the offline model reads the whole source and has one exit; it serves no other site"
-            )
-        pooled = self._pool(*self._run(batch))
+        """Return [M, D]: the pooled features of each site's row, up to what it has read.
+
+        Raises ConfigError for reads where the network sees the source in both directions.
+        """
+        if sites.depth is not None:
+            raise NotImplementedError("this grid has one exit; it serves no other site")
+        if sites.reads is not None and not self.traits.prefix_safe:
+            raise self.refusal()
+        check_reads(batch, sites)
+        features, layout = self._run(batch)
+        if sites.reads is not None or self.area == "grid":
+            return self._finish(self._pool_sites(features, layout, sites))
+        pooled = self.aggregator(*self._grid(features, layout))
         places = sites.sentence * pooled.shape[1] + sites.position
         return self._finish(pooled.flatten(0, 1).index_select(0, places))
 
@@ -69,15 +83,26 @@ class GridModel(TranslationModel):
         padded = int(source_lengths.min()) < source.shape[1]
         return GridState(self._columns(source), real if padded else None, (), StepWeights(), 0)
 
-    def step(self, tokens: Tensor, state: GridState, *, align: bool = False) -> Step:
+    def step(
+        self, tokens: Tensor, state: GridState, *, reads: Tensor | None = None, align: bool = False
+    ) -> Step:
         """Add the row of the last written tokens [R] and return logits [R, V]."""
+        if reads is not None and not self.traits.prefix_safe:
+            raise self.refusal()
         row = self._rows(tokens[:, None], state.position)
         real = state.is_source
         cells = OneRow(list(state.caches), state.weights, None if real is None else real[..., None])
         features = self.network(self._join(row, state.columns), cells)
-        pooled = self.aggregator(features, real)
-        state = dataclasses.replace(state, caches=tuple(cells.caches), position=state.position + 1)
-        alignment = self.aggregator.weights(features, real) if align else None
+        shown = real if reads is None else is_token(reads, features.shape[1])
+        above = state.above
+        if self.area == "grid":
+            above, pooled = self._pool_area(features, above, shown, state.position + 1)
+        else:
+            pooled = self.aggregator(features, shown)
+        state = dataclasses.replace(
+            state, caches=tuple(cells.caches), position=state.position + 1, above=above
+        )
+        alignment = self.aggregator.weights(features, shown) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
     @torch.no_grad()
@@ -86,7 +111,8 @@ class GridModel(TranslationModel):
 
         "weights" are attention weights, Eq. (3.22), or the shares of channels that max-pooling
         took from each source token, Eq. (3.23); "energies" what each source token adds to the
-        score of the true token, CoNLL Eq. (5)-(7).
+        score of the true token, CoNLL Eq. (5)-(7). They are those of the newest row where
+        predictions are made of all rows so far.
         """
         features, real = self._grid(*self._run(batch))
         if kind == "weights":
@@ -126,10 +152,37 @@ class GridModel(TranslationModel):
             real = is_token(layout.source_lengths, layout.source_size)[:, None, :]
         return layout.pad(features), real
 
-    def _pool(self, features: Tensor, layout: GridLayout) -> Tensor:
-        """Return [B, T, D'] aggregated features; rows of padding hold anything."""
-        pooled: Tensor = self.aggregator(*self._grid(features, layout))
-        return pooled
+    def _pool_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+        """Return [M, D'] the features [cells, D] aggregated over the area of each site."""
+        lengths = layout.source_lengths[sites.sentence]
+        reads = lengths if sites.reads is None else sites.reads
+        if self.area == "cell":
+            start = layout.offsets[sites.sentence] + sites.position * lengths
+            return features.index_select(0, start + reads - 1)
+        running_form = running(self.aggregator)
+        parts, counts = running_form.scan(layout.pad(features)), reads
+        if self.area == "grid":
+            parts, counts = running_form.down(parts), reads * (sites.position + 1)
+        places = sites.sentence * layout.target_size + sites.position
+        places = places * layout.source_size + reads - 1
+        found = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
+        return running_form.read(found, counts)
+
+    def _pool_area(
+        self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
+    ) -> tuple[Parts, Tensor]:
+        """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
+        running_form = running(self.aggregator)
+        parts = running_form.scan(features)
+        if above is not None:
+            parts = running_form.merge(above, parts)
+        if shown is None:
+            reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
+        else:
+            reads = shown.sum(-1)
+        here = torch.arange(len(reads), device=reads.device)
+        found = tuple(part[here, reads - 1] for part in parts)
+        return parts, running_form.read(found, reads * rows)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """Return what the classifier reads, for aggregated features [..., D']."""

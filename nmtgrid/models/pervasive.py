@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.aggregation import aggregator
+from nmtgrid.layers.aggregation import LastCell, aggregator
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.skips import NETWORKS
 from nmtgrid.models.api import Report, Traits
@@ -43,7 +43,12 @@ class PervasiveAttention(GridModel):
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
         self.network = NETWORKS[config.skip](network_plan(config))
-        self.aggregator = aggregator(config.aggregation, config.size, config.attention_activation)
+        self.area = config.online_features
+        self.aggregator = (
+            LastCell(config.size)
+            if self.area == "cell"
+            else aggregator(config.aggregation, config.size, config.attention_activation)
+        )
         pooled = self.aggregator.output_size
         classified = embedded if config.tie != "none" else config.size
         # The map starts near zero: the first loss is log V, which lets large learning rates work.
@@ -60,8 +65,13 @@ class PervasiveAttention(GridModel):
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
+        # Nothing is to the right of a cell that is the last one read.
+        one_side = config.source_causal or self.area == "cell"
+        seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
         self.traits = Traits(
-            source_receptive_field=1 + config.depth * (config.source_kernel - 1),
+            prefix_safe=config.source_causal,
+            every_cell=config.source_causal,
+            source_receptive_field=1 + config.depth * seen,
             target_receptive_field=1 + config.depth * (config.target_kernel // 2),
             aligns=True,
         )

@@ -19,6 +19,11 @@ class PervasiveConfig:
 
     depth is N in blocks (2N layers), size is d, kernels are in cells (odd). `embedding_size` None
     means d. The `printed` preset follows the text, the others what the published checkpoint does.
+
+    With `source_causal` no filter sees to the right, so the model can go online (section 4.3.2).
+    `online_features` says what a prediction is made of (fig. 4.4): the row of cells so far,
+    aggregated; the last cell alone, whatever `aggregation` says; or the grid, all cells of this
+    row and those above, aggregated as one.
     """
 
     depth: int = 14
@@ -27,6 +32,8 @@ class PervasiveConfig:
     feed_forward_size: int = 1024
     target_kernel: int = 11
     source_kernel: int = 11
+    source_causal: bool = False
+    online_features: Literal["cell", "row", "grid"] = "row"
     skip: Skip = "residual-cumulative"
     aggregation: Aggregation = "attention"
     attention_activation: Literal["none", "tanh"] = "none"
@@ -82,7 +89,7 @@ def network_plan(config: PervasiveConfig) -> NetworkPlan:
         feed_forward_size=config.feed_forward_size,
         target_kernel=config.target_kernel,
         source_kernel=config.source_kernel,
-        source_causal=False,
+        source_causal=config.source_causal,
         dropout=config.dropout,
         accumulate=config.accumulate,
         accumulate_scale=config.accumulate_scale,

@@ -91,6 +91,8 @@ def pervasive_report(
 def pervasive_cell_flops(config: PervasiveConfig) -> float:
     """Return the FLOPs of the forward pass in one cell of the grid, aggregation included."""
     size, taps = config.size, (config.target_kernel // 2 + 1) * config.source_kernel
+    if config.source_causal:
+        taps = (config.target_kernel // 2 + 1) * (config.source_kernel // 2 + 1)
     aggregation = {"max": 0, "average": 2, "attention": 2 * size + 4, "gated-max": 4 * size}
     pooled = aggregation.get(config.aggregation, 2 * size + 4) * size
     if config.skip != "dense":

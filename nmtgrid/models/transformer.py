@@ -2,6 +2,9 @@
 
 `features` runs the decoder over all target positions at once; `step` runs it for the newest token
 of each row, from the keys and values of the tokens before it.
+
+Online (section 4.3.1) each target position attends to the source tokens that had been read when it
+was written, and keeps that state: predictions depend on the path.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.attention import source_mask
+from nmtgrid.layers.attention import source_mask, window_mask
 from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.products import linear
@@ -23,19 +27,26 @@ from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.prefixes import PrefixMemory, PrefixPlan
 from nmtgrid.layers.token_cache import TokenCache
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
-from nmtgrid.models.transformer_config import TransformerConfig, block_plan
+from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel, path_of
+from nmtgrid.models.transformer_config import SourceMarker, TransformerConfig, block_plan
 from nmtgrid.models.transformer_report import transformer_report
-from nmtgrid.text.vocabulary import PAD
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerState:
-    """What decoding keeps: the source's keys and values, and those of the tokens written."""
+    """What decoding keeps: the source's keys and values, and those of the tokens written.
+
+    A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
+    it the memory now holds (None: all).
+    """
 
     memory: SourceMemory
     cache: TokenCache
+    source: Tensor | None = None
+    reads: Tensor | None = None
 
 
 class Transformer(TranslationModel):
@@ -77,15 +88,25 @@ class Transformer(TranslationModel):
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
-        self.traits = Traits(aligns=True)
+        self.traits = Traits(
+            prefix_safe=True,
+            path_dependent=True,
+            reencodes=config.encoder == "bidirectional",
+            aligns=True,
+        )
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:
-        """Return [M, D]: the decoder's last states at the sites."""
-        if sites.reads is not None or sites.depth is not None:
-            raise NotImplementedError(
-                "this Transformer reads the whole source and has one exit; it serves no other site"
-            )
-        features = self._decode(batch, None)
+        """Return [M, D]: the decoder's last states at the sites, which lie on one path each.
+
+        Raises ValueError for two different reads at one position (see `path_of`).
+        """
+        if sites.depth is not None:
+            raise NotImplementedError("this Transformer has one exit; it serves no other site")
+        if sites.reads is None:
+            memory = self._encode(batch.source, batch.is_source)
+        else:
+            memory = self._encode_along(batch, path_of(batch, sites))
+        features = self._decode(batch, memory, None)
         places = sites.sentence * features.shape[1] + sites.position
         normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, places))
         return normed
@@ -104,22 +125,37 @@ class Transformer(TranslationModel):
         """Return the state before the first token, for source [R, S] and lengths [R]."""
         real = is_token(source_lengths, source.shape[1])
         memory = self._encode(source, real).ready()
-        return TransformerState(memory, TokenCache(self.config.decoder_depth))
+        kept = source.masked_fill(~real, PAD) if self.traits.reencodes else None
+        return TransformerState(memory, TokenCache(self.config.decoder_depth), kept)
 
-    def step(self, tokens: Tensor, state: TransformerState, *, align: bool = False) -> Step:
+    def step(
+        self,
+        tokens: Tensor,
+        state: TransformerState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
         weights: list[Tensor] | None = [] if align else None
+        if state.source is not None:
+            state = self._reread(state, reads)
+        memory = state.memory
+        if reads is not None and state.source is None:
+            memory = memory.limited(reads.view(-1, memory.width))
         features = _narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
-            features = block.step(features, state.cache, state.memory, weights)
+            features = block.step(features, state.cache, memory, weights)
         state.cache.advance()
         logits = self.classify(self.decoder_norm(features))
-        return Step(logits, state, self._alignment(weights) if weights is not None else None)
+        return Step(logits, state, None if weights is None else self._alignment(weights, memory))
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
         """Return [B, T, S]: attention over the source, the mean of all heads, zero on padding.
+
+        What goes to a marker before the source is left out and the rest counts as one.
 
         Raises ConfigError for "energies", which need a max or a sum over source features.
         """
@@ -130,9 +166,10 @@ class Transformer(TranslationModel):
                 "Ask for weights, which are the attention of the decoder.",
             )
         weights: list[Tensor] = []
-        self._decode(batch, weights)
+        memory = self._encode(batch.source, batch.is_source)
+        self._decode(batch, memory, weights)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return self._alignment(weights).float().masked_fill(~present, 0.0)
+        return self._alignment(weights, memory).float().masked_fill(~present, 0.0)
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
@@ -164,36 +201,84 @@ class Transformer(TranslationModel):
 
     def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
         """Return the keys and values of source [B, S] for all decoder blocks."""
+        source, is_seen = _marked(source, is_source, self.config.source_marker)
         states = [_narrowed(self.source_embedding(source))]
-        mask = source_mask(is_source, states[0])
+        hidden = source_mask(is_seen, states[0])
+        mask, causal = hidden, self.config.encoder == "unidirectional"
+        if causal:
+            mask = None  # Padding stands behind all real tokens, so causality hides it too.
+        elif self.config.encoder == "window":
+            mask = window_mask(source.shape[1], self.config.window, states[0])
         for block in self.encoder:
-            states.append(block(states[-1], mask))
+            states.append(block(states[-1], mask, causal=causal))
+        return self._memory(states, hidden)
+
+    def _memory(self, states: list[Tensor], hidden: Tensor | None) -> SourceMemory:
+        """Return what the decoder reads of the encoder's states h_0 .. h_N [B, S, D]."""
+        last: Tensor | list[Tensor]
         if self.mixtures is None:
-            return self._memory(self.encoder_norm(states[-1]), mask)
-        return self._memory([self.encoder_norm(mixed) for mixed in self.mixtures(states)], mask)
+            last = self.encoder_norm(states[-1])
+        else:
+            last = [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
+        memory: SourceMemory = self.source_projection(last, hidden)
+        if self.config.source_marker == "add-zero":
+            return memory.led_by_zero()
+        return dataclasses.replace(memory, lead=int(self.config.source_marker == "begin"))
 
-    def _memory(self, states: Tensor | list[Tensor], mask: Tensor | None) -> SourceMemory:
-        memory: SourceMemory = self.source_projection(states, mask)
-        return memory
+    def _encode_along(self, batch: Batch, path: Tensor) -> SourceMemory:
+        """Return the memory that shows each target position what `path` [B, T] lets it read."""
+        if not self.traits.reencodes:
+            return self._encode(batch.source, batch.is_source).limited(path)
+        plan = PrefixPlan.make(path)
+        size = int(plan.reads.max())
+        prefixes = batch.source[plan.sentence, :size]
+        return PrefixMemory.over(self._encode(prefixes, is_token(plan.reads, size)), plan)
 
-    def _decode(self, batch: Batch, weights: list[Tensor] | None) -> Tensor:
+    def _reread(self, state: TransformerState, reads: Tensor | None) -> TransformerState:
+        """Encode anew what rows have read where it is not what the memory holds, Eq. (4.16)."""
+        if state.source is None or (reads is None and state.reads is None):
+            return state
+        whole = (state.source != PAD).sum(1)
+        reads = whole if reads is None else torch.minimum(reads, whole)
+        rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
+        if not len(rows):
+            return state
+        size = int(reads[rows].max())
+        part = self._encode(state.source[rows, :size], is_token(reads[rows], size))
+        return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
+
+    def _decode(self, batch: Batch, memory: SourceMemory, weights: list[Tensor] | None) -> Tensor:
         """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
-        memory = self._encode(batch.source, batch.is_source)
         features = _narrowed(self.target_embedding(batch.target_input))
         for block in self.decoder:
             features = block(features, memory, weights)
         return features
 
-    def _alignment(self, weights: list[Tensor]) -> Tensor:
+    def _alignment(self, weights: list[Tensor], memory: SourceMemory) -> Tensor:
         """Return what the blocks' attention over the source, in their order, aligns."""
-        if self.config.alignment == "last":
-            return weights[-1]
-        return torch.stack(weights).mean(0)
+        last = self.config.alignment == "last"
+        shares = weights[-1] if last else torch.stack(weights).mean(0)
+        if memory.lead:
+            shares = shares[..., memory.lead :]
+            shares = shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
+        return shares
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
     """Return a new model with drawn weights."""
     return Transformer(config, source_vocab_size, target_vocab_size)
+
+
+def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:
+    """Return the tokens [B, S'] that are encoded and which of them may be seen [B, S']."""
+    if marker == "begin":
+        first = source.new_full((len(source), 1), BEGIN)
+        return torch.cat([first, source], 1), pad(is_source, (1, 0), value=True)
+    if marker == "none":
+        is_word = source != END
+        is_word[:, :1] = True
+        return source, is_source & is_word
+    return source, is_source
 
 
 def _narrowed(features: Tensor) -> Tensor:

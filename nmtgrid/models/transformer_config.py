@@ -7,11 +7,15 @@ from typing import Literal
 
 from nmtgrid.layers.blocks import BlockPlan, Norm
 
+Encoder = Literal["bidirectional", "unidirectional", "window"]
+SourceMarker = Literal["end", "none", "begin", "add-zero"]
+
 LARGEST_DEPTH = 1000
 """A bound against slips: far above what any text has tried."""
 
 _SIZES = (
     "encoder_depth", "decoder_depth", "size", "feed_forward_size", "heads", "max_positions",
+    "window",
 )  # fmt: skip
 _RATES = (
     "dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
@@ -28,6 +32,15 @@ class TransformerConfig:
     block its own mixture of all encoder states, with dropout on the mixture's scores;
     `alignment` says whose attention over the source is the by-product alignment: the last decoder
     block's or the mean of all.
+
+    `encoder` says what a source state sees: all that has been read (4.16: every prefix is encoded
+    anew, so a limited read is costly), itself and what precedes it (4.17), or the last `window`
+    tokens, itself included (4.18). `source_marker` (appendix C): the source as it comes, with its
+    end symbol; none, not even that (an empty source keeps it, for there must be something to
+    read); begin, with `<s>` before it too; add-zero, with a pair of a zero key and a zero value
+    before it in the decoder's attention over the source. Reads count the tokens of the source as
+    it comes whatever the marker: `<s>` and the zero pair are there before the first READ, and
+    without an end symbol its READ shows nothing new.
     """
 
     encoder_depth: int = 6
@@ -36,6 +49,9 @@ class TransformerConfig:
     feed_forward_size: int = 2048
     heads: int = 8
     norm: Norm = "post"
+    encoder: Encoder = "bidirectional"
+    window: int = 7
+    source_marker: SourceMarker = "end"
     transparent: bool = False
     transparent_dropout: float = 0.1
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"

@@ -8,6 +8,7 @@ names of its settings, and then turns every choice that its configuration offers
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import typing
 from collections.abc import Sequence
@@ -29,11 +30,19 @@ LIMIT = 1e-5
 TINY = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 8, "hidden_size": 8,
     "embedding_size": 6, "feed_forward_size": 12, "heads": 2, "kernel": 3, "target_kernel": 5,
-    "source_kernel": 3, "growth": 4, "bottleneck": 2,
+    "source_kernel": 3, "growth": 4, "bottleneck": 2, "window": 3,
 }  # fmt: skip
 """Small values of the settings that architectures have, by name."""
 CROSSED = ("skip", "aggregation")
 """Choices that are tried in all combinations."""
+
+ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
+    (("encoder", "source_marker"), ()),
+    (("encoder", "transparent"), ()),
+    (("aggregation", "online_features"), (("source_causal", True),)),
+    (("skip",), (("source_causal", True),)),
+)
+"""Choices of online models that are tried in all combinations, beside fixed ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +55,11 @@ class Case:
     def __str__(self) -> str:
         shown = "-".join(f"{name}={value}" for name, value in self.settings)
         return f"{self.arch}{'-' if shown else ''}{shown}"
+
+    def changes(self) -> frozenset[tuple[str, Any]]:
+        """Return the settings that are not the architecture's defaults."""
+        base = zoo.architectures().get(self.arch).config()
+        return frozenset(item for item in self.settings if item[1] != getattr(base, item[0]))
 
     def build(
         self, source_types: int = SOURCE_TYPES, target_types: int = TARGET_TYPES,
@@ -89,7 +103,30 @@ def cases() -> list[Case]:
             for name in choices
             if name.startswith("dense_")
         ]
+        found += _together(arch, choices, {case.changes() for case in found if case.arch == arch})
     return found
+
+
+def _together(
+    arch: str, choices: dict[str, tuple[Any, ...]], known: set[frozenset[tuple[str, Any]]]
+) -> list[Case]:
+    """Return the combinations of choices that matter to each other when a model goes online."""
+    found = []
+    for names, fixed in ONLINE:
+        if not all(name in choices for name in (*names, *dict(fixed))):
+            continue
+        for values in itertools.product(*(choices[name] for name in names)):
+            case = Case(arch, (*fixed, *zip(names, values, strict=True)))
+            if case.changes() not in known:
+                known.add(case.changes())
+                found.append(case)
+    return found
+
+
+@functools.cache
+def online_cases() -> list[Case]:
+    """Return the cases whose models serve limited reads."""
+    return [case for case in cases() if case.build().traits.prefix_safe]
 
 
 def basic_cases() -> list[Case]:
@@ -159,17 +196,33 @@ def teacher_forced(model: TranslationModel, batch: Batch, sites: Sites | None = 
     return found.index_put((sites.sentence, sites.position), logits.log_softmax(-1))
 
 
+def random_path(batch: Batch, seed: int = 0) -> Tensor:
+    """Return reads [B, T] that rise at random from 1 or more to at most each source's length."""
+    draw = torch.Generator().manual_seed(seed)
+    shares = torch.rand(batch.target_input.shape, generator=draw).sort(1).values
+    return 1 + (shares * batch.source_lengths[:, None]).long()
+
+
 def stepwise(
-    model: TranslationModel, batch: Batch, steps: int | None = None, *, align: bool = False
+    model: TranslationModel,
+    batch: Batch,
+    steps: int | None = None,
+    *,
+    align: bool = False,
+    path: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Any]:
-    """Feed the true prefixes step by step.
+    """Feed the true prefixes step by step, reading along `path` [B, T] if there is one.
 
     Returns log-probabilities [B, T, V], alignments [B, T, S] (None unless asked) and the state.
     """
     state = model.begin(batch.source, batch.source_lengths)
     values, alignments = [], []
     for place in range(batch.target_input.shape[1] if steps is None else steps):
-        step = model.step(batch.target_input[:, place], state, align=align)
+        tokens = batch.target_input[:, place]
+        if path is None:
+            step = model.step(tokens, state, align=align)
+        else:
+            step = model.step(tokens, state, reads=path[:, place], align=align)
         state = step.state
         values.append(step.logits.log_softmax(-1))
         if align:

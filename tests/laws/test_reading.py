@@ -6,16 +6,33 @@ reads both ways must break this; two small models here show that the test tells 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
-from tests.laws.helpers import LIMIT, Case, batch_for, cases, teacher_forced
+from tests.laws.helpers import (
+    LIMIT,
+    SOURCE_TYPES,
+    Case,
+    assert_close,
+    batch_for,
+    begin_tokens,
+    cases,
+    online_cases,
+    random_path,
+    stepwise,
+    take_rows,
+    teacher_forced,
+)
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
+every_online_case = pytest.mark.parametrize("case", online_cases(), ids=str)
 
 
 class _MeanReader(TranslationModel):
@@ -77,7 +94,11 @@ def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
         return
     try:
         worst = _largest_difference(model, batch)
-    except NotImplementedError:
+    except (NotImplementedError, ConfigError):
+        with pytest.raises(ConfigError, match="both directions"):
+            model.step(begin_tokens(3), _begin(model, batch), reads=torch.tensor([1, 1, 1]))
+        with pytest.raises(ConfigError, match="both directions"):
+            model.extend(begin_tokens(3), _begin(model, batch))
         return
     assert worst > 100 * LIMIT, "this model obeys the law: `traits.prefix_safe` should be True"
 
@@ -87,7 +108,8 @@ def test_the_whole_source_counts(case: Case) -> None:
     """Offline, the first prediction depends on every source token within reach."""
     model = case.build()
     reach = model.traits.source_receptive_field
-    count = 5 if reach is None else min(5, reach)
+    # The end symbol stands behind the last token, and what is read may be the last column alone.
+    count = 5 if reach is None else min(5, max(1, reach - 1))
     batch = batch_for(model, (count,), (3,))
     before = teacher_forced(model, batch)
     for place in range(count):
@@ -95,6 +117,147 @@ def test_the_whole_source_counts(case: Case) -> None:
         source[0, place] = 3 + (source[0, place] - 2) % 10
         changed = collate([source[0, :-1].tolist()], [batch.target_output[0, :-1].tolist()])
         assert (teacher_forced(model, changed) - before).abs().max() > 1e-4
+
+
+@every_online_case
+def test_stepwise_along_a_path_equals_teacher_forced(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model)
+    for seed in range(3):
+        path = random_path(batch, seed)
+        wanted = teacher_forced(model, batch, Sites.along(batch, path))
+        found, _, _ = stepwise(model, batch, path=path)
+        assert_close(found[batch.is_target], wanted[batch.is_target])
+
+
+@every_online_case
+def test_reading_all_is_offline(case: Case) -> None:
+    """So it is when all is read late: what follows has the whole source."""
+    model = case.build()
+    batch = batch_for(model)
+    path = batch.source_lengths[:, None].expand_as(batch.target_input)
+    wanted = teacher_forced(model, batch)[batch.is_target]
+    assert_close(teacher_forced(model, batch, Sites.along(batch, path))[batch.is_target], wanted)
+    assert_close(stepwise(model, batch, path=path)[0][batch.is_target], wanted)
+    late = random_path(batch)
+    late[:, 3:] = path[:, 3:]
+    state = stepwise(model, batch, 3, path=late)[2]
+    step = model.step(batch.target_input[:, 3], state)
+    wanted = teacher_forced(model, batch, Sites.along(batch, late))[:, 3]
+    kept = batch.is_target[:, 3]
+    assert_close(step.logits.log_softmax(-1)[kept], wanted[kept])
+
+
+@every_online_case
+def test_alone_along_a_path_equals_in_a_padded_batch(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model)
+    path = random_path(batch)
+    together = teacher_forced(model, batch, Sites.along(batch, path))
+    for row in range(len(batch)):
+        alone = batch.select(torch.tensor([row]))
+        length = int(alone.target_lengths)
+        sites = Sites.along(alone, path[row : row + 1, :length])
+        assert_close(teacher_forced(model, alone, sites)[0], together[row, :length])
+
+
+@every_online_case
+def test_rows_of_a_sentence_read_at_their_own_pace(case: Case) -> None:
+    """Rows that are repeated, reordered and dropped go on along paths of their own."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 5), (9, 9, 9))
+    paths = [random_path(batch, seed) for seed in (0, 1)]
+    for path in paths:
+        path[:, :2] = torch.minimum(paths[0][:, :2], paths[1][:, :2])
+    for path in paths:
+        path[:, 2:] = torch.maximum(path[:, 2:], path[:, 1:2])
+    wanted = [teacher_forced(model, batch, Sites.along(batch, path)) for path in paths]
+    state = take_rows(stepwise(model, batch, 2, path=paths[0])[2], [0, 0, 1, 1, 2, 2])
+    rows, which = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]
+    for place, order in ((2, [0, 1, 2, 3, 4, 5]), (3, [5, 0, 1, 2]), (4, [3, 3, 0]), (5, [2, 1])):
+        state = take_rows(state, order)
+        rows, which = [rows[i] for i in order], [which[i] for i in order]
+        reads = torch.stack([paths[w][r, place] for r, w in zip(rows, which, strict=True)])
+        step = model.step(batch.target_input[rows, place], state, reads=reads)
+        state = step.state
+        expected = [wanted[w][r, place] for r, w in zip(rows, which, strict=True)]
+        assert_close(step.logits.log_softmax(-1), torch.stack(expected))
+
+
+@every_online_case
+def test_unread_tokens_have_no_gradient(case: Case) -> None:
+    """Exactly none, in the embedding matrix, whatever the last token that was read."""
+    model = case.build(target_types=12)
+    if dict(case.settings).get("tie") == "all":
+        pytest.skip("source and target share one matrix")
+    batch = collate([[4, 5, 6, 7, 8, 9]], [[3, 4, 5]])
+    (matrix,) = (held for held in model.parameters() if held.shape[:1] == (SOURCE_TYPES,))
+    path = torch.tensor([[2, 2, 4, 5]])
+    for place, reads in enumerate(path[0].tolist()):
+        sites = Sites(torch.tensor([0]), torch.tensor([place]), torch.tensor([reads]))
+        (gradient,) = torch.autograd.grad(model.features(batch, sites).square().sum(), matrix)
+        moved = gradient.abs().amax(1) > 0
+        assert not moved[4 + reads : 10].any()
+        assert moved[3 + reads]
+
+
+@every_online_case
+def test_where_paths_meet(case: Case) -> None:
+    """A grid does not know which way it was crossed; what depends on the path differs."""
+    model = case.build()
+    batch = batch_for(model, (7, 7), (5, 5))
+    early, late = (torch.tensor([reads, reads]) for reads in ([6] * 6, [1, 2, 3, 6, 6, 6]))
+    first, second = (
+        teacher_forced(model, batch, Sites.along(batch, path))[:, 3:] for path in (early, late)
+    )
+    difference = float((first - second).abs().max().detach())
+    if model.traits.path_dependent:
+        assert difference > 100 * LIMIT
+    else:
+        assert difference <= LIMIT
+
+
+@every_online_case
+def test_all_cells_at_once(case: Case) -> None:
+    """Grids serve every cell in one pass; a model that depends on the path refuses."""
+    model = case.build()
+    batch = batch_for(model, (5, 3), (3, 4))
+    cells = [
+        (row, place, reads)
+        for row in range(2)
+        for place in range(int(batch.target_lengths[row]))
+        for reads in range(1, int(batch.source_lengths[row]) + 1)
+    ]
+    sites = Sites(*torch.tensor(cells).unbind(1))
+    if not model.traits.every_cell:
+        with pytest.raises(ValueError, match="two different reads"):
+            model.features(batch, sites)
+        return
+    found = model.features(batch, sites)
+    for reads in range(1, int(batch.source_lengths.max()) + 1):
+        path = batch.source_lengths.clamp(max=reads)[:, None].expand_as(batch.target_input)
+        wanted = Sites.along(batch, path)
+        at = [cells.index(cell) for cell in zip(*_columns(wanted), strict=True)]
+        assert_close(found[at], model.features(batch, wanted))
+
+
+@every_online_case
+def test_reads_must_make_sense(case: Case) -> None:
+    model = case.build()
+    batch = batch_for(model, (5, 3), (3, 4))
+    for reads in (0, 5):
+        sites = Sites(torch.tensor([1]), torch.tensor([0]), torch.tensor([reads]))
+        with pytest.raises(ValueError, match="from 1 to the length of their source, which is 4"):
+            model.features(batch, sites)
+
+
+def _columns(sites: Sites) -> tuple[list[int], list[int], list[int]]:
+    assert sites.reads is not None
+    return sites.sentence.tolist(), sites.position.tolist(), sites.reads.tolist()
+
+
+def _begin(model: TranslationModel, batch: Batch) -> Any:
+    return model.begin(batch.source, batch.source_lengths)
 
 
 def _batch() -> Batch:

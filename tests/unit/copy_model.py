@@ -40,7 +40,9 @@ class CopyModel(TranslationModel):
         self.batches.append((source.shape[0], source.shape[1]))
         return CopyState(source, source_lengths, torch.zeros_like(source_lengths))
 
-    def step(self, tokens: Tensor, state: CopyState, *, align: bool = False) -> Step:
+    def step(
+        self, tokens: Tensor, state: CopyState, *, reads: Tensor | None = None, align: bool = False
+    ) -> Step:
         place = torch.minimum(state.written, state.lengths - 1)
         token = state.source.gather(1, place[:, None])[:, 0]
         logits = 20.0 * torch.nn.functional.one_hot(token, self.types).float()

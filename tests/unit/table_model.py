@@ -43,7 +43,9 @@ class TableModel(TranslationModel):
         none = torch.zeros(len(source), dtype=torch.long)
         return TableState(source, source_lengths, none, none)
 
-    def step(self, tokens: Tensor, state: TableState, *, align: bool = False) -> Step:
+    def step(
+        self, tokens: Tensor, state: TableState, *, reads: Tensor | None = None, align: bool = False
+    ) -> Step:
         self.rows.append(len(tokens))
         size = state.source.shape[1]
         is_token = torch.arange(size)[None] < state.lengths[:, None]
