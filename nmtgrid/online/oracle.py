@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
-from nmtgrid.online.paths import continue_paths, is_cell
+from nmtgrid.base.masks import is_padding
+from nmtgrid.online.paths import continue_paths
 
 ReadingCost = Literal["delay", "printed"]
 """What reading costs: see `oracle_paths`."""
@@ -41,19 +41,12 @@ def oracle_paths(
     """
     if not 0 <= delay_weight < math.inf:
         raise ConfigError(f"`lambda` must be at least 0 and finite, but is {delay_weight}.")
-    size, columns = write_costs.shape[1:]
     if cost == "printed":
-        writes = _printed_decisions(write_costs, source_lengths, target_lengths, delay_weight)
-        start = torch.ones_like(source_lengths)[:, None]
-        paths = torch.cat([start, _follow(writes)], 1)
+        choices = _printed_choices(write_costs, source_lengths, target_lengths, delay_weight)
     else:
-        penalty = _penalty(delay_weight, source_lengths, columns)
-        costs = _by_rows(write_costs + penalty, source_lengths, target_lengths)
-        totals, best = _cheapest_ends(costs)
-        paths = _follow(totals == best[:-1])
-    # Costs that are not numbers must not lead beyond the source.
-    paths = torch.minimum(paths, source_lengths[:, None])
-    return continue_paths(paths, source_lengths, target_lengths, size)
+        costs = _by_rows(write_costs, source_lengths, target_lengths, delay_weight)
+        choices = _cheapest_ends(costs)[1]
+    return continue_paths(_follow(choices), source_lengths, target_lengths, write_costs.shape[1])
 
 
 def path_costs(
@@ -66,7 +59,7 @@ def path_costs(
     """Return [B]: what paths [B, T] cost, writes and reads after the first, which is free."""
     penalty = _penalty(delay_weight, source_lengths, write_costs.shape[2])
     costs = (write_costs + penalty).gather(2, paths[..., None] - 1)[..., 0]
-    return costs.masked_fill(~is_token(target_lengths, paths.shape[1]), 0.0).sum(1)
+    return costs.masked_fill(is_padding(target_lengths, paths.shape[1]), 0.0).sum(1)
 
 
 def _penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
@@ -75,50 +68,47 @@ def _penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tenso
     return delay_weight * reads / source_lengths[:, None, None]
 
 
-def _by_rows(costs: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+def _by_rows(
+    costs: Tensor, source_lengths: Tensor, target_lengths: Tensor, delay_weight: float = 0.0
+) -> Tensor:
     """Return costs [T, B, S] with the columns from last to first, so that `cummin` looks ahead.
 
     Rows beyond the target cost nothing, columns beyond the source can never be had.
     """
     size, columns = costs.shape[1:]
-    cells = is_cell(source_lengths, target_lengths, size, columns)
-    costs = costs.double().masked_fill(~cells, 0.0)
-    costs = costs.masked_fill(~is_token(source_lengths, columns)[:, None], torch.inf)
-    return costs.transpose(0, 1).flip(-1).contiguous()
+    held = costs.detach().transpose(0, 1).flip(-1).double()
+    if delay_weight:
+        held += _penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
+    held.masked_fill_(is_padding(target_lengths, size).T[..., None], 0.0)
+    return held.masked_fill_(is_padding(source_lengths, columns).flip(-1), torch.inf)
 
 
 def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is left to pay, for costs [T, B, S] with the columns from last to first.
+    """Return what is left to pay, and where to write, for costs [T, B, S] as `_by_rows` has them.
 
-    totals [T, B, S]: from here, if token t is written with these reads. best [T + 1, B, S]: from
-    the state before that, reading on or not (Eq. 4.42, where reading itself is free).
+    best [T + 1, B, S] is the least cost from a state to the end, reading being free (Eq. 4.42);
+    choices [T, B, S] the place where the next token is then written, the earliest of equals.
     """
-    totals = torch.empty_like(costs)
     best = costs.new_zeros(len(costs) + 1, *costs.shape[1:])
+    choices = torch.empty_like(costs, dtype=torch.int64)
     for t in range(len(costs) - 1, -1, -1):
-        torch.add(best[t + 1], costs[t], out=totals[t])
-        best[t] = totals[t].cummin(-1).values
-    return totals, best
+        # Of equal values `cummin` names the last one, here the one with the fewest reads.
+        torch.cummin(best[t + 1] + costs[t], -1, out=(best[t], choices[t]))
+    return best, choices
 
 
-def _follow(writes: Tensor) -> Tensor:
-    """Return the paths [B, T] that read until `writes` [T, B, S], columns from last to first."""
-    columns = writes.shape[-1]
-    places = torch.arange(columns, device=writes.device)
-    # Looking from a column towards more reads, the nearest one that writes.
-    nearest = torch.where(writes, places, 0).cummax(-1).values
-    place = nearest.new_full((writes.shape[1], 1), columns - 1)
-    paths = nearest.new_empty(writes.shape[1], len(writes))
-    for t, row in enumerate(nearest):
-        place = row.gather(1, place)
-        paths[:, t : t + 1] = columns - place
-    return paths
+def _follow(choices: Tensor) -> Tensor:
+    """Return paths [B, T] from one token read on, for the place [T, B, S] of each next write."""
+    columns = choices.shape[-1]
+    place = choices.new_full((choices.shape[1], 1), columns - 1)
+    places = [place := row.gather(1, place) for row in choices]
+    return columns - torch.cat(places, 1)
 
 
-def _printed_decisions(
+def _printed_choices(
     write_costs: Tensor, source_lengths: Tensor, target_lengths: Tensor, delay_weight: float
 ) -> Tensor:
-    """Return [T - 1, B, S], columns from last to first: True where the print writes token t + 1.
+    """Return the place [T, B, S], columns from last to first, of the print's next write.
 
     The printed reading costs of a column are the same in every row. So F(t, j) less what the
     columns up to j cost, and B(t, j) less what those after it cost, obey recursions in which
@@ -131,7 +121,11 @@ def _printed_decisions(
     for t in range(1, len(costs)):
         arrived = before[t - 1] + costs[t]
         before[t] = arrived.flip(-1).cummin(-1).values.flip(-1)
-    through = before + _cheapest_ends(costs)[1][1:]
-    reading = through.new_full(through.shape, torch.inf)
+    through = before + _cheapest_ends(costs)[0][1:]
+    reading = torch.full_like(through, torch.inf)
     reading[..., 1:] = through[..., :-1]
-    return ~(reading[:-1] < through[1:])
+    writes = ~(reading[:-1] < through[1:])
+    places = torch.arange(costs.shape[-1], device=costs.device)
+    choices = torch.full_like(costs, len(places) - 1, dtype=torch.int64)
+    choices[1:] = (writes * places).cummax(-1).values
+    return choices

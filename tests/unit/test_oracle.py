@@ -92,7 +92,7 @@ def test_a_heavier_delay_never_waits_longer() -> None:
 
 def test_alone_is_in_a_padded_batch_in_any_precision() -> None:
     costs, sources, targets = _grids(40, 4)
-    costs = costs.bfloat16()
+    costs = costs.bfloat16().requires_grad_()
     paths = oracle_paths(costs, sources, targets, 1.0)
     for place, (source, target) in enumerate(
         zip(sources.tolist(), targets.tolist(), strict=True)
@@ -110,6 +110,14 @@ def test_impossible_tokens_and_costs_that_are_no_numbers() -> None:
     assert oracle_paths(only, *lengths).tolist() == [[2, 3]]
     spoilt = torch.full((1, 2, 5), math.nan)
     assert int(oracle_paths(spoilt, *lengths).max()) <= 3
+
+
+@pytest.mark.gpu
+def test_ties_on_a_gpu() -> None:
+    costs, sources, targets = _grids(400, 5, whole=True)
+    wanted = oracle_paths(costs, sources, targets)
+    found = oracle_paths(costs.cuda(), sources.cuda(), targets.cuda())
+    assert torch.equal(found.cpu(), wanted)
 
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf])
