@@ -289,10 +289,7 @@ class BiLSTM(TranslationModel):
         return FeedingMasks(layers, draw(config.output_dropout, config.classified))
 
     def _readout(self) -> Tensor:
-        """Return [O, D]: the output map's part that reads the decoder's state.
-
-        Contiguous, because oneDNN is slow with a weight that is a slice.
-        """
+        """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""
         return self.output_map.weight[:, 2 * self.config.size :].contiguous()
 
 
