@@ -74,11 +74,8 @@ class BiLSTM(TranslationModel):
             self.initial_cell = nn.Linear(both, decoded)
         self.query_map = nn.Linear(decoded, both, bias=False)
         self.output_map = nn.Linear(both + decoded, classified, bias=False)
-        self.output_weight = (
-            nn.Parameter(torch.empty(target_vocab_size, classified))
-            if config.tie == "none"
-            else None
-        )
+        matrix = torch.empty(target_vocab_size, classified)
+        self.output_weight = nn.Parameter(matrix) if config.tie == "none" else None
         self.output_bias = (
             nn.Parameter(torch.empty(target_vocab_size)) if config.output_bias else None
         )
@@ -97,10 +94,7 @@ class BiLSTM(TranslationModel):
     def features(self, batch: Batch, sites: Sites) -> Tensor:
         """Return [M, O]: the output of each site's position."""
         if sites.reads is not None or sites.depth is not None:
-            raise NotImplementedError(
-                "the encoder reads the whole source, both ways, and there is one exit; "
-                "this model serves no other site"
-            )
+            raise self.refusal()
         outputs, _, inverse = self._run(batch)
         places = sites.position * outputs.shape[1] + inverse[sites.sentence]
         return outputs.flatten(0, 1).index_select(0, places)

@@ -31,7 +31,8 @@ def test_the_cases_are_not_idle(case: Case) -> None:
     model = case.build()
     values = teacher_forced(model, batch_for(model, (6, 6, 6), (8, 8, 8)))
     assert (values[0] - values[1]).abs().max() > 0.01
-    assert (values[0, 1:] - values[0, :-1]).abs().amax(-1).min() > 1e-4
+    # At most places: a maximum over all earlier rows may stand still for a step.
+    assert (values[0, 1:] - values[0, :-1]).abs().amax(-1).median() > 1e-4
 
 
 @every_case
