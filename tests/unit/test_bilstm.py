@@ -177,7 +177,7 @@ def test_what_cannot_be_asked_is_said() -> None:
     model = tiny()
     batch = collate([[4, 5]], [[5]])
     sites = Sites.offline(batch)
-    with pytest.raises(NotImplementedError, match="whole source"):
+    with pytest.raises(ConfigError, match="both directions"):
         model.features(batch, Sites(sites.sentence, sites.position, torch.tensor([1, 1])))
     with pytest.raises(ConfigError, match="no energies"):
         model.alignments(batch, "energies")
