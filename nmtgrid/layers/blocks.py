@@ -89,6 +89,16 @@ class EncoderBlock(nn.Module):
         following: Tensor = self.add_feed_forward(features, self.feed_forward)
         return following
 
+    def step(
+        self, features: Tensor, cache: TokenCache, place: int, window: int | None = None
+    ) -> Tensor:
+        """Return the next state [R, D] of each row's newest token, `place` being the block's."""
+        features = self.add_attention(
+            features, lambda inner: self.attention.step(inner, cache, place, window)
+        )
+        following: Tensor = self.add_feed_forward(features, self.feed_forward)
+        return following
+
 
 class DecoderBlock(nn.Module):
     """Self-attention over the prefix, attention over the source, the feed-forward network."""

@@ -41,12 +41,20 @@ class SelfAttention(nn.Module):
         mapped: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
         return mapped
 
-    def step(self, features: Tensor, cache: TokenCache, place: int) -> Tensor:
-        """Return [R, D] for the newest token [R, D] of each row, and remember it in `cache`."""
+    def step(
+        self, features: Tensor, cache: TokenCache, place: int, window: int | None = None
+    ) -> Tensor:
+        """Return [R, D] for the newest token [R, D] of each row, and remember it in `cache`.
+
+        `window` limits what it sees to so many tokens, itself included.
+        """
         query, keys, values = (
             self.input_map(features).view(len(features), 3, self.heads, -1).unbind(1)
         )
-        read = attend(query[:, :, None], *cache.push(place, keys, values))
+        keys, values = cache.push(place, keys, values)
+        if window is not None:
+            keys, values = keys[:, :, -window:], values[:, :, -window:]
+        read = attend(query[:, :, None], keys, values)
         result: Tensor = self.output_map(read.flatten(1))
         return result
 

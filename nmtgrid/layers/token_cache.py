@@ -40,6 +40,13 @@ class TokenCache:
         live = held[:, :, : self.filled + 1]
         return live[..., :size], live[..., size:]
 
+    def read(self, place: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all tokens in block `place`, [R, H, t, d] each."""
+        assert self.buffer is not None, "nothing has been pushed"
+        size = self.buffer.shape[-1] // 2
+        live = self.buffer[:, :, place, : self.filled]
+        return live[..., :size], live[..., size:]
+
     def advance(self) -> None:
         """Count the token that was pushed in every block."""
         self.filled += 1

@@ -21,6 +21,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aggregation import Aggregator
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid import AllRows, OneRow, RowCache, StepWeights
+from nmtgrid.layers.grid_stream import GridStream
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.running import Parts, running
@@ -32,7 +33,8 @@ class GridState:
     """What decoding keeps: projected source columns [R, S, D], caches of each convolution.
 
     is_source [R, S] is None when no row is padded; `position` counts the rows written; `above` is
-    the aggregate of all rows for each column, where predictions are made of it.
+    the aggregate of all rows for each column, where predictions are made of it; `stream` has the
+    caches while the source still arrives.
     """
 
     columns: Tensor
@@ -41,6 +43,7 @@ class GridState:
     weights: StepWeights
     position: int
     above: Parts | None = None
+    stream: GridStream | None = None
 
 
 class GridModel(TranslationModel):
@@ -80,7 +83,7 @@ class GridModel(TranslationModel):
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row, for source [R, S] and lengths [R]."""
         real = is_token(source_lengths, source.shape[1])
-        padded = int(source_lengths.min()) < source.shape[1]
+        padded = bool(source.shape[1]) and int(source_lengths.min()) < source.shape[1]
         return GridState(self._columns(source), real if padded else None, (), StepWeights(), 0)
 
     def step(
@@ -91,8 +94,12 @@ class GridModel(TranslationModel):
             raise self.refusal()
         row = self._rows(tokens[:, None], state.position)
         real = state.is_source
-        cells = OneRow(list(state.caches), state.weights, None if real is None else real[..., None])
-        features = self.network(self._join(row, state.columns), cells)
+        caches, stream = list(state.caches), state.stream
+        if stream is None:
+            cells = OneRow(caches, state.weights, None if real is None else real[..., None])
+            features = self.network(self._join(row, state.columns), cells)
+        else:
+            features, stream = stream.write(self.network, row, state.columns)
         shown = real if reads is None else is_token(reads, features.shape[1])
         above = state.above
         if self.area == "grid":
@@ -100,7 +107,7 @@ class GridModel(TranslationModel):
         else:
             pooled = self.aggregator(features, shown)
         state = dataclasses.replace(
-            state, caches=tuple(cells.caches), position=state.position + 1, above=above
+            state, caches=tuple(caches), position=state.position + 1, above=above, stream=stream
         )
         alignment = self.aggregator.weights(features, shown) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)

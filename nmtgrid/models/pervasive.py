@@ -7,6 +7,7 @@ from caches. Both go through the same modules, so neither depends on padding.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.aggregation import LastCell, aggregator
 from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.grid_stream import GridStream
+from nmtgrid.layers.running import running
 from nmtgrid.layers.skips import NETWORKS
 from nmtgrid.models.api import Report, Traits
-from nmtgrid.models.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.grid_model import GridModel, GridState, grid_embedding, output_map
 from nmtgrid.models.pervasive_config import PervasiveConfig, network_plan
 from nmtgrid.models.properties import pervasive_report
 from nmtgrid.text.vocabulary import PAD
@@ -76,6 +79,37 @@ class PervasiveAttention(GridModel):
             aligns=True,
         )
 
+    def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
+        """Return the state before the first row; a source of no columns begins a stream."""
+        state = super().begin(source, source_lengths)
+        if source.shape[1] or not self.config.source_causal:
+            return state
+        # Where a prediction is made of all rows, a new column is wanted in all of them.
+        span = None if self.area == "grid" else self.traits.target_receptive_field
+        stream = GridStream(state.columns, (), state.weights, span)
+        return dataclasses.replace(state, is_source=source.bool(), stream=stream)
+
+    def extend(self, tokens: Tensor, state: GridState) -> GridState:
+        """Return the state with one more source column [R]; `<pad>` adds nothing to its row."""
+        if not self.config.source_causal:
+            raise self.refusal()
+        if state.stream is None or state.is_source is None:
+            raise ValueError("a stream begins with a source of no columns")
+        column = self._columns(tokens[:, None], state.columns.shape[1])
+        features = state.stream.read(self.network, column)
+        above = state.above
+        if above is not None and features is not None:
+            running_form = running(self.aggregator)
+            new = tuple(part[:, -1:] for part in running_form.scan(features))
+            merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
+            above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
+        return dataclasses.replace(
+            state,
+            columns=torch.cat([state.columns, column], 1),
+            is_source=torch.cat([state.is_source, (tokens != PAD)[:, None]], 1),
+            above=above,
+        )
+
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
         return pervasive_report(
@@ -90,13 +124,13 @@ class PervasiveAttention(GridModel):
         scale = self.config.scale_embeddings
         return grid_embedding(self.config, count, size, scale=scale, padding=PAD)
 
-    def _columns(self, source: Tensor) -> Tensor:
+    def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
         """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
 
         W_0 [E y; E x] is W_y E y + W_x E x: the two sides are projected apart and added in the
         grid, so the concatenation of 2d features in every cell is never built.
         """
-        embedded = self.source_embedding(source)
+        embedded = self.source_embedding(source, first_position)
         weight = self.grid_map[:, embedded.shape[-1] :]
         return nn.functional.linear(embedded, weight, self.grid_bias)
 

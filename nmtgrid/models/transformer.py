@@ -9,17 +9,13 @@ was written, and keeps that state: predictions depend on the path.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.attention import source_mask, window_mask
 from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.products import linear
@@ -27,29 +23,14 @@ from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.prefixes import PrefixMemory, PrefixPlan
-from nmtgrid.layers.token_cache import TokenCache
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel, path_of
-from nmtgrid.models.transformer_config import SourceMarker, TransformerConfig, block_plan
+from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, path_of
+from nmtgrid.models.transformer_config import TransformerConfig, block_plan
 from nmtgrid.models.transformer_report import transformer_report
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.models.transformer_source import TransformerSource, TransformerState, narrowed
+from nmtgrid.text.vocabulary import PAD
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformerState:
-    """What decoding keeps: the source's keys and values, and those of the tokens written.
-
-    A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
-    it the memory now holds (None: all).
-    """
-
-    memory: SourceMemory
-    cache: TokenCache
-    source: Tensor | None = None
-    reads: Tensor | None = None
-
-
-class Transformer(TranslationModel):
+class Transformer(TransformerSource):
     """Encoder and decoder of attention blocks."""
 
     architecture = "transformer"
@@ -121,13 +102,6 @@ class Transformer(TranslationModel):
         held = self.classifier()
         return linear(features, held.weight, held.bias)
 
-    def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
-        """Return the state before the first token, for source [R, S] and lengths [R]."""
-        real = is_token(source_lengths, source.shape[1])
-        memory = self._encode(source, real).ready()
-        kept = source.masked_fill(~real, PAD) if self.traits.reencodes else None
-        return TransformerState(memory, TokenCache(self.config.decoder_depth), kept)
-
     def step(
         self,
         tokens: Tensor,
@@ -139,11 +113,12 @@ class Transformer(TranslationModel):
         """Feed the last written tokens [R] and return logits [R, V]."""
         weights: list[Tensor] | None = [] if align else None
         if state.source is not None:
-            state = self._reread(state, reads)
-        memory = state.memory
+            state = self._reread(state, state.source, reads)
+        memory = state.memory if state.stream is None else state.stream.memory()
+        assert memory is not None
         if reads is not None and state.source is None:
             memory = memory.limited(reads.view(-1, memory.width))
-        features = _narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
+        features = narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             features = block.step(features, state.cache, memory, weights)
@@ -199,57 +174,9 @@ class Transformer(TranslationModel):
             max_positions=self.config.max_positions,
         )
 
-    def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
-        """Return the keys and values of source [B, S] for all decoder blocks."""
-        source, is_seen = _marked(source, is_source, self.config.source_marker)
-        states = [_narrowed(self.source_embedding(source))]
-        hidden = source_mask(is_seen, states[0])
-        mask, causal = hidden, self.config.encoder == "unidirectional"
-        if causal:
-            mask = None  # Padding stands behind all real tokens, so causality hides it too.
-        elif self.config.encoder == "window":
-            mask = window_mask(source.shape[1], self.config.window, states[0])
-        for block in self.encoder:
-            states.append(block(states[-1], mask, causal=causal))
-        return self._memory(states, hidden)
-
-    def _memory(self, states: list[Tensor], hidden: Tensor | None) -> SourceMemory:
-        """Return what the decoder reads of the encoder's states h_0 .. h_N [B, S, D]."""
-        last: Tensor | list[Tensor]
-        if self.mixtures is None:
-            last = self.encoder_norm(states[-1])
-        else:
-            last = [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
-        memory: SourceMemory = self.source_projection(last, hidden)
-        if self.config.source_marker == "add-zero":
-            return memory.led_by_zero()
-        return dataclasses.replace(memory, lead=int(self.config.source_marker == "begin"))
-
-    def _encode_along(self, batch: Batch, path: Tensor) -> SourceMemory:
-        """Return the memory that shows each target position what `path` [B, T] lets it read."""
-        if not self.traits.reencodes:
-            return self._encode(batch.source, batch.is_source).limited(path)
-        plan = PrefixPlan.make(path)
-        size = int(plan.reads.max())
-        prefixes = batch.source[plan.sentence, :size]
-        return PrefixMemory.over(self._encode(prefixes, is_token(plan.reads, size)), plan)
-
-    def _reread(self, state: TransformerState, reads: Tensor | None) -> TransformerState:
-        """Encode anew what rows have read where it is not what the memory holds, Eq. (4.16)."""
-        if state.source is None or (reads is None and state.reads is None):
-            return state
-        whole = (state.source != PAD).sum(1)
-        reads = whole if reads is None else torch.minimum(reads, whole)
-        rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
-        if not len(rows):
-            return state
-        size = int(reads[rows].max())
-        part = self._encode(state.source[rows, :size], is_token(reads[rows], size))
-        return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
-
     def _decode(self, batch: Batch, memory: SourceMemory, weights: list[Tensor] | None) -> Tensor:
         """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
-        features = _narrowed(self.target_embedding(batch.target_input))
+        features = narrowed(self.target_embedding(batch.target_input))
         for block in self.decoder:
             features = block(features, memory, weights)
         return features
@@ -267,23 +194,3 @@ class Transformer(TranslationModel):
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
     """Return a new model with drawn weights."""
     return Transformer(config, source_vocab_size, target_vocab_size)
-
-
-def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:
-    """Return the tokens [B, S'] that are encoded and which of them may be seen [B, S']."""
-    if marker == "begin":
-        first = source.new_full((len(source), 1), BEGIN)
-        return torch.cat([first, source], 1), pad(is_source, (1, 0), value=True)
-    if marker == "none":
-        is_word = source != END
-        is_word[:, :1] = True
-        return source, is_source & is_word
-    return source, is_source
-
-
-def _narrowed(features: Tensor) -> Tensor:
-    """Return `features` in autocast's type where that is on, so that no block has to convert."""
-    device = features.device.type
-    if not torch.is_autocast_enabled(device) or features.dtype is torch.float64:
-        return features
-    return features.to(torch.get_autocast_dtype(device))

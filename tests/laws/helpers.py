@@ -39,7 +39,8 @@ CROSSED = ("skip", "aggregation")
 ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("encoder", "source_marker"), ()),
     (("encoder", "transparent"), ()),
-    (("aggregation", "online_features"), (("source_causal", True),)),
+    # Of few channels none may change from one row to the next where the max is over both.
+    (("aggregation", "online_features"), (("source_causal", True), ("size", 24))),
     (("skip",), (("source_causal", True),)),
 )
 """Choices of online models that are tried in all combinations, beside fixed ones."""
@@ -112,8 +113,9 @@ def _together(
 ) -> list[Case]:
     """Return the combinations of choices that matter to each other when a model goes online."""
     found = []
+    fields = {field.name for field in dataclasses.fields(zoo.architectures().get(arch).config)}
     for names, fixed in ONLINE:
-        if not all(name in choices for name in (*names, *dict(fixed))):
+        if not {*names, *dict(fixed)} <= fields:
             continue
         for values in itertools.product(*(choices[name] for name in names)):
             case = Case(arch, (*fixed, *zip(names, values, strict=True)))

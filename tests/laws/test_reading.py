@@ -242,6 +242,28 @@ def test_all_cells_at_once(case: Case) -> None:
 
 
 @every_online_case
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 0]], ids=str)
+def test_streaming_equals_simulation(case: Case, order: list[int]) -> None:
+    """A source that arrives word by word, rows taken meanwhile: the same, however it is read."""
+    model = case.build()
+    batch = batch_for(model, (7, 3, 5), (21, 21, 21))
+    size = batch.source.shape[1]
+    for pace in ([1, 1, 1, 2, 3, 3, 5] + [size] * 15, [3] * 12 + [6] * 4 + [size] * 6, [size] * 22):
+        path = torch.minimum(torch.tensor(pace)[None], batch.source_lengths[:, None])
+        wanted, _, _ = stepwise(model, batch, path=path)
+        state, rows, read = model.begin(batch.source[:, :0], torch.zeros(3).long()), [0, 1, 2], 0
+        for place, reads in enumerate(pace):
+            for column in range(read, reads):
+                state = model.extend(batch.source[rows, column], state)
+            read = reads
+            if place == 4:
+                state, rows = take_rows(state, order), order
+            step = model.step(batch.target_input[rows, place], state)
+            state = step.state
+            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+
+
+@every_online_case
 def test_reads_must_make_sense(case: Case) -> None:
     model = case.build()
     batch = batch_for(model, (5, 3), (3, 4))

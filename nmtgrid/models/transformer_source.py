@@ -1,0 +1,186 @@
+"""The source side of a Transformer: three encoders, source markers, limited reads, and streams.
+
+What a target position may look at is a `SourceMemory`. A uni-directional encoder makes one for the
+whole source and shows each position its part; a bi-directional one makes one for each prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from nmtgrid.base.masks import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.attention import source_mask, window_mask
+from nmtgrid.layers.blocks import EncoderBlock
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.mixture import StateMixtures
+from nmtgrid.layers.multihead import SourceProjection
+from nmtgrid.layers.prefixes import PrefixMemory, PrefixPlan
+from nmtgrid.layers.source_stream import SourceStream
+from nmtgrid.layers.token_cache import TokenCache
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.transformer_config import SourceMarker, TransformerConfig
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerState:
+    """What decoding keeps: the source's keys and values, and those of the tokens written.
+
+    A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
+    it the memory now holds (None: all). `memory` is None where it has to be made first: in a
+    stream, whose source the others keep in `stream`.
+    """
+
+    memory: SourceMemory | None
+    cache: TokenCache
+    source: Tensor | None = None
+    reads: Tensor | None = None
+    stream: SourceStream | None = None
+
+
+class TransformerSource(TranslationModel):
+    """What a Transformer does with its source; the subclass sets the parts named here."""
+
+    config: TransformerConfig
+    source_embedding: Embedding
+    encoder: nn.ModuleList
+    mixtures: StateMixtures | None
+    encoder_norm: nn.Module
+    source_projection: SourceProjection
+
+    def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
+        """Return the state before the first token, for source [R, S] and lengths [R].
+
+        A source of no columns begins a stream: see `extend`.
+        """
+        cache = TokenCache(self.config.decoder_depth)
+        if not source.shape[1]:
+            return self._begin_stream(source, cache)
+        real = is_token(source_lengths, source.shape[1])
+        memory = self._encode(source, real).ready()
+        kept = source.masked_fill(~real, PAD) if self.traits.reencodes else None
+        return TransformerState(memory, cache, kept)
+
+    def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
+        """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
+
+        A bi-directional encoder waits for the next step and then encodes all that has been read.
+        """
+        if state.source is not None:
+            source = torch.cat([state.source, tokens[:, None]], 1)
+            return dataclasses.replace(state, source=source, memory=None)
+        if state.stream is None:
+            raise ValueError("a stream begins with a source of no columns")
+        return dataclasses.replace(state, stream=self._read_column(tokens, state.stream))
+
+    def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
+        """Return the keys and values of source [B, S] for all decoder blocks."""
+        source, is_seen = _marked(source, is_source, self.config.source_marker)
+        states = [narrowed(self.source_embedding(source))]
+        hidden = source_mask(is_seen, states[0])
+        mask, causal = hidden, self.config.encoder == "unidirectional"
+        if causal:
+            mask = None  # Padding stands behind all real tokens, so causality hides it too.
+        elif self.config.encoder == "window":
+            mask = window_mask(source.shape[1], self.config.window, states[0])
+        for block in self.encoder:
+            states.append(block(states[-1], mask, causal=causal))
+        memory = self._memory(states, hidden)
+        if self.config.source_marker == "add-zero":
+            return memory.led_by_zero()
+        return dataclasses.replace(memory, lead=self._lead)
+
+    def _memory(self, states: list[Tensor], hidden: Tensor | None) -> SourceMemory:
+        """Return what the decoder reads of the encoder's states h_0 .. h_N [B, S, D]."""
+        last: Tensor | list[Tensor]
+        if self.mixtures is None:
+            last = self.encoder_norm(states[-1])
+        else:
+            last = [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
+        memory: SourceMemory = self.source_projection(last, hidden)
+        return memory
+
+    def _encode_along(self, batch: Batch, path: Tensor) -> SourceMemory:
+        """Return the memory that shows each target position what `path` [B, T] lets it read."""
+        if not self.traits.reencodes:
+            return self._encode(batch.source, batch.is_source).limited(path)
+        plan = PrefixPlan.make(path)
+        size = int(plan.reads.max())
+        prefixes = batch.source[plan.sentence, :size]
+        return PrefixMemory.over(self._encode(prefixes, is_token(plan.reads, size)), plan)
+
+    @property
+    def _lead(self) -> int:
+        """Columns before the source, which the decoder sees before the first READ."""
+        return int(self.config.source_marker in ("begin", "add-zero"))
+
+    def _begin_stream(self, source: Tensor, cache: TokenCache) -> TransformerState:
+        if self.traits.reencodes:
+            return TransformerState(None, cache, source)
+        caches = TokenCache(self.config.encoder_depth), TokenCache(self.config.decoder_depth)
+        stream = SourceStream(source.bool(), *caches, self._lead)
+        if self.config.source_marker == "begin":
+            stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
+        return TransformerState(None, cache, stream=stream)
+
+    def _read_column(self, tokens: Tensor, stream: SourceStream) -> SourceStream:
+        """Encode the newest source token [R] of each row beside those before it."""
+        states = [narrowed(self.source_embedding(tokens[:, None], stream.encoder.filled)[:, 0])]
+        is_first = stream.encoder.filled == 0
+        window = self.config.window if self.config.encoder == "window" else None
+        for place, block in enumerate(self.encoder):
+            assert isinstance(block, EncoderBlock)
+            states.append(block.step(states[-1], stream.encoder, place, window))
+        stream.encoder.advance()
+        column = self._memory([state[:, None] for state in states], None)
+        is_seen = tokens != PAD
+        if self.config.source_marker == "none" and not is_first:
+            is_seen = is_seen & (tokens != END)
+        if self.config.source_marker == "add-zero" and is_first:
+            zeros = tuple(map(torch.zeros_like, column.keys))
+            stream = stream.grown(SourceMemory(zeros, zeros, None), torch.ones_like(is_seen))
+        return stream.grown(column, is_seen)
+
+    def _reread(
+        self, state: TransformerState, source: Tensor, reads: Tensor | None
+    ) -> TransformerState:
+        """Encode anew what rows have read where it is not what the memory holds, Eq. (4.16)."""
+        if reads is None and state.reads is None and state.memory is not None:
+            return state
+        whole = (source != PAD).sum(1)
+        reads = whole if reads is None else torch.minimum(reads, whole)
+        if state.memory is None:
+            memory = self._encode(source, is_token(reads, source.shape[1])).ready()
+            return dataclasses.replace(state, memory=memory, reads=reads)
+        rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
+        if not len(rows):
+            return state
+        size = int(reads[rows].max())
+        part = self._encode(source[rows, :size], is_token(reads[rows], size))
+        return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
+
+
+def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:
+    """Return the tokens [B, S'] that are encoded and which of them may be seen [B, S']."""
+    if marker == "begin":
+        first = source.new_full((len(source), 1), BEGIN)
+        return torch.cat([first, source], 1), pad(is_source, (1, 0), value=True)
+    if marker == "none":
+        is_word = source != END
+        is_word[:, :1] = True
+        return source, is_source & is_word
+    return source, is_source
+
+
+def narrowed(features: Tensor) -> Tensor:
+    """Return `features` in autocast's type where that is on, so that no block has to convert."""
+    device = features.device.type
+    if not torch.is_autocast_enabled(device) or features.dtype is torch.float64:
+        return features
+    return features.to(torch.get_autocast_dtype(device))
