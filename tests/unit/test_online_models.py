@@ -16,6 +16,7 @@ from nmtgrid.layers.prefixes import PrefixPlan
 from nmtgrid.layers.running import running, running_max
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel, path_of
+from nmtgrid.models.ctranslate2_export import check
 from nmtgrid.text.vocabulary import BEGIN, END
 
 KINDS: tuple[Aggregation, ...] = ("max", "average", "attention", "gated-max", "max-attention")
@@ -233,3 +234,11 @@ def test_a_stream_begins_with_nothing(arch: str) -> None:
     state = model.begin(torch.tensor([[5, END]]), torch.tensor([2]))
     with pytest.raises(ValueError, match="a stream begins with a source of no columns"):
         model.extend(torch.tensor([4]), state)
+
+
+def test_other_encoders_are_not_exported() -> None:
+    assert check(_model("transformer")).architecture == "transformer"
+    with pytest.raises(ConfigError, match="encoder=window"):
+        check(_model("transformer", encoder="window"))
+    with pytest.raises(ConfigError, match="source_marker=begin"):
+        check(_model("transformer", source_marker="begin"))
