@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from nmtgrid.models.bounds import no_rates, too_large, too_small
+
 LARGEST_DEPTH = 100
 """A bound against slips: far above what any text has tried."""
 
@@ -48,18 +50,10 @@ class BiLSTMConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
-            f"`model.{name}` must be at least 1, but is {value}."
-            for name in ("encoder_depth", "decoder_depth", "size", "decoder_size", "embedding_size")
-            if (value := getattr(self, name)) is not None and value < 1
+        return [
+            *too_small(
+                self, "encoder_depth", "decoder_depth", "size", "decoder_size", "embedding_size"
+            ),
+            *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
+            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
         ]
-        found += [
-            f"`model.{name}` must be at most {LARGEST_DEPTH}, but is {getattr(self, name)}."
-            for name in ("encoder_depth", "decoder_depth")
-            if getattr(self, name) > LARGEST_DEPTH
-        ]
-        for name in ("dropout", "embedding_dropout", "output_dropout"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
-        return found

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.layers.phrase_convolution import Convolution
+from nmtgrid.models.bounds import no_rates, too_large, too_small
 
 LARGEST_DEPTH = 30
 """A bound against slips: the kernels of so many layers span 466 words."""
@@ -44,18 +45,8 @@ class ConvRNNConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
-            f"`model.{name}` must be at least 1, but is {value}."
-            for name in ("encoder_depth", "merge", "size", "embedding_size")
-            if (value := getattr(self, name)) is not None and value < 1
+        return [
+            *too_small(self, "encoder_depth", "merge", "size", "embedding_size"),
+            *too_large(self, LARGEST_DEPTH, "encoder_depth"),
+            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
         ]
-        if self.encoder_depth > LARGEST_DEPTH:
-            found.append(
-                f"`model.encoder_depth` must be at most {LARGEST_DEPTH}, but is "
-                f"{self.encoder_depth}."
-            )
-        for name in ("dropout", "embedding_dropout", "output_dropout"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
-        return found

@@ -7,10 +7,11 @@ from typing import Literal
 
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.api import Report, Traits
+from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
 from nmtgrid.models.properties import properties
 
-LARGEST_KERNEL, LARGEST_DEPTH, MOST_POSITIONS = 255, 1000, 65536
-"""Bounds against slips: far above what any text has tried."""
+MOST_POSITIONS = 65536
+"""A bound against slips: far above what any text has tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,32 +50,15 @@ class ConvS2SConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        names = ("encoder_depth", "decoder_depth", "size", "embedding_size", "max_positions")
-        found = [
-            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
-            for name in names
-            if getattr(self, name) < 1
+        return [
+            *too_small(
+                self, "encoder_depth", "decoder_depth", "size", "embedding_size", "max_positions"
+            ),
+            *no_kernels(self, "kernel"),
+            *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
+            *too_large(self, MOST_POSITIONS, "max_positions"),
+            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
         ]
-        if self.kernel % 2 == 0 or not 0 < self.kernel <= LARGEST_KERNEL:
-            near = min(max(1, self.kernel - 1 + self.kernel % 2), LARGEST_KERNEL - 2)
-            found.append(
-                "`model.kernel` must be odd (a filter has a middle) and from 1 to "
-                f"{LARGEST_KERNEL}, but is {self.kernel}: take {near} or {near + 2}."
-            )
-        for name, most in (
-            ("encoder_depth", LARGEST_DEPTH),
-            ("decoder_depth", LARGEST_DEPTH),
-            ("max_positions", MOST_POSITIONS),
-        ):
-            if getattr(self, name) > most:
-                found.append(
-                    f"`model.{name}` must be at most {most}, but is {getattr(self, name)}."
-                )
-        for name in ("dropout", "embedding_dropout", "output_dropout"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
-        return found
 
 
 def convs2s_traits(config: ConvS2SConfig) -> Traits:

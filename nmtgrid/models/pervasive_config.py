@@ -8,9 +8,7 @@ from typing import Literal
 from nmtgrid.layers.aggregation import Aggregation
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.skips import Accumulate, AccumulateScale, NetworkPlan, Skip
-
-LARGEST_KERNEL, LARGEST_DEPTH = 255, 1000
-"""Bounds against slips: far above what any text has tried."""
+from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,30 +53,13 @@ class PervasiveConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
-            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
-            for name in ("depth", "size", "feed_forward_size", "growth", "bottleneck")
-            if getattr(self, name) < 1
+        return [
+            *too_small(self, "depth", "size", "feed_forward_size", "growth", "bottleneck"),
+            *no_kernels(self, "target_kernel", "source_kernel"),
+            *too_large(self, LARGEST_DEPTH, "depth"),
+            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
+            *too_small(self, "embedding_size"),
         ]
-        for name in ("target_kernel", "source_kernel"):
-            value = getattr(self, name)
-            if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
-                near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
-                found.append(
-                    f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
-                    f"{LARGEST_KERNEL}, but is {value}: take {near} or {near + 2}."
-                )
-        if self.depth > LARGEST_DEPTH:
-            found.append(f"`model.depth` must be at most {LARGEST_DEPTH}, but is {self.depth}.")
-        for name in ("dropout", "embedding_dropout", "output_dropout"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
-        if self.embedding_size is not None and self.embedding_size < 1:
-            found.append(
-                f"`model.embedding_size` must be at least 1, but is {self.embedding_size}."
-            )
-        return found
 
 
 def network_plan(config: PervasiveConfig) -> NetworkPlan:

@@ -8,7 +8,7 @@ from typing import Literal
 from nmtgrid.layers.aggregation import Aggregation
 from nmtgrid.layers.densenet import DensePlan, Gates, Normalisation
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.models.pervasive_config import LARGEST_DEPTH, LARGEST_KERNEL
+from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +50,12 @@ class PervasiveDensenetConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
-            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
-            for name in ("depth", "growth", "bottleneck", "embedding_size")
-            if getattr(self, name) < 1
+        return [
+            *too_small(self, "depth", "growth", "bottleneck", "embedding_size"),
+            *no_kernels(self, "kernel"),
+            *too_large(self, LARGEST_DEPTH, "depth"),
+            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
         ]
-        if self.kernel % 2 == 0 or not 0 < self.kernel <= LARGEST_KERNEL:
-            near = min(max(1, self.kernel - 1 + self.kernel % 2), LARGEST_KERNEL - 2)
-            found.append(
-                "`model.kernel` must be odd (a filter has a middle) and from 1 to "
-                f"{LARGEST_KERNEL}, but is {self.kernel}: take {near} or {near + 2}."
-            )
-        if self.depth > LARGEST_DEPTH:
-            found.append(f"`model.depth` must be at most {LARGEST_DEPTH}, but is {self.depth}.")
-        for name in ("dropout", "embedding_dropout", "output_dropout"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                found.append(f"`model.{name}` must be in [0, 1), but is {value}.")
-        return found
 
 
 def dense_plan(config: PervasiveDensenetConfig) -> DensePlan:

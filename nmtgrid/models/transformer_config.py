@@ -6,12 +6,10 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.layers.blocks import BlockPlan, Norm
+from nmtgrid.models.bounds import LARGEST_DEPTH, no_rates, too_large, too_small
 
 Encoder = Literal["bidirectional", "unidirectional", "window"]
 SourceMarker = Literal["end", "none", "begin", "add-zero"]
-
-LARGEST_DEPTH = 1000
-"""A bound against slips: far above what any text has tried."""
 
 _SIZES = (
     "encoder_depth", "decoder_depth", "size", "feed_forward_size", "heads", "max_positions",
@@ -67,27 +65,14 @@ class TransformerConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
-            f"`model.{name}` must be at least 1, but is {getattr(self, name)}."
-            for name in _SIZES
-            if getattr(self, name) < 1
-        ]
+        found = too_small(self, *_SIZES)
         if self.heads > 0 and self.size > 0 and self.size % self.heads:
             found.append(
                 f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
                 f"not divide into {self.heads} heads."
             )
-        found += [
-            f"`model.{name}` must be at most {LARGEST_DEPTH}, but is {getattr(self, name)}."
-            for name in ("encoder_depth", "decoder_depth")
-            if getattr(self, name) > LARGEST_DEPTH
-        ]
-        found += [
-            f"`model.{name}` must be in [0, 1), but is {getattr(self, name)}."
-            for name in _RATES
-            if not 0.0 <= getattr(self, name) < 1.0
-        ]
-        return found
+        found += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
+        return found + no_rates(self, *_RATES)
 
 
 def block_plan(config: TransformerConfig) -> BlockPlan:

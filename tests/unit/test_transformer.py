@@ -8,33 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
 from nmtgrid.models.transformer import Transformer
+from tests.unit import tiny_transformer
 
-SMALL: dict[str, Any] = {
-    "encoder_depth": 2, "decoder_depth": 3, "size": 8, "feed_forward_size": 10, "heads": 2,
-    "dropout": 0.0, "embedding_dropout": 0.0,
-}  # fmt: skip
 Array = NDArray[Any]
 
 
 def tiny(**changes: Any) -> Transformer:
     """Return a small float64 model whose every parameter has been drawn, biases too."""
-    torch.manual_seed(3)
-    model = zoo.build(
-        "transformer", None, {**SMALL, **changes}, source_vocab_size=12, target_vocab_size=11
-    )
-    assert isinstance(model, Transformer)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model.double().eval()
+    return tiny_transformer.tiny(**changes).double()
 
 
 def pair() -> Batch:

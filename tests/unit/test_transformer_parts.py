@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,39 +14,10 @@ from nmtgrid.data.batches import collate
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
-from nmtgrid.models.transformer import Transformer
 from nmtgrid.models.transformer_config import TransformerConfig
 from nmtgrid.training.likelihood import LikelihoodSettings
 from nmtgrid.training.settings import settings_type
-
-SMALL: dict[str, Any] = {
-    "encoder_depth": 2, "decoder_depth": 3, "size": 8, "feed_forward_size": 10, "heads": 2,
-    "dropout": 0.0, "embedding_dropout": 0.0,
-}  # fmt: skip
-PUBLISHED = [name for name, held in zoo.presets("transformer").items() if held.parameters]
-
-
-def tiny(**changes: Any) -> Transformer:
-    """Return a small model whose every parameter has been drawn, biases too."""
-    torch.manual_seed(3)
-    model = zoo.build(
-        "transformer", None, {**SMALL, **changes}, source_vocab_size=12, target_vocab_size=11
-    )
-    assert isinstance(model, Transformer)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model.eval()
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_parameter_counts(name: str) -> None:
-    held = zoo.preset("transformer", name)
-    assert held.vocabulary and held.parameters
-    source, target = held.vocabulary
-    with torch.device("meta"):
-        model = zoo.build("transformer", name, source_vocab_size=source, target_vocab_size=target)
-    assert model.count_parameters() == pytest.approx(held.parameters, rel=0.01)
+from tests.unit.tiny_transformer import SMALL, tiny
 
 
 def test_transparent_attention_adds_m_times_n_plus_one_parameters() -> None:

@@ -18,14 +18,20 @@ AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, held in zoo.presets("pervasive").items() if held.parameters]
+    ("arch", "name"),
+    [
+        (arch, name)
+        for arch in zoo.architectures()
+        for name, held in zoo.presets(arch).items()
+        if held.parameters
+    ],
 )
-def test_published_parameter_counts(name: str) -> None:
-    held = zoo.preset("pervasive", name)
+def test_published_parameter_counts(arch: str, name: str) -> None:
+    held = zoo.preset(arch, name)
     assert held.vocabulary and held.parameters
     source, target = held.vocabulary
     with torch.device("meta"):
-        model = zoo.build("pervasive", name, source_vocab_size=source, target_vocab_size=target)
+        model = zoo.build(arch, name, source_vocab_size=source, target_vocab_size=target)
     assert model.count_parameters() == pytest.approx(held.parameters, rel=0.01)
 
 

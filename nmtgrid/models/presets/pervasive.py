@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmtgrid.models.presets.preset import Preset
+from nmtgrid.models.presets.preset import HALF_HOUR, PUBLISHED, Preset
 
 # What the published checkpoint does beyond the text, and how it was trained.
 _PUBLISHED_TRAINING: dict[str, Any] = {
-    "training.learning_rate": 0.002,
-    "training.schedule": "inverse-sqrt",
-    "training.warmup_updates": 4000,
-    "training.initial_learning_rate": 1e-7,
-    "training.beta1": 0.9,
-    "training.beta2": 0.98,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 25.0,
-    "training.max_updates": 50000,
-    "objective.label_smoothing": 0.1,
+    **PUBLISHED,
     "batches.max_tokens": 4200,
-    "batches.accumulation": 2,
     "batches.max_length": 100,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
 }
 _IWSLT14 = {**_PUBLISHED_TRAINING, "model.output_map": True}
 _IWSLT14_TYPES = (8848, 6632)
@@ -41,6 +29,7 @@ _PRINTED = {
 
 # Models for two CPU cores.
 _SMALL: dict[str, Any] = {
+    **HALF_HOUR,
     "model.depth": 8,
     "model.size": 128,
     "model.feed_forward_size": 256,
@@ -52,24 +41,11 @@ _SMALL: dict[str, Any] = {
     "model.dropout": 0.2,
     "model.embedding_dropout": 0.2,
     "model.output_dropout": 0.2,
-    "objective.label_smoothing": 0.1,
     "training.learning_rate": 0.004,
-    "training.schedule": "cosine-time",
-    "training.warmup_fraction": 0.05,
-    "training.final_learning_rate": 0.01,
+    "training.clock": "wall",
     "training.max_minutes": 59.0,
-    "training.max_updates": 0,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 5.0,
-    "training.ema_decay": 0.99,
-    "training.ema_updates": 4,
-    "training.validate_epochs": 0,
     "training.validate_minutes": 8.0,
-    "batches.max_tokens": 1500,
     "batches.max_cells": 24000,
-    "batches.max_length": 60,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
 }
 
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmtgrid.models.presets.preset import HALF_HOUR, Preset
+from nmtgrid.models.presets.preset import HALF_HOUR, PUBLISHED, Preset
 
-# Section 3.3.1 and table 3.3. The texts are silent on weight decay and on clipping in chapter 3:
-# both as the authors' published checkpoint of Pervasive Attention.
+# Section 3.3.1 and table 3.3.
 _PUBLISHED_TRAINING: dict[str, Any] = {
+    **PUBLISHED,
     "training.optimiser": "adamw",
-    "training.learning_rate": 0.002,
-    "training.schedule": "inverse-sqrt",
-    "training.warmup_updates": 4000,
-    "training.initial_learning_rate": 1e-7,
-    "training.beta1": 0.9,
-    "training.beta2": 0.98,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 25.0,
-    "training.max_updates": 50000,
-    "objective.label_smoothing": 0.1,
     "batches.max_tokens": 4000,
-    "batches.accumulation": 2,
     "batches.max_length": 175,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
 }
 
 

@@ -1,0 +1,50 @@
+"""Checks that the configurations of several architectures share: each returns what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LARGEST_KERNEL = 255
+LARGEST_DEPTH = 1000
+"""Bounds against slips: far above what any text has tried."""
+
+
+def too_small(config: Any, *names: str) -> list[str]:
+    """Return a fault for each setting below 1; None counts as not set."""
+    return [
+        f"`model.{name}` must be at least 1, but is {value}."
+        for name in names
+        if (value := getattr(config, name)) is not None and value < 1
+    ]
+
+
+def too_large(config: Any, most: int, *names: str) -> list[str]:
+    """Return a fault for each setting above `most`."""
+    return [
+        f"`model.{name}` must be at most {most}, but is {getattr(config, name)}."
+        for name in names
+        if getattr(config, name) > most
+    ]
+
+
+def no_kernels(config: Any, *names: str) -> list[str]:
+    """Return a fault for each setting that is no width of a filter with a middle."""
+    found = []
+    for name in names:
+        value = getattr(config, name)
+        if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
+            near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
+            found.append(
+                f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
+                f"{LARGEST_KERNEL}, but is {value}: take {near} or {near + 2}."
+            )
+    return found
+
+
+def no_rates(config: Any, *names: str) -> list[str]:
+    """Return a fault for each setting that is no dropout rate."""
+    return [
+        f"`model.{name}` must be in [0, 1), but is {getattr(config, name)}."
+        for name in names
+        if not 0.0 <= getattr(config, name) < 1.0
+    ]
