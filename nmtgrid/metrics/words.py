@@ -1,6 +1,9 @@
 """From delays of BPE pieces to delays of words.
 
-A piece that ends in the joiner (`@@`, given by the caller) goes on in the next one.
+A piece that ends in the joiner (`@@`, given by the caller; empty where pieces are words) goes on in
+the next one. Source words are those of the raw line, which arrive whole: where a part of a word
+has been read, it counts as read. Target words are the tokenised ones, written with their last
+piece.
 """
 
 from __future__ import annotations
@@ -13,35 +16,43 @@ def count_words(pieces: Sequence[str], joiner: str) -> int:
     return len(_word_ends(pieces, joiner))
 
 
-def words_read(source_pieces: Sequence[str], joiner: str) -> list[int]:
-    """Return how many whole words there are in the first 0, 1, ..., S pieces [S + 1]."""
-    ends = set(_word_ends(source_pieces, joiner))
+def words_arrived(word_sizes: Sequence[int]) -> list[int]:
+    """Return [S + 1]: how many words have arrived when 0, 1, ..., S pieces have been read.
+
+    `word_sizes` has the pieces of each source word.
+    """
     counts = [0]
-    for index in range(len(source_pieces)):
-        counts.append(counts[-1] + (index in ends))
+    for word, size in enumerate(word_sizes, start=1):
+        counts += [word] * size
     return counts
 
 
 def word_delays(
     delays: Sequence[int],
-    source_pieces: Sequence[str],
+    word_sizes: Sequence[int],
     target_pieces: Sequence[str],
     joiner: str,
 ) -> list[int]:
     """Return the delay of each target word, in source words, from delays of pieces in pieces.
 
-    A target word is written with its last piece; a source word is read with its last piece, so a
-    word may have a delay of 0. Neither side has its end symbol; delays beyond the source count as
-    all of it. Raises ValueError unless each target piece has a delay.
+    `delays` has one for each target piece, and may have that of the end symbol too: a last piece
+    that asks for another is final only then. The source has no end symbol; delays beyond it count
+    as all of it. Raises ValueError unless each target piece has a delay.
     """
-    if len(delays) != len(target_pieces):
+    if len(delays) - len(target_pieces) not in (0, 1):
         raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")
-    counts = words_read(source_pieces, joiner)
-    last = len(source_pieces)
-    return [counts[min(delays[end], last)] for end in _word_ends(target_pieces, joiner)]
+    counts = words_arrived(word_sizes)
+    ends = _word_ends(target_pieces, joiner)
+    if ends and _goes_on(target_pieces[-1], joiner):
+        ends[-1] = len(delays) - 1
+    return [counts[min(delays[end], len(counts) - 1)] for end in ends]
 
 
 def _word_ends(pieces: Sequence[str], joiner: str) -> list[int]:
     """Return the last piece of each word; the last of all ends one in any case."""
     last = len(pieces) - 1
-    return [i for i, piece in enumerate(pieces) if i == last or not piece.endswith(joiner)]
+    return [i for i, piece in enumerate(pieces) if i == last or not _goes_on(piece, joiner)]
+
+
+def _goes_on(piece: str, joiner: str) -> bool:
+    return bool(joiner) and piece.endswith(joiner)

@@ -14,7 +14,7 @@ from nmtgrid.metrics.latency import (
     reference_words,
     sentence_latency,
 )
-from nmtgrid.metrics.words import count_words, word_delays, words_read
+from nmtgrid.metrics.words import count_words, word_delays, words_arrived
 
 
 def _one(
@@ -194,20 +194,26 @@ def test_simuleval_counts_words_only() -> None:
 
 def test_words_of_pieces() -> None:
     """Three words: `ab`, `c`, `def`; the last of all pieces ends a word whatever it looks like."""
-    source = ["a@@", "b", "c", "d@@", "e@@", "f"]
-    assert words_read(source, "@@") == [0, 0, 1, 2, 2, 2, 3]
-    assert count_words(source, "@@") == 3
-    assert words_read(["a@@", "b@@"], "@@") == [0, 0, 1] and count_words([], "@@") == 0
-    assert words_read([], "@@") == [0]
+    assert count_words(["a@@", "b", "c", "d@@", "e@@", "f"], "@@") == 3
+    assert count_words(["a@@", "b@@"], "@@") == 1 and count_words([], "@@") == 0
+    assert count_words(["a@@", "b"], "") == 2, "pieces are words"
+
+
+def test_words_arrive_whole() -> None:
+    assert words_arrived([2, 1, 3]) == [0, 1, 1, 2, 3, 3, 3]
+    assert words_arrived([]) == [0]
 
 
 def test_word_delays() -> None:
     """`xy` is written with its second piece, when 3 pieces (2 words) have been read."""
-    source = ["a@@", "b", "c", "d@@", "e@@", "f"]
+    source = [2, 1, 3]
     assert word_delays([1, 3, 3, 5, 6], source, ["x@@", "y", "z", "u@@", "v"], "@@") == [2, 2, 3]
-    # Written before the first word was whole; and beyond the source.
-    assert word_delays([1, 9], source, ["x", "y"], "@@") == [0, 3]
-    assert word_delays([], source, [], "@@") == []
+    # Written with a part of the first word; and beyond the source.
+    assert word_delays([1, 9], source, ["x", "y"], "@@") == [1, 3]
+    assert word_delays([], source, [], "@@") == [] == word_delays([4], source, [], "@@")
+    # A word that seems to go on is final with the end symbol, where that one's delay is known.
     assert word_delays([1, 2], source, ["x@@", "y@@"], "@@") == [1]
+    assert word_delays([1, 2, 4], source, ["x@@", "y@@"], "@@") == [3]
+    assert word_delays([1, 2, 4], source, ["x@@", "y@@"], "") == [1, 1]
     with pytest.raises(ValueError, match="1 delays for 2"):
         word_delays([1], source, ["x", "y"], "@@")
