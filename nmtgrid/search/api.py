@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -111,7 +112,9 @@ class Hypothesis:
     `tokens` are T ids without the end symbol; `log_probabilities` has T + 1 entries, the last for
     the end symbol, and `log_probability` is their sum (natural logarithm). `score` is what ranks:
     eq. (2.28) plus the coverage penalty. `alignment` [T + 1, S], on the CPU: for each token and
-    the end symbol, shares of the source tokens, the source's end symbol last.
+    the end symbol, shares of the source tokens, the source's end symbol last. `reads`, T + 1 of
+    them, are how many source tokens had been read when each was written, the source's end symbol
+    counted; None where the whole source was there from the start.
     """
 
     tokens: list[int]
@@ -119,3 +122,31 @@ class Hypothesis:
     log_probability: float
     score: float
     alignment: Tensor | None = None
+    reads: list[int] | None = None
+
+
+class Agent(Protocol):
+    """Decides, before each write, how much of the source has been read by then."""
+
+    @property
+    def wants_reading(self) -> bool:
+        """Whether the models' reading probabilities are needed."""
+        ...
+
+    @property
+    def finish_reading(self) -> bool:
+        """Whether no translation may end before its source has been read whole (appendix C)."""
+        ...
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return [R]: the reads with which each row writes its next token.
+
+        `step` tokens stand in each row, `sentence` [R] is the row's place in the batch that the
+        search was given, `reads` [R] those of the last write (1 at the start), `lengths` [R] the
+        sources', end symbol counted, and rho [R, S] the probability of reading on with j + 1
+        tokens read. A stream that goes on gives as length one more than the tokens it has: that
+        length as the result means that it must read.
+        """
+        ...

@@ -50,6 +50,25 @@ class MinLength:
         return log_probabilities
 
 
+@dataclasses.dataclass(frozen=True)
+class EndAtSourceLength:
+    """The end symbol comes after as many tokens as the source has, and never before.
+
+    For models that are not shown where the source ends (appendix C). `source_lengths` [B] count
+    the end symbol.
+    """
+
+    source_lengths: Tensor
+
+    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+        """Leave only the end symbol in rows that are as long as their source, none elsewhere."""
+        is_end = self.source_lengths[sentence] - 1 <= step
+        end = log_probabilities[:, END].clone()
+        log_probabilities[is_end] = -math.inf
+        log_probabilities[:, END] = torch.where(is_end, end, -math.inf)
+        return log_probabilities
+
+
 class ForcedPrefix:
     """Each sentence's translation begins with its given tokens."""
 

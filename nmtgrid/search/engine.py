@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, Constraint, MinLength
 from nmtgrid.search.records import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
@@ -40,18 +40,20 @@ def search(
     align: bool = False,
     constraints: Sequence[Constraint] = (),
     keys: Tensor | None = None,
+    agent: Agent | None = None,
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
 
     source [B, S] ends with `</s>`, padded on the right, lengths [B] count it; `models` (in
     evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
-    tell sentences apart in sampling, so that draws do not depend on the batch.
+    tell sentences apart in sampling, so that draws do not depend on the batch. `agent` says how
+    much of the source each write may look at (None: all of it).
 
-    Raises ConfigError when alignments are needed that a model does not have, ModelError when the
-    models' vocabularies differ in size.
+    Raises ConfigError when alignments or limited reads are needed that a model does not have,
+    ModelError when the models' vocabularies differ in size.
     """
-    check(models, plan, align)
-    run = _Run(models, source, lengths, plan, align, constraints, keys)
+    check(models, plan, align, agent)
+    run = _Run(models, source, lengths, plan, align, constraints, keys, agent)
     for step in range(run.most_steps):
         if not run.advance(step):
             break
@@ -64,8 +66,16 @@ def search(
     ]
 
 
-def check(models: Sequence[TranslationModel], plan: SearchPlan, align: bool = False) -> None:
+def check(
+    models: Sequence[TranslationModel],
+    plan: SearchPlan,
+    align: bool = False,
+    agent: Agent | None = None,
+) -> None:
     """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
+    for model in models if agent is not None else ():
+        if not model.traits.prefix_safe:
+            raise model.refusal()
     if align or plan.coverage_penalty > 0:
         blind = sorted({m.architecture for m in models if not m.traits.aligns})
         if blind:
@@ -95,6 +105,7 @@ class _Run:
         align: bool,
         constraints: Sequence[Constraint],
         keys: Tensor | None,
+        agent: Agent | None,
     ) -> None:
         device = source.device
         self.models, self.plan, self.aligned = models, plan, align
@@ -106,7 +117,9 @@ class _Run:
         self.select = _selection(plan, keys, groups, self.copies, device)
         self.constraints = _rules(plan, constraints)
         self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
+        self.agent, self.source_lengths = agent, lengths
         self.groups = torch.arange(groups, device=device)
+        self.reads = None if agent is None else torch.ones_like(self.groups)
         self.tokens = torch.full((groups,), BEGIN, device=device)
         self.so_far = torch.zeros(groups, device=device)
         self.history = History(groups, device)
@@ -120,6 +133,7 @@ class _Run:
 
     def advance(self, step: int) -> bool:
         """Write one token in each live row; return False when all sentences are done."""
+        self._read(step)
         following = self._rule(self._predict(), step)
         choice = self.select.choose(following, self.so_far, self.groups, step)
         self.ledger.enter(
@@ -133,10 +147,11 @@ class _Run:
 
     def _rule(self, following: Tensor, step: int) -> Tensor:
         """Strike out what must not follow; a row at its limit can end whatever the rules say."""
-        sentence = (self.groups // self.copies).repeat_interleave(
-            len(self.tokens) // len(self.groups)
-        )
+        sentence = self._sentence()
         end = following[:, END].clone()
+        if self.reads is not None and self.agent is not None and self.agent.finish_reading:
+            is_early = self.reads < self.source_lengths[sentence]
+            following[:, END] = following[:, END].masked_fill(is_early, -math.inf)
         for constraint in self.constraints:
             following = constraint.apply(following, step, sentence)
         if step < self.shortest_limit:
@@ -145,11 +160,31 @@ class _Run:
         only_end[:, END] = end
         return torch.where((self.limits[sentence] <= step)[:, None], only_end, following)
 
+    def _sentence(self) -> Tensor:
+        """Return [R]: the place of each row's sentence in the batch."""
+        rows_per_group = len(self.tokens) // len(self.groups)
+        return (self.groups // self.copies).repeat_interleave(rows_per_group)
+
+    def _read(self, step: int) -> None:
+        """Let the agent decide how much each row has read when it writes its next token."""
+        if self.agent is None or self.reads is None:
+            return
+        rho = None
+        if self.agent.wants_reading:
+            considered = zip(self.models, self.states, strict=True)
+            self.states = [model.consider(self.tokens, state) for model, state in considered]
+            rows = zip(self.models, self.states, strict=True)
+            rho = torch.stack([model.reading_row(s).float().sigmoid() for model, s in rows]).mean(0)
+        sentence = self._sentence()
+        lengths = self.source_lengths[sentence]
+        self.reads = self.agent.next_reads(step, sentence, self.reads, lengths, rho)
+        self.history.add_reads(self.reads)
+
     def _predict(self) -> Tensor:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
         wanted = self.aligned or self.coverage is not None
         steps = [
-            model.step(self.tokens, state, align=wanted)
+            model.step(self.tokens, state, reads=self.reads, align=wanted)
             for model, state in zip(self.models, self.states, strict=True)
         ]
         self.states = [step.state for step in steps]
@@ -204,6 +239,8 @@ class _Run:
         if parents.device.type == "cpu" and torch.equal(parents, still):
             return
         self.states = [take(state, parents) for state in self.states]
+        if self.reads is not None:
+            self.reads = self.reads[parents]
         if self.coverage is not None and self.is_word is not None:
             self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
 

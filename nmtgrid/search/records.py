@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -13,6 +14,17 @@ from nmtgrid.search.select import best
 from nmtgrid.text.vocabulary import BEGIN
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A prefix of T tokens: the whole log-probability after each, and, where they were kept, the
+    alignments [T + 1, S] and reads (T + 1) of the tokens and of the prediction that ended it."""
+
+    tokens: list[int]
+    log_probabilities: list[float]
+    alignment: Tensor | None
+    reads: list[int] | None
+
+
 class History:
     """The tree of prefixes: one node for each row and step, each with a pointer to its parent."""
 
@@ -22,12 +34,17 @@ class History:
         self._parents = [torch.full((rows,), -1, device=device)]
         self._log_probabilities = [root]
         self._alignments: list[Tensor] = []
+        self._reads: list[Tensor] = []
         self.nodes = torch.arange(rows, device=device)
         self._count = rows
 
     def add_alignment(self, alignment: Tensor) -> None:
         """Keep the alignment [R, S] of whatever follows the rows that are live now."""
         self._alignments.append(alignment)
+
+    def add_reads(self, reads: Tensor) -> None:
+        """Keep the reads [R] with which whatever follows the live rows is written."""
+        self._reads.append(reads)
 
     def grow(self, tokens: Tensor, parents: Tensor, log_probabilities: Tensor) -> None:
         """Make [R'] new nodes the live rows; `parents` [R'] are nodes, not rows."""
@@ -37,12 +54,8 @@ class History:
         self.nodes = torch.arange(self._count, self._count + len(tokens), device=tokens.device)
         self._count += len(tokens)
 
-    def trace(self, ends: Tensor) -> tuple[list[list[int]], list[list[float]], list[Tensor]]:
-        """Follow `ends` [F] (nodes) to the root, all at once.
-
-        Returns for each end its tokens (T), the whole log-probability after each (T), and,
-        where alignments were kept, [T + 1, S] with the prediction that ended it.
-        """
+    def trace(self, ends: Tensor) -> list[Traced]:
+        """Follow `ends` [F] (nodes) to the root, all at once."""
         tokens, parents = torch.cat(self._tokens), torch.cat(self._parents)
         paths = [ends]
         while bool((parents[paths[-1]] >= 0).any()):
@@ -52,18 +65,20 @@ class History:
         nodes = torch.stack(paths[::-1], 1)
         lengths = (parents[nodes] >= 0).sum(1).tolist()
         written, values = tokens[nodes].tolist(), torch.cat(self._log_probabilities)[nodes].tolist()
-        cut = [len(row) - length for row, length in zip(written, lengths, strict=True)]
-        alignments: list[Tensor] = []
-        if self._alignments:
-            kept = torch.cat(self._alignments)
-            alignments = [
-                kept[path[start - 1 :]].cpu() for path, start in zip(nodes, cut, strict=True)
-            ]
-        return (
-            [row[start:] for row, start in zip(written, cut, strict=True)],
-            [row[start:] for row, start in zip(values, cut, strict=True)],
-            alignments,
-        )
+        alignments = torch.cat(self._alignments) if self._alignments else None
+        reads = torch.cat(self._reads)[nodes].tolist() if self._reads else None
+        found = []
+        for place, length in enumerate(lengths):
+            start = len(written[place]) - length
+            found.append(
+                Traced(
+                    written[place][start:],
+                    values[place][start:],
+                    None if alignments is None else alignments[nodes[place, start - 1 :]].cpu(),
+                    None if reads is None else reads[place][start - 1 :],
+                )
+            )
+        return found
 
 
 class Ledger:
@@ -114,19 +129,21 @@ class Ledger:
         count = min(self.plan.nbest, self.width)
         places = (self.scores[:, :count] > -math.inf).nonzero()
         group, rank = places[:, 0], places[:, 1]
-        tokens, values, alignments = history.trace(self.nodes[group, rank])
+        traced = history.trace(self.nodes[group, rank])
         scores = self.scores[group, rank].tolist()
         totals = self.log_probabilities[group, rank].tolist()
         found: list[list[Hypothesis]] = [[] for _ in lengths]
         for place, owner in enumerate(group.tolist()):
-            steps = [0.0, *values[place], totals[place]]
+            one = traced[place]
+            steps = [0.0, *one.log_probabilities, totals[place]]
             found[owner].append(
                 Hypothesis(
-                    tokens[place],
+                    one.tokens,
                     [after - before for before, after in itertools.pairwise(steps)],
                     totals[place],
                     scores[place],
-                    alignments[place][:, : lengths[owner]] if alignments else None,
+                    None if one.alignment is None else one.alignment[:, : lengths[owner]],
+                    one.reads,
                 )
             )
         return found
