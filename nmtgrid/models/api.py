@@ -36,6 +36,8 @@ class Traits:
     """Source tokens that one feature sees, or None for all."""
     target_receptive_field: int | None = None
     """Target tokens that one feature sees, itself included, or None for all."""
+    reads: bool = False
+    """A reader says at every cell of the grid how likely it is to read on."""
     aligns: bool = False
     """Alignments come as a by-product of decoding."""
     batch_statistics: bool = False
@@ -204,6 +206,45 @@ class TranslationModel(nn.Module):
         """
         raise self.refusal()
 
+    def features_with_reading(self, batch: Batch, sites: Sites) -> tuple[Tensor, Tensor]:
+        """Return `features` and `reading`, from one pass where they share a network."""
+        return self.features(batch, sites), self.reading(batch)
+
+    def reading(self, batch: Batch) -> Tensor:
+        """Return logits [B, T, S] of reading on, teacher forced; anything on padding.
+
+        Cell (b, t, j) (0-based) has t target tokens written and j + 1 source tokens read.
+
+        Raises ConfigError where `traits.reads` is False.
+        """
+        raise self.no_reader()
+
+    def consider(self, tokens: Tensor, state: Any) -> Any:
+        """Feed the last written tokens [R] to the reader, before `step` feeds them the model.
+
+        All rows of a search are considered, or none. The state that was passed in must not be
+        used again.
+
+        Raises ConfigError where `traits.reads` is False.
+        """
+        raise self.no_reader()
+
+    def reading_row(self, state: Any) -> Tensor:
+        """Return logits [R, S] of reading on for the row last considered, anything on padding.
+
+        `extend` adds a column to them.
+
+        Raises ConfigError where `traits.reads` is False.
+        """
+        raise self.no_reader()
+
+    def counterparts(self) -> dict[str, str | None]:
+        """Return the tensors that another model's weights may lack when this one begins from them.
+
+        Each is named with the tensor whose values it takes instead, or None to stay as drawn.
+        """
+        return {}
+
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
         """Return soft alignments [B, T, S] of the true target, zero on padding.
 
@@ -231,6 +272,14 @@ class TranslationModel(nn.Module):
             f"This `{self.architecture}` reads its source in both directions, so it cannot go "
             "online: what it knows of a token changes with every token that follows.",
             "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`.",
+        )
+
+    def no_reader(self) -> ConfigError:
+        """Return the error for decisions asked of a model that has no reader."""
+        return ConfigError(
+            f"This `{self.architecture}` has no reader: it cannot say when to read on.",
+            "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own` and "
+            "`--objective dynamic`.",
         )
 
     def count_parameters(self) -> int:

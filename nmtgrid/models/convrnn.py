@@ -122,12 +122,14 @@ class ConvRNN(TranslationModel):
         nn.init.normal_(self.distance, std=0.5)
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:
-        """Return [M, D]: what the recurrent network says at each site's position."""
-        if sites.reads is not None or sites.depth is not None:
-            raise NotImplementedError(
-                "the convolutions read the whole source and there is one exit; "
-                "this model serves no other site"
-            )
+        """Return [M, D]: what the recurrent network says at each site's position.
+
+        Raises ConfigError for reads.
+        """
+        if sites.reads is not None:
+            raise self.refusal()
+        if sites.depth is not None:
+            raise NotImplementedError("this network has one exit; it serves no other site")
         words, predicted, last = self._words(batch.source, batch.source_lengths)
         places = torch.arange(batch.target_input.shape[1], device=words.device)
         read = places[None].minimum(last[:, None])

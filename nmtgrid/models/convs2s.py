@@ -71,12 +71,11 @@ class ConvS2S(TranslationModel):
         )
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:
-        """Return [M, D]: the decoder's output at each site."""
-        if sites.reads is not None or sites.depth is not None:
-            raise NotImplementedError(
-                "ConvS2S reads the whole source, both ways, and has one exit; it serves no other "
-                "site"
-            )
+        """Return [M, D]: the decoder's output at each site. Raises ConfigError for reads."""
+        if sites.reads is not None:
+            raise self.refusal()
+        if sites.depth is not None:
+            raise NotImplementedError("ConvS2S has one exit; it serves no other site")
         top = self._decode(batch)
         places = sites.sentence * top.shape[1] + sites.position
         mapped = self.decoder_leave(top.flatten(0, 1).index_select(0, places))

@@ -20,30 +20,11 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aggregation import Aggregator
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.grid import AllRows, OneRow, RowCache, StepWeights
-from nmtgrid.layers.grid_stream import GridStream
+from nmtgrid.layers.grid_rows import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.running import Parts, running
 from nmtgrid.models.api import Classifier, Sites, Step, TranslationModel, check_reads
-
-
-@dataclasses.dataclass(frozen=True)
-class GridState:
-    """What decoding keeps: projected source columns [R, S, D], caches of each convolution.
-
-    is_source [R, S] is None when no row is padded; `position` counts the rows written; `above` is
-    the aggregate of all rows for each column, where predictions are made of it; `stream` has the
-    caches while the source still arrives.
-    """
-
-    columns: Tensor
-    is_source: Tensor | None
-    caches: tuple[RowCache, ...]
-    weights: StepWeights
-    position: int
-    above: Parts | None = None
-    stream: GridStream | None = None
 
 
 class GridModel(TranslationModel):
@@ -63,17 +44,8 @@ class GridModel(TranslationModel):
 
         Raises ConfigError for reads where the network sees the source in both directions.
         """
-        if sites.depth is not None:
-            raise NotImplementedError("this grid has one exit; it serves no other site")
-        if sites.reads is not None and not self.traits.prefix_safe:
-            raise self.refusal()
-        check_reads(batch, sites)
-        features, layout = self._run(batch)
-        if sites.reads is not None or self.area == "grid":
-            return self._finish(self._pool_sites(features, layout, sites))
-        pooled = self.aggregator(*self._grid(features, layout))
-        places = sites.sentence * pooled.shape[1] + sites.position
-        return self._finish(pooled.flatten(0, 1).index_select(0, places))
+        self._check_sites(batch, sites)
+        return self._at_sites(*self._run(batch), sites)
 
     def classifier(self) -> Classifier:
         """Return the output map, tied to the target embeddings unless `tie` is none."""
@@ -82,9 +54,7 @@ class GridModel(TranslationModel):
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row, for source [R, S] and lengths [R]."""
-        real = is_token(source_lengths, source.shape[1])
-        padded = bool(source.shape[1]) and int(source_lengths.min()) < source.shape[1]
-        return GridState(self._columns(source), real if padded else None, (), StepWeights(), 0)
+        return GridState.begin(self._columns(source), source_lengths)
 
     def step(
         self, tokens: Tensor, state: GridState, *, reads: Tensor | None = None, align: bool = False
@@ -92,23 +62,13 @@ class GridModel(TranslationModel):
         """Add the row of the last written tokens [R] and return logits [R, V]."""
         if reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
-        row = self._rows(tokens[:, None], state.position)
-        real = state.is_source
-        caches, stream = list(state.caches), state.stream
-        if stream is None:
-            cells = OneRow(caches, state.weights, None if real is None else real[..., None])
-            features = self.network(self._join(row, state.columns), cells)
-        else:
-            features, stream = stream.write(self.network, row, state.columns)
-        shown = real if reads is None else is_token(reads, features.shape[1])
-        above = state.above
+        features, state = self._write(tokens, state)
+        shown = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
-            above, pooled = self._pool_area(features, above, shown, state.position + 1)
+            above, pooled = self._pool_area(features, state.above, shown, state.position)
+            state = dataclasses.replace(state, above=above)
         else:
             pooled = self.aggregator(features, shown)
-        state = dataclasses.replace(
-            state, caches=tuple(caches), position=state.position + 1, above=above, stream=stream
-        )
         alignment = self.aggregator.weights(features, shown) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
@@ -145,12 +105,37 @@ class GridModel(TranslationModel):
         """Return the cells of rows and columns that broadcast to each other."""
         return rows + columns
 
+    def _check_sites(self, batch: Batch, sites: Sites) -> None:
+        """Refuse sites that this model does not serve."""
+        if sites.depth is not None:
+            raise NotImplementedError("this grid has one exit; it serves no other site")
+        if sites.reads is not None and not self.traits.prefix_safe:
+            raise self.refusal()
+        check_reads(batch, sites)
+
     def _run(self, batch: Batch) -> tuple[Tensor, GridLayout]:
         """Return the network's output on the valid cells [cells, D] and where they lie."""
-        layout = GridLayout.make(batch.target_lengths, batch.source_lengths)
-        rows, columns = self._rows(batch.target_input), self._columns(batch.source)
-        cells = layout.pack(self._join(rows[:, :, None, :], columns[:, None, :, :]))
-        return self.network(cells, AllRows(layout)), layout
+        sides = self._rows(batch.target_input), self._columns(batch.source)
+        lengths = batch.target_lengths, batch.source_lengths
+        return run_grid(self.network, *sides, *lengths, self._join)
+
+    def _write(self, tokens: Tensor, state: GridState) -> tuple[Tensor, GridState]:
+        """Return the features [R, S, D] of the row of `tokens` [R], and the state with it.
+
+        A row that was considered before is there already.
+        """
+        if state.considered is not None:
+            return state.considered, dataclasses.replace(state, considered=None)
+        row = self._rows(tokens[:, None], state.position)
+        return state.add_row(self.network, row, self._join)
+
+    def _at_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+        """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
+        if sites.reads is not None or self.area == "grid":
+            return self._finish(self._pool_sites(features, layout, sites))
+        pooled = self.aggregator(*self._grid(features, layout))
+        places = sites.sentence * pooled.shape[1] + sites.position
+        return self._finish(pooled.flatten(0, 1).index_select(0, places))
 
     def _grid(self, features: Tensor, layout: GridLayout) -> tuple[Tensor, Tensor | None]:
         """Return padded cells [B, T, S, D] and which columns are real [B, 1, S]."""

@@ -13,19 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aggregation import LastCell, aggregator
-from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.grid_stream import GridStream
+from nmtgrid.layers.grid_rows import GridState
+from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.running import running
-from nmtgrid.layers.skips import NETWORKS
-from nmtgrid.models.api import Report, Traits
-from nmtgrid.models.grid_model import GridModel, GridState, grid_embedding, output_map
-from nmtgrid.models.pervasive_config import PervasiveConfig, network_plan
+from nmtgrid.models.api import Report, Sites, Traits
+from nmtgrid.models.grid_model import GridModel, output_map
+from nmtgrid.models.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive_grid import PervasiveGrid
+from nmtgrid.models.pervasive_reader import OwnReader, SharedReader, make_reader
 from nmtgrid.models.properties import pervasive_report
 from nmtgrid.text.vocabulary import PAD
 
 
-class PervasiveAttention(GridModel):
+class PervasiveAttention(PervasiveGrid, GridModel):
     """The thesis' model with every skip connection, aggregator and option of its tables."""
 
     architecture = "pervasive"
@@ -35,17 +37,7 @@ class PervasiveAttention(GridModel):
     ) -> None:
         super().__init__()
         self.config = config
-        embedded = config.embedding_size or config.size
-        self.source_embedding = self._embedding(source_vocab_size, embedded)
-        self.target_embedding = (
-            self.source_embedding
-            if config.tie == "all"
-            else self._embedding(target_vocab_size, embedded)
-        )
-        self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
-        self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
-        nn.init.xavier_uniform_(self.grid_map)
-        self.network = NETWORKS[config.skip](network_plan(config))
+        self.make_grid(source_vocab_size, target_vocab_size, config.depth)
         self.area = config.online_features
         self.aggregator = (
             LastCell(config.size)
@@ -53,6 +45,7 @@ class PervasiveAttention(GridModel):
             else aggregator(config.aggregation, config.size, config.attention_activation)
         )
         pooled = self.aggregator.output_size
+        embedded = config.embedding_size or config.size
         classified = embedded if config.tie != "none" else config.size
         # The map starts near zero: the first loss is log V, which lets large learning rates work.
         self.output_map = (
@@ -77,38 +70,83 @@ class PervasiveAttention(GridModel):
             source_receptive_field=1 + config.depth * seen,
             target_receptive_field=1 + config.depth * (config.target_kernel // 2),
             aligns=True,
+            reads=config.reader != "none",
         )
+        self.reader = make_reader(config, source_vocab_size, target_vocab_size)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row; a source of no columns begins a stream."""
         state = super().begin(source, source_lengths)
+        if isinstance(self.reader, OwnReader):
+            reader = self.reader.begin(source, source_lengths)
+            state = dataclasses.replace(state, reader=reader)
         if source.shape[1] or not self.config.source_causal:
             return state
         # Where a prediction is made of all rows, a new column is wanted in all of them.
-        span = None if self.area == "grid" else self.traits.target_receptive_field
-        stream = GridStream(state.columns, (), state.weights, span)
-        return dataclasses.replace(state, is_source=source.bool(), stream=stream)
+        return state.streaming(None if self.area == "grid" else self.traits.target_receptive_field)
 
     def extend(self, tokens: Tensor, state: GridState) -> GridState:
         """Return the state with one more source column [R]; `<pad>` adds nothing to its row."""
         if not self.config.source_causal:
             raise self.refusal()
-        if state.stream is None or state.is_source is None:
-            raise ValueError("a stream begins with a source of no columns")
+        is_source = tokens != PAD
         column = self._columns(tokens[:, None], state.columns.shape[1])
-        features = state.stream.read(self.network, column)
-        above = state.above
-        if above is not None and features is not None:
-            running_form = running(self.aggregator)
-            new = tuple(part[:, -1:] for part in running_form.scan(features))
-            merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
-            above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
-        return dataclasses.replace(
-            state,
-            columns=torch.cat([state.columns, column], 1),
-            is_source=torch.cat([state.is_source, (tokens != PAD)[:, None]], 1),
-            above=above,
-        )
+        features, state = state.add_column(self.network, column, is_source)
+        considered = features
+        if isinstance(self.reader, OwnReader):
+            assert state.reader is not None
+            considered, reader = self.reader.read(tokens, is_source, state.reader)
+            state = dataclasses.replace(state, reader=reader)
+        if self.reader is not None and state.logits is not None and considered is not None:
+            logit = self.reader.decide(considered[:, -1:])
+            state = dataclasses.replace(state, logits=torch.cat([state.logits, logit], 1))
+        return state if features is None else self._widen(features, state)
+
+    def features_with_reading(self, batch: Batch, sites: Sites) -> tuple[Tensor, Tensor]:
+        """Return `features` and `reading`; a shared network runs once."""
+        if not isinstance(self.reader, SharedReader):
+            return super().features_with_reading(batch, sites)
+        self._check_sites(batch, sites)
+        features, layout = self._run(batch)
+        return self._at_sites(features, layout, sites), self._decide(features, layout)
+
+    def reading(self, batch: Batch) -> Tensor:
+        """Return logits [B, T, S] of reading on, zero on padding."""
+        if self.reader is None:
+            raise self.no_reader()
+        own = self.reader if isinstance(self.reader, OwnReader) else None
+        return self._decide(*(self._run(batch) if own is None else own.run(batch)))
+
+    def consider(self, tokens: Tensor, state: GridState) -> GridState:
+        """Return the state with the row of the last written tokens [R] in the reader."""
+        if self.reader is None:
+            raise self.no_reader()
+        if isinstance(self.reader, OwnReader):
+            assert state.reader is not None
+            features, reader = self.reader.write(tokens, state.reader)
+            state = dataclasses.replace(state, reader=reader)
+        else:
+            features, state = self._write(tokens, state)
+            state = dataclasses.replace(state, considered=features)
+        return dataclasses.replace(state, logits=self.reader.decide(features))
+
+    def reading_row(self, state: GridState) -> Tensor:
+        """Return logits [R, S] of the row last considered."""
+        if self.reader is None:
+            raise self.no_reader()
+        if state.logits is None:
+            raise ValueError("no row has been considered yet")
+        return state.logits
+
+    def counterparts(self) -> dict[str, str | None]:
+        """Return for each tensor of the reader that of the translation network, if there is one."""
+        known = self.state_dict()
+        found = {name: name.removeprefix("reader.") for name in known}
+        return {
+            name: other if other in known else None
+            for name, other in found.items()
+            if name != other
+        }
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
@@ -120,24 +158,24 @@ class PervasiveAttention(GridModel):
             target_length,
         )
 
-    def _embedding(self, count: int, size: int) -> Embedding:
-        scale = self.config.scale_embeddings
-        return grid_embedding(self.config, count, size, scale=scale, padding=PAD)
+    def _widen(self, features: Tensor, state: GridState) -> GridState:
+        """Take the features [R, h, D] of a new column into what the state keeps of the cells."""
+        considered, above = state.considered, state.above
+        if considered is not None:
+            # No prediction has been made of the last row: it is not above anything yet.
+            considered = torch.cat([considered, features[:, -1:]], 1)
+            features = features[:, :-1]
+        if above is not None:
+            running_form = running(self.aggregator)
+            new = tuple(part[:, -1:] for part in running_form.scan(features))
+            merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
+            above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
+        return dataclasses.replace(state, considered=considered, above=above)
 
-    def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
-        """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
-
-        W_0 [E y; E x] is W_y E y + W_x E x: the two sides are projected apart and added in the
-        grid, so the concatenation of 2d features in every cell is never built.
-        """
-        embedded = self.source_embedding(source, first_position)
-        weight = self.grid_map[:, embedded.shape[-1] :]
-        return nn.functional.linear(embedded, weight, self.grid_bias)
-
-    def _rows(self, target: Tensor, first_position: int = 0) -> Tensor:
-        """Return [B, T, D]: the target's part of Eq. (3.1)."""
-        embedded = self.target_embedding(target, first_position)
-        return nn.functional.linear(embedded, self.grid_map[:, : embedded.shape[-1]])
+    def _decide(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
+        assert self.reader is not None
+        return layout.pad(self.reader.decide(features)[:, None])[..., 0]
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveAttention:

@@ -22,6 +22,10 @@ class PervasiveConfig:
     `online_features` says what a prediction is made of (fig. 4.4): the row of cells so far,
     aggregated; the last cell alone, whatever `aggregation` says; or the grid, all cells of this
     row and those above, aggregated as one.
+
+    `reader` decides when to read on: "own" is the thesis' network over a grid of its own (4.4.2),
+    as deep as `reader_depth` says (0: as the translation network); "shared" reads the translation
+    network's cells, at next to no cost, and `reader_detached` keeps its gradient out of them.
     """
 
     depth: int = 14
@@ -32,6 +36,9 @@ class PervasiveConfig:
     source_kernel: int = 11
     source_causal: bool = False
     online_features: Literal["cell", "row", "grid"] = "row"
+    reader: Literal["none", "own", "shared"] = "none"
+    reader_depth: int = 0
+    reader_detached: bool = False
     skip: Skip = "residual-cumulative"
     aggregation: Aggregation = "attention"
     attention_activation: Literal["none", "tanh"] = "none"
@@ -53,19 +60,30 @@ class PervasiveConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        return [
+        found = [
             *too_small(self, "depth", "size", "feed_forward_size", "growth", "bottleneck"),
             *no_kernels(self, "target_kernel", "source_kernel"),
-            *too_large(self, LARGEST_DEPTH, "depth"),
+            *too_large(self, LARGEST_DEPTH, "depth", "reader_depth"),
             *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
             *too_small(self, "embedding_size"),
         ]
+        if self.reader_depth < 0:
+            found.append(
+                "`model.reader_depth` must be at least 1, or 0 for that of the translation "
+                f"network, but is {self.reader_depth}."
+            )
+        if self.reader != "none" and not self.source_causal:
+            found.append(
+                f"`model.reader={self.reader}` needs `model.source_causal=true`: a reader knows "
+                "only what has been read."
+            )
+        return found
 
 
-def network_plan(config: PervasiveConfig) -> NetworkPlan:
-    """Return what the grid network needs to know of `config`."""
+def network_plan(config: PervasiveConfig, depth: int | None = None) -> NetworkPlan:
+    """Return what a grid network needs to know of `config`; it may have a depth of its own."""
     return NetworkPlan(
-        depth=config.depth,
+        depth=config.depth if depth is None else depth,
         size=config.size,
         feed_forward_size=config.feed_forward_size,
         target_kernel=config.target_kernel,

@@ -36,6 +36,20 @@ TINY = {
 CROSSED = ("skip", "aggregation")
 """Choices that are tried in all combinations."""
 
+NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "reader": (("source_causal", True),),
+    "reader_detached": (("source_causal", True), ("reader", "shared")),
+}
+"""What must be chosen beside a choice of this name."""
+
+READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("reader_depth", (3,)),
+    ("online_features", ("cell", "grid")),
+    ("skip", ("dense",)),
+    ("tie", ("all",)),
+)
+"""What each reader is tried with in the laws of reading probabilities."""
+
 ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("encoder", "source_marker"), ()),
     (("encoder", "transparent"), ()),
@@ -94,7 +108,7 @@ def cases() -> list[Case]:
         ]
         single = {name: values for name, values in choices.items() if name not in CROSSED}
         found += [
-            Case(arch, ((name, value),))
+            Case(arch, (*NEEDS.get(name, ()), (name, value)))
             for name, values in single.items()
             for value in values
             if value != getattr(config(), name)
@@ -129,6 +143,20 @@ def _together(
 def online_cases() -> list[Case]:
     """Return the cases whose models serve limited reads."""
     return [case for case in cases() if case.build().traits.prefix_safe]
+
+
+@functools.cache
+def reader_cases() -> list[Case]:
+    """Return the cases whose models have a reader, and more of their kind."""
+    found = [case for case in cases() if case.build().traits.reads]
+    more = [
+        Case(case.arch, (*case.settings, (name, value)))
+        for case in found
+        if not dict(case.settings).get("reader_detached")
+        for name, values in READERS
+        for value in values
+    ]
+    return found + more
 
 
 def basic_cases() -> list[Case]:
@@ -231,6 +259,27 @@ def stepwise(
             assert step.alignment is not None
             alignments.append(step.alignment)
     return torch.stack(values, 1), torch.stack(alignments, 1) if align else None, state
+
+
+def readings(
+    model: TranslationModel, batch: Batch, path: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Consider and write the true prefixes; return reading logits and log-probabilities.
+
+    The first are [B, T, S], the second [B, T, V], of reads along `path` [B, T] (None: the whole
+    source).
+    """
+    state = model.begin(batch.source, batch.source_lengths)
+    logits, values = [], []
+    for place in range(batch.target_input.shape[1]):
+        tokens = batch.target_input[:, place]
+        state = model.consider(tokens, state)
+        logits.append(model.reading_row(state))
+        reads = None if path is None else path[:, place]
+        step = model.step(tokens, state, reads=reads)
+        state = step.state
+        values.append(step.logits.log_softmax(-1))
+    return torch.stack(logits, 1), torch.stack(values, 1)
 
 
 def score_sentence(

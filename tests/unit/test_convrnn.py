@@ -200,8 +200,10 @@ def test_what_cannot_be_asked_is_said() -> None:
     model = tiny()
     batch = collate([[4, 5]], [[5]])
     sites = Sites.offline(batch)
-    with pytest.raises(NotImplementedError, match="whole source"):
+    with pytest.raises(NotImplementedError, match="one exit"):
         model.features(batch, Sites(sites.sentence, sites.position, None, torch.tensor([1, 1])))
+    with pytest.raises(ConfigError, match="both directions"):
+        model.features(batch, Sites(sites.sentence, sites.position, sites.position + 1))
     wrong = {"encoder_depth": 0, "merge": 0, "size": 0, "output_dropout": -0.5}
     with pytest.raises(ConfigError) as caught:
         zoo.configure("convrnn", None, wrong)

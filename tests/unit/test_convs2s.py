@@ -275,7 +275,7 @@ def test_stages_are_called_once_in_order() -> None:
 def test_other_sites_are_refused() -> None:
     model, batch = tiny(), pairs()
     sites = Sites.offline(batch)
-    with pytest.raises(NotImplementedError, match="whole source"):
+    with pytest.raises(ConfigError, match="both directions"):
         model.features(batch, Sites(sites.sentence, sites.position, sites.position + 1))
 
 
