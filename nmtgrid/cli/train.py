@@ -67,7 +67,7 @@ def command(
     if list_:
         from nmtgrid.cli.train_plan import show_list
 
-        write_report(json, show_list(arch))
+        write_report(json, show_list(arch, objective))
         return
     flags = {
         "training.precision": precision,

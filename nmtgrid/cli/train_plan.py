@@ -12,13 +12,13 @@ import torch
 from nmtgrid.base import console
 from nmtgrid.base.config import describe, to_json
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import BatchPlan
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.properties import TABLE
 from nmtgrid.text.vocabulary import SPECIALS
-from nmtgrid.training.api import objectives
 from nmtgrid.training.prepare import check_tie
 from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings, settings_type
@@ -55,6 +55,7 @@ def show_plan(
     with torch.device("meta"):
         # Counted, not run: no memory is taken and no weight is drawn.
         model = zoo.from_config(settings.arch, settings.model, *known)
+    objectives.get(settings.objective_name).make(settings.objective).check(model)
     work = _assumed(model, settings) if dataset is None else _measured(model, settings, dataset)
     report = model.report(work.source_length, work.target_length)
     traits = model.traits
@@ -82,8 +83,9 @@ def show_plan(
     return values
 
 
-def show_list(arch: str | None) -> dict[str, Any]:
+def show_list(arch: str | None, objective: str | None = None) -> dict[str, Any]:
     """Show architectures, presets, objectives and settings; return them."""
+    chosen = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
     console.table("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
@@ -99,19 +101,23 @@ def show_list(arch: str | None) -> dict[str, Any]:
     )
     settings: dict[str, list[dict[str, Any]]] = {}
     for kind in kinds:
-        root = settings_type(kind.config, objectives.get("likelihood").settings)
+        root = settings_type(kind.config, chosen.settings)
         defaults = _flat(to_json(root(kind.name)))
         rows = [[name, type_, defaults[name]] for name, type_ in describe(root) if "." in name]
         if arch:
             console.table(
-                f"settings of {kind.name} (--set)", ["name", "type", "default"],
+                f"settings of {kind.name}, objective {chosen.name} (--set)",
+                ["name", "type", "default"],
                 [[name, type_, _shown(value)] for name, type_, value in rows],
             )  # fmt: skip
         settings[kind.name] = [
             {"name": name, "type": type_, "default": value} for name, type_, value in rows
         ]
     if not arch:
-        console.say("`--list --arch NAME` shows the settings of an architecture.")
+        console.say(
+            "`--list --arch NAME` shows the settings of an architecture, with `--objective NAME` "
+            "those of that objective."
+        )
     return {
         "architectures": [{"name": kind.name, "summary": kind.summary} for kind in kinds],
         "presets": [

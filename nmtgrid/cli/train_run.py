@@ -14,6 +14,7 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.cli.options import Leave
 from nmtgrid.training import events
 from nmtgrid.training.gradients import check_watch

@@ -15,6 +15,7 @@ from torch import Tensor
 from nmtgrid.base.registry import Registry
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.api import Agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,14 @@ class LossParts:
 
 class Objective(Protocol):
     """What training minimises."""
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError where `model` cannot be trained so."""
+        ...
+
+    def agent(self) -> Agent | None:
+        """Return what decides on reading when validation translates (None: all is read)."""
+        ...
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the batch's loss, under the caller's autocast and gradient mode."""

@@ -50,12 +50,14 @@ class LikelihoodSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        if 0 <= self.label_smoothing < 1:
-            return []
-        return [
-            "`objective.label_smoothing` must be at least 0 and below 1, but is "
-            f"{self.label_smoothing}."
-        ]
+        return check_smoothing(self.label_smoothing)
+
+
+def check_smoothing(value: float) -> list[str]:
+    """Return what is wrong with the setting `objective.label_smoothing`."""
+    if 0 <= value < 1:
+        return []
+    return [f"`objective.label_smoothing` must be at least 0 and below 1, but is {value}."]
 
 
 class Likelihood:
@@ -63,6 +65,12 @@ class Likelihood:
 
     def __init__(self, settings: LikelihoodSettings) -> None:
         self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Every model has a likelihood."""
+
+    def agent(self) -> None:
+        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""

@@ -50,6 +50,7 @@ def prepare(
     if init is not None and not resume:
         _begin_from(model, init, dataset)
     objective = objectives.get(settings.objective_name).make(settings.objective)
+    objective.check(model)
     bf16 = uses_bf16(settings.training.precision, device)
     training = settings.training
     validator = valid and SplitValidator(

@@ -1,8 +1,9 @@
 """Validation: the likelihood of the references, and BLEU through the search that decodes.
 
 The loss is the negative log-likelihood of the references without label smoothing and without
-dropout, whatever the objective trains with; exp(loss) is the perplexity per target token, end
-symbols counted, in the units of the dataset (subwords where it has them).
+dropout, at the sites where the objective trains, and translations read as its agent does. exp(loss)
+is the perplexity per target token, end symbols counted, in the units of the dataset (subwords where
+it has them).
 """
 
 from __future__ import annotations
@@ -103,5 +104,6 @@ class SplitValidator:
     def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
         batch = self.split.batch(indices).to(self.device)
         with autocast(self.device, self.bf16):
-            found = search([model], batch.source, batch.source_lengths, SearchPlan())
+            agent = self.objective.agent()
+            found = search([model], batch.source, batch.source_lengths, SearchPlan(), agent=agent)
         return [hypotheses[0].tokens for hypotheses in found]

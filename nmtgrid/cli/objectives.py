@@ -1,0 +1,8 @@
+"""Every objective there is: importing this enters them all into the registry."""
+
+from __future__ import annotations
+
+from nmtgrid.online import objectives as online  # noqa: F401
+from nmtgrid.training.api import objectives
+
+__all__ = ["objectives"]

@@ -1,0 +1,220 @@
+"""Objectives of online translation: along one wait-k path, along sampled ones, right of one.
+
+All are sums over sites of weight x cross-entropy, as maximum likelihood is: training/likelihood.py;
+the sites have limited reads. `k` is in tokens, the end symbol of a source being its last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.online.agents import WaitK
+from nmtgrid.online.occupancy import binary_weights, exact_weights
+from nmtgrid.online.paths import area_sites, finish_reading, sample_k, wait_k
+from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.likelihood import check_smoothing, site_loss
+
+_SEED = 4_057_218
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitKSettings:
+    """Settings of training along one wait-k path."""
+
+    k: int = 7
+    """Source tokens read before the first write; one more before each later write."""
+    finish_reading: bool = False
+    """The end symbol of the target is written with the whole source read (appendix C, tfR)."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [*_whole("k", self.k), *check_smoothing(self.label_smoothing)]
+
+
+class WaitKLikelihood:
+    """Maximum likelihood along the wait-k path. Eq. (4.28)."""
+
+    def __init__(self, settings: WaitKSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model that must see the whole source."""
+        _check_online(model)
+
+    def agent(self) -> WaitK:
+        """Return the agent of the path that is trained."""
+        return WaitK(self.settings.k, self.settings.finish_reading)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy, summed over the target tokens."""
+        paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
+        smoothing = self.settings.label_smoothing
+        return site_loss(model, batch, Sites.along(batch, paths), label_smoothing=smoothing)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledSettings:
+    """Settings of training along sampled wait-k paths."""
+
+    paths: int = 1
+    """M, the paths of each sentence in each update."""
+    finish_reading: bool = False
+    """The end symbol of the target is written with the whole source read (appendix C, tfR)."""
+    validate_k: int = 5
+    """The path of validation's translations; its loss is taken along sampled paths too."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *_whole("paths", self.paths),
+            *_whole("validate_k", self.validate_k),
+            *check_smoothing(self.label_smoothing),
+        ]
+
+
+class SampledWaitK:
+    """The mean of the likelihoods along M paths, k drawn evenly from [1..|x|]. Eq. (4.30).
+
+    Outside of training the draws are always the same ones.
+
+    Departs: |x| is each sentence's own length, not that of the batch's longest.
+    """
+
+    def __init__(self, settings: SampledSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model that must see the whole source."""
+        _check_online(model)
+
+    def agent(self) -> WaitK:
+        """Return the agent of `validate_k`."""
+        return WaitK(self.settings.validate_k, self.settings.finish_reading)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy, summed over the target tokens."""
+        settings, count = self.settings, self.settings.paths
+        generator = None if model.training else torch.Generator().manual_seed(_SEED)
+        k = sample_k(batch.source_lengths, count, generator)
+        rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
+        several = batch if count == 1 else batch.select(rows)
+        sites = Sites.along(several, _wait_k(several, k, settings.finish_reading))
+        tokens = int(batch.target_lengths.sum())
+        if count > 1 and model.traits.every_cell:
+            # One grid holds the paths of all draws.
+            sites = dataclasses.replace(sites, sentence=rows[sites.sentence])
+            several = batch
+        weights = sites.position.new_full((len(sites),), 1 / count, dtype=torch.float32)
+        parts = site_loss(model, several, sites, weights, settings.label_smoothing)
+        return dataclasses.replace(parts, tokens=tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class AreaSettings:
+    """Settings of training on all cells on a wait-k path and right of it."""
+
+    k: int = 1
+    """The boundary: `z >= z^wait-k`."""
+    weights: Literal["binary", "exact"] = "binary"
+    """A cell's weight: 1, or the share of all paths in the area that write there."""
+    validate_k: int = 5
+    """The path of validation's translations."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *_whole("k", self.k),
+            *_whole("validate_k", self.validate_k),
+            *check_smoothing(self.label_smoothing),
+        ]
+
+
+class WaitKArea:
+    """The likelihood at every cell right of a wait-k path, weighted. Eq. (4.34), (4.35).
+
+    The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
+    weights; the likelihood told beside it is the weighted mean over a batch's cells, times tokens.
+
+    Departs: the exact weights are the shares that enumeration gives, not the print's.
+    """
+
+    def __init__(self, settings: AreaSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model that does not predict at every cell of the grid."""
+        _check_online(model)
+        if not model.traits.every_cell:
+            raise ConfigError(
+                f"`wait-k-area` trains predictions at every cell of the grid, but what a "
+                f"`{model.architecture}` predicts at a cell depends on the path that led there.",
+                "Use `--objective wait-k-sampled`, or train a `pervasive`.",
+            )
+
+    def agent(self) -> WaitK:
+        """Return the agent of `validate_k`."""
+        return WaitK(self.settings.validate_k)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy, summed over the cells."""
+        settings = self.settings
+        weigh = binary_weights if settings.weights == "binary" else exact_weights
+        lengths = batch.source_lengths, batch.target_lengths
+        shares = weigh(_wait_k(batch, settings.k), *lengths, batch.source.shape[1])
+        area = shares > 0
+        kept = shares[area]
+        sites = area_sites(area)
+        parts = site_loss(model, batch, sites, kept, settings.label_smoothing)
+        return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / kept.sum()))
+
+
+def _wait_k(batch: Batch, k: int | Tensor, to_the_end: bool = False) -> Tensor:
+    paths = wait_k(k, batch.source_lengths, batch.target_input.shape[1])
+    if not to_the_end:
+        return paths
+    return finish_reading(paths, batch.source_lengths, batch.target_lengths)
+
+
+def _check_online(model: TranslationModel) -> None:
+    if not model.traits.prefix_safe:
+        raise model.refusal()
+
+
+def _whole(name: str, value: int) -> list[str]:
+    return [] if value >= 1 else [f"`objective.{name}` must be at least 1, but is {value}."]
+
+
+for _kind in (
+    ObjectiveKind(
+        "wait-k",
+        "online: maximum likelihood along one wait-k path",
+        WaitKSettings,
+        WaitKLikelihood,
+    ),
+    ObjectiveKind(
+        "wait-k-sampled",
+        "online: along wait-k paths whose k is drawn anew for each sentence",
+        SampledSettings,
+        SampledWaitK,
+    ),
+    ObjectiveKind(
+        "wait-k-area",
+        "online: at all cells of the grid on a wait-k path and right of it",
+        AreaSettings,
+        WaitKArea,
+    ),
+):
+    objectives.add(_kind.name, _kind)

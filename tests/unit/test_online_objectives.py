@@ -1,0 +1,206 @@
+"""Online objectives against sums over paths and cells taken one by one; agents against formulas."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import collate
+from nmtgrid.models import zoo
+from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
+from nmtgrid.online.objectives import (
+    AreaSettings,
+    SampledSettings,
+    SampledWaitK,
+    WaitKArea,
+    WaitKLikelihood,
+    WaitKSettings,
+)
+from nmtgrid.online.paths import sample_k
+from tests.unit.all_paths import all_paths
+
+BATCH = collate([[5, 6, 7], [8]], [[4, 5], [6, 7, 4]])
+SOURCES, TARGETS = (4, 2), (3, 4)
+
+
+def grid() -> TranslationModel:
+    torch.manual_seed(0)
+    small = {
+        "depth": 2, "size": 16, "feed_forward_size": 16, "source_causal": True,
+        "dropout": 0.0, "embedding_dropout": 0.0, "output_dropout": 0.0,
+    }  # fmt: skip
+    return zoo.build("pervasive", None, small, source_vocab_size=9, target_vocab_size=9)
+
+
+def transformer() -> TranslationModel:
+    torch.manual_seed(0)
+    small = {
+        "encoder_depth": 1, "decoder_depth": 1, "size": 16, "feed_forward_size": 16, "heads": 2,
+        "encoder": "unidirectional", "dropout": 0.0, "embedding_dropout": 0.0,
+    }  # fmt: skip
+    return zoo.build("transformer", None, small, source_vocab_size=9, target_vocab_size=9)
+
+
+def likelihoods(model: TranslationModel, sentence: int, path: list[int]) -> list[float]:
+    """Return log p(y_t) along a path of one sentence, computed alone."""
+    one = BATCH.select(torch.tensor([sentence]))
+    logits = model.classify(model.features(one, Sites.along(one, torch.tensor([path]))))
+    values = logits.log_softmax(1).gather(1, one.target_output[0, :, None])
+    return values[:, 0].tolist()
+
+
+def wait_k(sentence: int, k: int) -> list[int]:
+    return [min(k + t, SOURCES[sentence]) for t in range(TARGETS[sentence])]
+
+
+MODELS = pytest.mark.parametrize("make", [grid, transformer])
+
+
+@MODELS
+@pytest.mark.parametrize("k", [1, 2, 9])
+def test_one_path(make: object, k: int) -> None:
+    model = make().eval()  # type: ignore[operator]
+    parts = WaitKLikelihood(WaitKSettings(k, label_smoothing=0.0)).loss(model, BATCH)
+    wanted = -sum(sum(likelihoods(model, one, wait_k(one, k))) for one in (0, 1))
+    assert parts.total.item() == pytest.approx(wanted, rel=1e-5)
+    assert parts.nll.item() == pytest.approx(wanted, rel=1e-5)
+    assert parts.tokens == 7
+
+
+def test_a_path_that_finishes_reading() -> None:
+    model = grid().eval()
+    settings = WaitKSettings(1, finish_reading=True, label_smoothing=0.0)
+    found = WaitKLikelihood(settings).loss(model, BATCH)
+    wanted = -sum(likelihoods(model, 0, [1, 2, 4])) - sum(likelihoods(model, 1, [1, 2, 2, 2]))
+    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
+
+
+@MODELS
+@pytest.mark.parametrize("count", [1, 3])
+def test_sampled_paths_are_averaged(make: object, count: int) -> None:
+    model = make().train()  # type: ignore[operator]
+    objective = SampledWaitK(SampledSettings(count, label_smoothing=0.0))
+    torch.manual_seed(7)
+    found = objective.loss(model, BATCH)
+    torch.manual_seed(7)
+    drawn = sample_k(BATCH.source_lengths, count).view(2, count).tolist()
+    wanted = -sum(
+        sum(likelihoods(model, one, wait_k(one, k))) / count for one in (0, 1) for k in drawn[one]
+    )
+    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
+    assert found.tokens == 7
+
+
+def test_validation_draws_the_same_paths_again() -> None:
+    model, objective = grid().eval(), SampledWaitK(SampledSettings())
+    first = objective.loss(model, BATCH).total.item()
+    torch.rand(5)
+    assert objective.loss(model, BATCH).total.item() == first
+
+
+def _cells(model: TranslationModel, sentence: int) -> Tensor:
+    """Return log p(y_t | t, j) [T, S] of every cell, one constant path at a time."""
+    columns = [
+        likelihoods(model, sentence, [j] * TARGETS[sentence])
+        for j in range(1, SOURCES[sentence] + 1)
+    ]
+    return torch.tensor(columns).T
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_binary_weights_sum_every_cell_right_of_the_path(k: int) -> None:
+    model = grid().eval()
+    found = WaitKArea(AreaSettings(k, label_smoothing=0.0)).loss(model, BATCH)
+    wanted, cells = 0.0, 0
+    for one in (0, 1):
+        for t, j in itertools.product(range(TARGETS[one]), range(SOURCES[one])):
+            if j + 1 >= min(k + t, SOURCES[one]):
+                wanted -= _cells(model, one)[t, j].item()
+                cells += 1
+    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
+    assert found.nll.item() == pytest.approx(wanted / cells * 7, rel=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_exact_weights_are_the_mean_over_all_paths(k: int) -> None:
+    model = grid().eval()
+    found = WaitKArea(AreaSettings(k, "exact", label_smoothing=0.0)).loss(model, BATCH)
+    wanted = 0.0
+    for one in (0, 1):
+        cells = _cells(model, one)
+        paths = [
+            path
+            for path in all_paths(SOURCES[one], TARGETS[one])
+            if all(z >= least for z, least in zip(path, wait_k(one, k), strict=True))
+        ]
+        sums = [sum(cells[t, z - 1].item() for t, z in enumerate(path)) for path in paths]
+        wanted -= sum(sums) / len(sums)
+    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
+    assert found.nll.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_an_area_needs_predictions_at_every_cell() -> None:
+    with pytest.raises(ConfigError, match="every cell"):
+        WaitKArea(AreaSettings()).check(transformer())
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [WaitKLikelihood(WaitKSettings()), SampledWaitK(SampledSettings()), WaitKArea(AreaSettings())],
+)
+def test_models_that_need_the_whole_source_are_refused(objective: WaitKLikelihood) -> None:
+    model = zoo.build("bilstm", None, {"size": 8}, source_vocab_size=9, target_vocab_size=9)
+    with pytest.raises(ConfigError, match="cannot go online"):
+        objective.check(model)
+
+
+def test_faulty_settings_are_told_by_name() -> None:
+    assert WaitKSettings(0).faults() == ["`objective.k` must be at least 1, but is 0."]
+    assert len(SampledSettings(0, validate_k=0, label_smoothing=1.0).faults()) == 3
+    assert len(AreaSettings(-1).faults()) == 1
+
+
+def reads(agent: object, step: int, before: list[int], lengths: list[int], *rho: object) -> object:
+    rows = torch.arange(len(before))
+    found = agent.next_reads(  # type: ignore[attr-defined]
+        step, rows, torch.tensor(before), torch.tensor(lengths), *(rho or (None,))
+    )
+    return found.tolist()
+
+
+def test_wait_k_reads_one_more_for_each_write() -> None:
+    assert reads(WaitK(3), 0, [1, 1], [9, 2]) == [3, 2]
+    assert reads(WaitK(3), 4, [6, 2], [9, 2]) == [7, 2]
+    assert reads(WaitK(math.inf), 4, [1], [9]) == [9]
+
+
+def test_a_threshold_reads_until_the_probability_falls_below_it() -> None:
+    rho = torch.tensor([[0.9, 0.2, 0.8, 0.1], [0.9, 0.9, 0.9, 0.9]])
+    assert reads(Threshold(0.5), 1, [1, 1], [4, 3], rho) == [2, 3]
+    assert reads(Threshold(0.5), 2, [3, 3], [4, 3], rho) == [4, 3]
+    assert reads(Threshold(0.85), 2, [3, 1], [4, 4], rho) == [3, 4]
+
+
+def test_paths_go_on_with_the_whole_source() -> None:
+    agent = AlongPaths(torch.tensor([[1, 2, 2], [3, 3, 9]]), torch.tensor([3, 2]))
+    assert reads(agent, 1, [1, 3], [5, 4]) == [2, 3]
+    assert reads(agent, 2, [2, 3], [5, 4]) == [2, 4]
+    assert reads(agent, 7, [2, 4], [5, 4]) == [5, 4]
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, math.nan])
+def test_k_is_whole_and_at_least_one(k: float) -> None:
+    with pytest.raises(ConfigError, match="`k` must be"):
+        WaitK(k)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0, -0.1, math.nan])
+def test_thresholds_lie_between_0_and_1(threshold: float) -> None:
+    with pytest.raises(ConfigError, match="`threshold`"):
+        Threshold(threshold)
