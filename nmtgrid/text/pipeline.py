@@ -11,7 +11,7 @@ from typing import Any, Literal
 from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.files import read_json, write_json
-from nmtgrid.text.bpe import Codes, undo
+from nmtgrid.text.bpe import JOINER, Codes, undo
 from nmtgrid.text.digest import digest
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
@@ -101,6 +101,21 @@ class Pipeline:
         """Return the units of a raw source line; [] for an empty line."""
         return self.source.tokens(raw_line)
 
+    def source_word(self, raw_word: str) -> list[str]:
+        """Return the units of one raw source word, tokenised without what stands around it.
+
+        All that is known of a word when it arrives; [] for what is no text.
+        """
+        return self.source.tokens(raw_word)
+
+    def source_words(self, raw_line: str) -> list[list[str]]:
+        """Return the units of each raw word of a source line, as a stream reads them.
+
+        Where the tokeniser looks at the words around, such as after an abbreviation, they are not
+        always those of the line.
+        """
+        return [self.source_word(word) for word in raw_line.split()]
+
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""
         return self.source_vocabulary.encode(self.source.tokens(raw_line))
@@ -127,6 +142,11 @@ class Pipeline:
     def restore(self, ids: Iterable[int]) -> str:
         """Return `ids` as raw target text: BPE undone, detokenised."""
         return self.target.moses.detokenize(self.restore_tokenized(ids))
+
+    @property
+    def target_joiner(self) -> str:
+        """What ends a target unit that does not end its word; empty where units are words."""
+        return JOINER if self.target.codes is not None else ""
 
     @property
     def files(self) -> list[str]:

@@ -1,0 +1,298 @@
+"""Streams: sentences translated while they arrive, by any model that goes online and any agent.
+
+The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
+What is written, and after how many reads, is what a batched search (search/engine.py, beam 1) with
+the same agent writes, which a law checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from nmtgrid.metrics.words import word_delays
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search import engine
+from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
+from nmtgrid.search.constraints import Banned, Constraint, EndAtSourceLength, MinLength
+from nmtgrid.text.bpe import undo
+from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+
+def hides_the_end(models: Sequence[TranslationModel]) -> bool:
+    """Return whether a model is not shown where its source ends (appendix C)."""
+    return any(getattr(model.config, "source_marker", "") == "none" for model in models)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """An agent that reads on where a stream cannot know whether it may write yet.
+
+    The most tokens that a translation may have depend on the source's length, of which a stream
+    knows only how much has come: at the limit for that much, it reads. So it does, with
+    `ends_at_source_length`, before it writes more tokens than it has read. Where no limit is in
+    sight, as for wait-k with the default limits, the agent alone decides.
+    """
+
+    agent: Agent
+    plan: SearchPlan
+    ends_at_source_length: bool = False
+
+    @property
+    def wants_reading(self) -> bool:
+        """The agent's own."""
+        return self.agent.wants_reading
+
+    @property
+    def finish_reading(self) -> bool:
+        """The agent's own."""
+        return self.agent.finish_reading
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return the agent's reads, or more."""
+        wanted = self.agent.next_reads(step, sentence, reads, lengths, rho)
+        return torch.maximum(wanted, lengths.clamp(max=self._least(step)))
+
+    def _least(self, step: int) -> int:
+        """Return the fewest source tokens with which one more than `step` may be written."""
+        least = step + 1 if self.ends_at_source_length else 1
+        share = self.plan.max_length_b
+        if share == 0 or self._limit(least) > step:
+            return least
+        least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
+        while self._limit(least) <= step:  # where numbers were rounded
+            least += 1
+        return least
+
+    def _limit(self, tokens: int) -> int:
+        """Return the most target tokens for `tokens` source tokens, the end symbol not counted."""
+        return int(self.plan.limits(torch.tensor([tokens + 1])))
+
+
+class TokenStream:
+    """One sentence under way, in ids: takes source tokens, returns target tokens.
+
+    `tokens`, their `log_probabilities` and `reads` grow; the end symbol's are the last of the
+    latter two, once it `is_finished`. Reads count the source's end symbol.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[TranslationModel],
+        agent: Agent,
+        plan: SearchPlan,
+        *,
+        device: torch.device | str = "cpu",
+        bf16: bool = False,
+    ) -> None:
+        """`models` are in evaluation mode, on `device`; of the plan only lengths count.
+
+        Raises ConfigError where a model or the agent cannot go online.
+        """
+        engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), agent=agent)
+        for model in models if agent.wants_reading else ():
+            if not model.traits.reads:
+                raise model.no_reader()
+        self._end_is_hidden = hides_the_end(models)
+        if self._end_is_hidden:
+            plan = dataclasses.replace(plan, min_length=0)  # the source's length decides
+        self._models, self._plan = list(models), plan
+        self._device, self._bf16 = torch.device(device), bf16
+        self._agent = Bounded(agent, plan, self._end_is_hidden)
+        self._first = torch.zeros(1, dtype=torch.long, device=self._device)
+        empty = torch.zeros(1, 0, dtype=torch.long, device=self._device)
+        self._states = [model.begin(empty, self._first) for model in models]
+        self._waiting: deque[int] = deque()
+        self._columns = 0
+        self._source_has_ended = self._is_considered = False
+        self.tokens: list[int] = []
+        self.log_probabilities: list[float] = []
+        self.reads: list[int] = []
+        self.is_finished = False
+
+    def read(self, tokens: Iterable[int]) -> list[int]:
+        """Take source tokens that have arrived; return the target tokens that follow from them."""
+        self._waiting.extend(tokens)
+        return self._go_on()
+
+    def end(self) -> list[int]:
+        """Take the source's end; return the rest of the translation."""
+        return self.read([END])
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation as a search would."""
+        total = sum(self.log_probabilities)
+        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
+        return Hypothesis(
+            self.tokens, self.log_probabilities, total, total / norm, reads=self.reads
+        )
+
+    @torch.no_grad()
+    def _go_on(self) -> list[int]:
+        before = len(self.tokens)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            while not self.is_finished:
+                if not self._wants_more():
+                    self._write()
+                elif self._waiting:
+                    self._read(self._waiting.popleft())
+                else:
+                    break
+        return self.tokens[before:]
+
+    def _wants_more(self) -> bool:
+        """Whether the agent reads before the next write; never after the source's end."""
+        if not self._columns or self._source_has_ended:
+            return not self._columns
+        rho = self._reading() if self._agent.wants_reading else None
+        before = self._first + (self.reads[-1] if self.reads else 1)
+        length = self._first + self._columns + 1
+        wanted = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
+        return int(wanted) > self._columns
+
+    def _reading(self) -> Tensor:
+        """Return [1, S]: the probability of reading on, for each column, in the present row."""
+        if not self._is_considered:
+            last = self._last_token()
+            pairs = zip(self._models, self._states, strict=True)
+            self._states = [model.consider(last, state) for model, state in pairs]
+            self._is_considered = True
+        pairs = zip(self._models, self._states, strict=True)
+        rows = [model.reading_row(state).float().sigmoid() for model, state in pairs]
+        return torch.stack(rows).mean(0)
+
+    def _read(self, token: int) -> None:
+        column = self._first + token
+        pairs = zip(self._models, self._states, strict=True)
+        self._states = [model.extend(column, state) for model, state in pairs]
+        self._columns += 1
+        self._source_has_ended = token == END
+
+    def _write(self) -> None:
+        if self._agent.wants_reading:
+            self._reading()  # the reader has to see every token, also where nothing is left to read
+        last = self._last_token()
+        pairs = zip(self._models, self._states, strict=True)
+        steps = [model.step(last, state) for model, state in pairs]
+        self._states = [step.state for step in steps]
+        values = torch.stack([step.logits.float().log_softmax(1) for step in steps])
+        following = self._ruled(values.logsumexp(0) - math.log(len(steps)))
+        value, token = following.max(1)
+        self.log_probabilities.append(float(value))
+        self.reads.append(self._columns)
+        self._is_considered = False
+        self.is_finished = int(token) == END
+        if not self.is_finished:
+            self.tokens.append(int(token))
+
+    def _ruled(self, following: Tensor) -> Tensor:
+        """Strike out what must not follow, as the search does."""
+        step, end = len(self.tokens), following[:, END].clone()
+        # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
+        # has to be known.
+        length = self._first + self._columns + (not self._source_has_ended)
+        if self._agent.finish_reading and not self._source_has_ended:
+            following[:, END] = -math.inf
+        rules: list[Constraint] = [Banned((PAD, BEGIN)), MinLength(self._plan.min_length)]
+        if self._end_is_hidden:
+            rules.append(EndAtSourceLength(length))
+        for rule in rules:
+            following = rule.apply(following, step, self._first)
+        if int(self._plan.limits(length)) <= step:
+            following = torch.full_like(following, -math.inf)
+            following[:, END] = end
+        return following
+
+    def _last_token(self) -> Tensor:
+        return self._first + (self.tokens[-1] if self.tokens else BEGIN)
+
+
+class Stream:
+    """One raw sentence under way: takes raw words, returns tokenised target words.
+
+    A target word is returned once it is final: with its last unit.
+    """
+
+    def __init__(self, stream: TokenStream, pipeline: Pipeline) -> None:
+        self._stream, self._pipeline = stream, pipeline
+        self._units: list[str] = []
+        self.source: list[str] = []
+        """Source units that have arrived."""
+        self.word_sizes: list[int] = []
+        """How many units each raw source word has."""
+        self.target: list[str] = []
+        """Target units that have been written."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the translation has ended; what still arrives is not read."""
+        return self._stream.is_finished
+
+    def read(self, word: str) -> list[str]:
+        """Take a raw word; return the target words that have become final."""
+        units = self._pipeline.source_word(word)
+        self.source += units
+        self.word_sizes.append(len(units))
+        return self._words(self._stream.read(self._pipeline.source_vocabulary.encode(units)))
+
+    def end(self) -> list[str]:
+        """Take the sentence's end; return the rest of the translation: nothing for no source."""
+        if not self.source:
+            return []
+        return self._words(self._stream.end())
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation as a search would."""
+        return self._stream.hypothesis()
+
+    def token_delays(self) -> list[int]:
+        """Return for each target unit how many source units had been read."""
+        return [min(reads, len(self.source)) for reads in self._stream.reads[: len(self.target)]]
+
+    def word_delays(self) -> list[int]:
+        """Return for each target word how many raw source words had arrived."""
+        joiner = self._pipeline.target_joiner
+        return word_delays(self._stream.reads, self.word_sizes, self.target, joiner)
+
+    def _words(self, tokens: list[int]) -> list[str]:
+        """Return the words that `tokens` complete."""
+        joiner = self._pipeline.target_joiner
+        found: list[str] = []
+        for unit in self._pipeline.target_vocabulary.decode(tokens):
+            self.target.append(unit)
+            self._units.append(unit)
+            if not joiner or not unit.endswith(joiner):
+                found += self._whole_word(joiner)
+        if self.is_finished:
+            found += self._whole_word(joiner)
+        return found
+
+    def _whole_word(self, joiner: str) -> list[str]:
+        """Return the word of the units that are held; none for no units."""
+        text, self._units = " ".join(self._units), []
+        return (undo(text) if joiner else text).split()
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamTranslator:
+    """What all sentences share: models, text, agent and plan; see `TokenStream`."""
+
+    models: Sequence[TranslationModel]
+    pipeline: Pipeline
+    agent: Agent
+    plan: SearchPlan
+    device: torch.device | str = "cpu"
+    bf16: bool = False
+
+    def begin(self) -> Stream:
+        """Return a new sentence. Raises ConfigError where a model cannot go online."""
+        stream = TokenStream(self.models, self.agent, self.plan, device=self.device, bf16=self.bf16)
+        return Stream(stream, self.pipeline)

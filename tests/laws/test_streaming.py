@@ -1,0 +1,208 @@
+"""Law of streams: what is written while the source arrives is what a search over the whole writes.
+
+Token for token and delay for delay, for every model that goes online, and at the cost of what is
+new alone: a READ is a column of the grid, a WRITE a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.online.agents import WaitK
+from nmtgrid.online.stream import Bounded, TokenStream, hides_the_end
+from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
+from nmtgrid.search.constraints import EndAtSourceLength
+from nmtgrid.search.engine import search
+from tests.laws.helpers import LIMIT, Case, basic_cases, batch_for, online_cases
+
+every_case = pytest.mark.parametrize("case", online_cases(), ids=str)
+
+SOURCES = (6, 0, 1, 8)
+ROOMY = SearchPlan(max_length_a=4, max_length_b=1)
+TIGHT = SearchPlan(max_length_a=0.5, max_length_b=0.6, min_length=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moody:
+    """Writes at some cells and not at others, as an agent with a reader does."""
+
+    finish_reading: bool = False
+    wants_reading = False
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        columns = torch.arange(1, int(lengths.max()) + 1)
+        writes = (columns * 5 + step * 3) % 7 < 2
+        writes = writes & (columns >= reads[:, None])
+        return torch.where(writes, columns, lengths[:, None]).amin(1).minimum(lengths)
+
+
+AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
+    "wait-2": (WaitK(2), ROOMY),
+    "wait-inf": (WaitK(math.inf), ROOMY),
+    "moody": (Moody(), SearchPlan(max_length_a=12, max_length_b=0)),
+    "moody-tight": (Bounded(Moody(finish_reading=True), TIGHT), TIGHT),
+}
+
+
+def _searched(model: TranslationModel, batch: Batch, agent: Agent, plan: SearchPlan) -> list[
+    Hypothesis
+]:  # fmt: skip
+    rules = []
+    if hides_the_end([model]):
+        plan = dataclasses.replace(plan, min_length=0)
+        agent = Bounded(agent, plan, ends_at_source_length=True)
+        rules.append(EndAtSourceLength(batch.source_lengths))
+    found = search(
+        [model], batch.source, batch.source_lengths, plan, constraints=rules, agent=agent
+    )
+    return [one for (one,) in found]
+
+
+def _streamed(
+    model: TranslationModel, source: list[int], agent: Agent, plan: SearchPlan
+) -> tuple[Hypothesis, list[int]]:
+    """Return the translation and, for each token, how many source tokens had really come."""
+    stream = TokenStream([model], agent, plan)
+    arrived: list[int] = []
+    for count, token in enumerate(source, start=1):
+        arrived += [count] * len(stream.read([token]))
+        assert not (stream.is_finished and len(stream.reads) == len(stream.tokens))
+    arrived += [len(source) + 1] * len(stream.end())
+    assert stream.is_finished and stream.read([5]) == stream.end() == []
+    return stream.hypothesis(), arrived
+
+
+def _same(found: Hypothesis, wanted: Hypothesis) -> None:
+    assert found.tokens == wanted.tokens
+    assert found.reads == wanted.reads
+    assert found.log_probabilities == pytest.approx(wanted.log_probabilities, abs=LIMIT)
+    assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+
+
+@every_case
+@pytest.mark.parametrize("name", AGENTS)
+def test_streaming_is_searching(case: Case, name: str) -> None:
+    model, (agent, plan) = case.build(), AGENTS[name]
+    batch = batch_for(model, SOURCES, (1, 1, 1, 1))
+    for row, wanted in enumerate(_searched(model, batch, agent, plan)):
+        source = batch.source[row, : SOURCES[row]].tolist()
+        found, arrived = _streamed(model, source, agent, plan)
+        _same(found, wanted)
+        assert found.reads is not None and found.reads[:-1] == arrived
+
+
+@every_case
+def test_words_of_several_units_are_read_unit_by_unit(case: Case) -> None:
+    """What arrives at once changes when something is written, not what, nor after which reads."""
+    model = case.build()
+    source = batch_for(model, (9,), (1,)).source[0, :9].tolist()
+    wanted, _ = _streamed(model, source, WaitK(2), ROOMY)
+    stream = TokenStream([model], WaitK(2), ROOMY)
+    for start, stop in ((0, 4), (4, 4), (4, 5), (5, 9)):
+        stream.read(source[start:stop])
+    stream.end()
+    _same(stream.hypothesis(), wanted)
+
+
+@pytest.mark.parametrize("case", basic_cases(), ids=str)
+def test_models_that_cannot_go_online_refuse(case: Case) -> None:
+    model = case.build()
+    if model.traits.prefix_safe:
+        pytest.skip("this one can")
+    with pytest.raises(ConfigError, match="go online"):
+        TokenStream([model], WaitK(2), ROOMY)
+
+
+def test_an_ensemble_streams() -> None:
+    torch.manual_seed(7)
+    first, second = (Case("pervasive", (("source_causal", True),)).build() for _ in range(2))
+    batch = batch_for(first, (6,), (1,))
+    stream = TokenStream([first, second], WaitK(2), ROOMY)
+    stream.read(batch.source[0, :6].tolist())
+    stream.end()
+    args = ([first, second], batch.source, batch.source_lengths, ROOMY)
+    _same(stream.hypothesis(), search(*args, agent=WaitK(2))[0][0])
+
+
+# What it costs.
+
+
+@contextmanager
+def _counted(model: TranslationModel) -> Iterator[Callable[[], int]]:
+    """Yield what returns the most positions that any part computed since it was last asked."""
+    counts: dict[str, int] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def count(module: nn.Module, given: object, output: object) -> None:
+            if isinstance(output, Tensor):
+                counts[name] = counts.get(name, 0) + output.numel() // output.shape[-1]
+
+        return count
+
+    def most() -> int:
+        found = max(counts.values(), default=0)
+        counts.clear()
+        return found
+
+    hooks = [part.register_forward_hook(watch(name)) for name, part in model.named_modules()]
+    try:
+        yield most
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@every_case
+@pytest.mark.parametrize("agent", [WaitK(2), Moody()], ids=["wait-2", "moody"])
+def test_what_reads_and_writes_cost(case: Case, agent: Agent) -> None:
+    """A READ runs each layer over the rows that see the new column, a WRITE over what is read.
+
+    Without a receptive field that is one position for each token (an encoder's), and all rows
+    where predictions are made of all of them. An encoder that reads both ways begins anew, once
+    for each WRITE after a READ.
+    """
+    model = case.build()
+    field = model.traits.target_receptive_field
+    if not model.traits.every_cell:
+        field = 1
+    elif dict(case.settings).get("online_features") == "grid":
+        field = None
+    plan = SearchPlan(max_length_a=3, max_length_b=2, min_length=20)
+    stream = TokenStream([model], agent, plan)
+    reads, writes = 0, 0
+    with _counted(model) as most:
+        extend, step = model.extend, model.step
+
+        def read(tokens: Tensor, state: object) -> object:
+            nonlocal reads
+            most()
+            state, reads = extend(tokens, state), reads + 1
+            limit = max(1, writes if field is None else min(writes, field))
+            assert most() <= limit, (reads, writes)
+            return state
+
+        def write(tokens: Tensor, state: object, **options: object) -> object:
+            nonlocal writes
+            most()
+            found, writes = step(tokens, state, **options), writes + 1  # type: ignore[arg-type]
+            lead = 1 if model.traits.reencodes else 0  # `<s>`, or a zero pair, before the source
+            assert most() <= reads + lead, (reads, writes)
+            return found
+
+        model.extend, model.step = read, write  # type: ignore[method-assign,assignment]
+        for token in torch.randint(4, 11, (14,)).tolist():
+            stream.read([token])
+        stream.end()
+    assert reads == 15 and writes == len(stream.tokens) + 1 >= 15
