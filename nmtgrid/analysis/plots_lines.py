@@ -28,9 +28,9 @@ from nmtgrid.analysis.plots import (
 )
 
 # Okabe and Ito's colours without the yellow, which is too light for a line.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#56b4e9")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#56b4e9")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
-MOST_LINES = len(_COLOURS) * len(_DASHES)
+MOST_LINES = len(COLOURS) * len(_DASHES)
 """Lines that can be told apart."""
 _WIDTH, _HEIGHT = 4.1, 2.5
 """Inches of a panel's inside."""
@@ -38,7 +38,7 @@ _LEFT, _SECOND, _TOP, _BOTTOM, _GAP = 0.75, 0.72, 0.5, 0.6, 0.28
 """Inches around it; `_SECOND` is a second scale, `_GAP` lies between a line and its name."""
 _FONT, _LINE = 8.5, 10.6
 """Points: letters, and a line of them."""
-_INK, _PALE = "#333333", "#dddddd"
+INK, PALE = "#333333", "#dddddd"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +134,16 @@ def _frame(axes: Axes, panel: Panel | Map, room: float) -> None:
     title = whole = drawable(panel.title)
     while text_width(title, 11.6) > room and len(title) > 9:
         title = shortened(whole, len(title) - 2)
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK, parse_math=False)
-    axes.set_xlabel(panel.x_label, fontsize=_FONT, color=_INK)
-    axes.tick_params(labelsize=_FONT, colors=_INK, length=3, width=0.6)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK, parse_math=False)
+    axes.set_xlabel(panel.x_label, fontsize=_FONT, color=INK)
+    axes.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def _draw_lines(axes: Axes, panel: Panel, labels: dict[str, str]) -> None:
-    axes.set_ylabel(panel.y_label, fontsize=_FONT, color=_INK)
+    axes.set_ylabel(panel.y_label, fontsize=_FONT, color=INK)
     for line in panel.lines:
         axes.plot(
             line.x, line.y, color=_colour(line.style), linestyle=_dash(line.style),
@@ -161,7 +161,7 @@ def _draw_lines(axes: Axes, panel: Panel, labels: dict[str, str]) -> None:
         ticks = log_ticks(least, most)
         axes.set_yticks(ticks, [log_label(tick) for tick in ticks])
         axes.set_yticks([], minor=True)
-    axes.grid(axis="y", color=_PALE, linewidth=0.5)
+    axes.grid(axis="y", color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     if panel.level is not None and least < panel.level < most:
         axes.axhline(panel.level, color="#888888", linewidth=0.8, zorder=1)
@@ -193,9 +193,9 @@ def _second_scale(axes: Axes, label: str) -> None:
     ticks = log_ticks(least, most, 7)
     second.set_yticks(ticks, [log_label(tick) for tick in ticks])
     second.set_yticks([], minor=True)
-    second.tick_params(labelsize=_FONT, colors=_INK, length=3, width=0.6)
+    second.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
     second.spines["left"].set(color="#888888", linewidth=0.6)
-    second.set_ylabel(label, fontsize=_FONT, color=_INK)
+    second.set_ylabel(label, fontsize=_FONT, color=INK)
 
 
 def _logarithm(values: Any) -> Any:
@@ -217,7 +217,7 @@ def _name_lines(axes: Axes, lines: Sequence[Line], labels: dict[str, str]) -> No
         )  # fmt: skip
         axes.text(
             start, place, labels[line.name], transform=axes.transAxes, va="center",
-            fontsize=_FONT, color=_darker(_colour(line.style)), parse_math=False, linespacing=1.1,
+            fontsize=_FONT, color=darker(_colour(line.style)), parse_math=False, linespacing=1.1,
         )  # fmt: skip
 
 
@@ -256,20 +256,20 @@ def _draw_map(figure: Figure, axes: Axes, held: Map, scale: Axes) -> None:
     bar = figure.colorbar(image, cax=scale)
     bar.set_ticks([math.log10(t) for t in ticks], labels=[log_label(t) for t in ticks])
     bar.outline.set_visible(False)
-    scale.tick_params(labelsize=7.5, colors=_INK, length=2, width=0.6)
+    scale.tick_params(labelsize=7.5, colors=INK, length=2, width=0.6)
     scale.minorticks_off()
-    bar.set_label(held.label, fontsize=_FONT, color=_INK)
+    bar.set_label(held.label, fontsize=_FONT, color=INK)
 
 
 def _colour(style: int) -> str:
-    return _COLOURS[style % len(_COLOURS)]
+    return COLOURS[style % len(COLOURS)]
 
 
 def _dash(style: int) -> str | tuple[int, tuple[float, float]]:
-    return _DASHES[style // len(_COLOURS) % len(_DASHES)]
+    return _DASHES[style // len(COLOURS) % len(_DASHES)]
 
 
-def _darker(colour: str) -> str:
+def darker(colour: str) -> str:
     """Return a colour dark enough for letters."""
     parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
     light = 0.3 * parts[0] + 0.59 * parts[1] + 0.11 * parts[2]

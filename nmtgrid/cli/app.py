@@ -31,6 +31,7 @@ COMMANDS = {
     "bpe": "nmtgrid.cli.bpe",
     "train": "nmtgrid.cli.train",
     "decode": "nmtgrid.cli.decode",
+    "online-eval": "nmtgrid.cli.online_eval",
     "analyze": "nmtgrid.cli.analyze",
     "export": "nmtgrid.cli.export",
 }

@@ -1,0 +1,146 @@
+"""`nmtgrid online-eval`: quality against latency of online translation, or of a foreign log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtgrid.cli.online_eval_order import Order, check, check_alone
+from nmtgrid.cli.options import Device, JsonFile, Precision, check_outputs
+from nmtgrid.online.settings import read_settings
+
+
+def command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...", help="Model directories, side by side; NAME=MODEL names one."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DATA", help="The dataset with the split.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What to translate.  [default: test]")
+    ] = None,
+    k: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  "
+            "[default: 1,3,5,7,9]",
+        ),
+    ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Let the model's own agent read on above this probability: `0.1..0.9:0.1`.",
+        ),
+    ] = None,
+    oracle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Decode along the oracle's paths, for each weight lambda of the delay: `0,1`.",
+        ),
+    ] = None,
+    oracle_cost: Annotated[
+        Literal["delay", "printed"],
+        typer.Option(help="Reading cost of the oracle; `printed` is the thesis' to the letter."),
+    ] = "delay",
+    unit: Annotated[
+        Literal["token", "word"] | None,
+        typer.Option(help="What latency counts: subword units or words.  [default: token]"),
+    ] = None,
+    convention: Annotated[
+        Literal["thesis", "simuleval"],
+        typer.Option(
+            help="|y| is the hypothesis' length, or as SimulEval has it: AL and AP by the "
+            "reference's (words only)."
+        ),
+    ] = "thesis",
+    beam: Annotated[int, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.")] = 1,
+    finish_reading: Annotated[
+        bool,
+        typer.Option("--finish-reading", help="No translation ends before its source is read."),
+    ] = False,
+    sentences: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the first N.  [default: all]")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Results, translations, traces, curve and paths."),
+    ] = None,
+    simuleval: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="One log a setting, for `simuleval --score-only --output`."
+        ),
+    ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Lay published curves under ours, such as `iwslt14-de-en`."
+        ),
+    ] = None,
+    lines: Annotated[
+        list[int] | None,
+        typer.Option("--line", metavar="N", help="Draw the paths of line N; may be repeated."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Score this `instances.log` of SimulEval; needs no model."
+        ),
+    ] = None,
+    batch_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Source tokens x beam of a batch.")
+    ] = 4000,
+    weights: Annotated[
+        Literal["best", "last", "average"], typer.Option(help="Which weights of the models.")
+    ] = "best",
+    precision: Precision = "fp32",
+    device: Device = "auto",
+    json: JsonFile = None,
+) -> None:
+    """Translate a split as if its source came word by word; show BLEU against latency.
+
+    One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, consecutive
+    wait CW and the longest one, LAAL, YAAL, and the length ratio. `--log` scores the log of another
+    program, in both conventions.
+    """
+    order = Order(
+        models=models or [],
+        data=data,
+        split=split or "test",
+        oracle_cost=oracle_cost,
+        unit=unit or ("word" if convention == "simuleval" else "token"),
+        convention=convention,
+        beam=beam,
+        finish_reading=finish_reading,
+        sentences=sentences,
+        out=out,
+        simuleval=simuleval,
+        published=published,
+        lines=lines or [],
+        batch_tokens=batch_tokens,
+        weights=weights,
+        precision=precision,
+        device=device,
+    )
+    if log is not None:
+        asked = {"--k": k, "--thresholds": thresholds, "--oracle": oracle, "--split": split}
+        check_alone(order, [name for name, given in asked.items() if given is not None])
+        check_outputs({"--json": json}, {"--log": log})
+        from nmtgrid.cli.online_eval_log import score_log
+
+        score_log(log, json)
+        return
+    check_outputs({"--json": json})
+    settings = check(order, lambda: read_settings(k, thresholds, oracle))
+    from nmtgrid.cli.online_eval_run import evaluate
+
+    evaluate(order, settings, json)

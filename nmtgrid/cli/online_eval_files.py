@@ -1,0 +1,93 @@
+"""What `nmtgrid online-eval` leaves in folders: results, translations, traces, logs, pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.files import explain, write_json, write_text
+from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
+from nmtgrid.cli.online_eval_order import Order
+from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words, instances
+from nmtgrid.online.simuleval import write_log
+from nmtgrid.search.traces import Trace
+
+if TYPE_CHECKING:
+    from nmtgrid.cli.online_eval_run import System
+
+RESULTS = "results.json"
+
+
+class Files:
+    """The folders of an evaluation; with several systems each has a folder of its own in them."""
+
+    def __init__(self, order: Order, systems: Sequence[System]) -> None:
+        """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
+        self.order, self.systems = order, systems
+        self._names = {system.name: system.name.replace("/", "-") for system in systems}
+        if len(systems) == 1:
+            self._names = {systems[0].name: "."}
+        if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
+            raise ConfigError("Two models would share a folder: name them by `NAME=MODEL`.")
+        for folder in (order.out, order.simuleval):
+            for name in self._names.values() if folder is not None else ():
+                _make(Path(str(folder), name))
+
+    def results(self, values: Mapping[str, Any]) -> None:
+        """Write what has been done so far."""
+        if self.order.out is not None:
+            write_json(self.order.out / RESULTS, values)
+
+    def keep(self, system: System, found: Measured) -> None:
+        """Write the translations, traces and log of a setting."""
+        slug, name = found.decoded.setting.slug, self._names[system.name]
+        outcomes = found.decoded.outcomes
+        if self.order.out is not None:
+            stem = self.order.out / name
+            write_text(stem / f"{slug}.txt", "".join(f"{one.text}\n" for one in outcomes))
+            write_text(stem / f"{slug}.traces.jsonl", "".join(_traces(system, found)))
+        if self.order.simuleval is not None:
+            logged = instances(system.sentences, outcomes, system.joiner)
+            write_log(self.order.simuleval / name / slug, logged)
+
+    def draw(self) -> list[Path]:
+        """Draw what has been done so far; return the pictures."""
+        if self.order.out is None:
+            return []
+        drawn = []
+        for kind in ("png", "svg"):
+            for name, draw in (("curve", draw_curve), ("paths", draw_path_grids)):
+                path = self.order.out / f"{name}.{kind}"
+                if draw(self.order, self.systems, path):
+                    drawn.append(path)
+        return drawn
+
+
+def _traces(system: System, found: Measured) -> list[str]:
+    """Return a trace for each sentence, with its delays in tokens and words."""
+    lines = []
+    for one, outcome in zip(system.sentences, found.decoded.outcomes, strict=True):
+        scores = outcome.log_probabilities
+        total = sum(scores)
+        trace = Trace(
+            one.line, one.units if scores else [], outcome.units, outcome.text, scores, total,
+            total / max(len(scores), 1),
+        )  # fmt: skip
+        values = {
+            **json.loads(trace.to_line()),
+            "delays": delays_of_tokens(one, outcome),
+            "words": outcome.words.split(" ") if outcome.words else [],
+            "word_delays": delays_of_words(one, outcome, system.joiner),
+        }
+        lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+    return lines
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise explain(folder, fault) from fault

@@ -1,0 +1,114 @@
+"""What `nmtgrid online-eval` is asked for, and what can be wrong with it before it begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.cli.options import DeviceName, PrecisionName
+from nmtgrid.online.published import curves
+from nmtgrid.online.settings import Setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The command line of an evaluation, without its settings."""
+
+    models: list[str]
+    data: Path | None
+    split: str
+    oracle_cost: Literal["delay", "printed"]
+    unit: Literal["token", "word"]
+    convention: Literal["thesis", "simuleval"]
+    beam: int
+    finish_reading: bool
+    sentences: int | None
+    out: Path | None
+    simuleval: Path | None
+    published: str | None
+    lines: list[int]
+    batch_tokens: int
+    weights: Literal["best", "last", "average"]
+    precision: PrecisionName
+    device: DeviceName
+
+    def faults(self) -> list[str]:
+        """Return what is wrong, one sentence each."""
+        found = []
+        if not self.models:
+            found.append("Name a model, or a log with `--log FILE`.")
+        if self.data is None:
+            found.append("Name the dataset to translate with `--data DATA`.")
+        if self.convention == "simuleval" and self.unit == "token":
+            found.append("SimulEval's convention counts words: leave out `--unit token`.")
+        elif self.published and (self.unit, self.convention) != ("token", "thesis"):
+            found.append(
+                "The published curves count tokens in the thesis' convention: leave out "
+                "`--published`, or `--unit` and `--convention`."
+            )
+        found += [
+            f"`{name}` has no effect without a folder to draw in: add `--out DIR`."
+            for name, given in (("--published", self.published), ("--line", self.lines))
+            if given and self.out is None
+        ]
+        counts: dict[str, list[int | None]] = {
+            "--beam": [self.beam],
+            "--sentences": [self.sentences],
+            "--line": [*self.lines],
+            "--batch-tokens": [self.batch_tokens],
+        }
+        found += [
+            f"`{name}` must be at least 1, but is {number}."
+            for name, numbers in counts.items()
+            for number in numbers
+            if number is not None and number < 1
+        ]
+        found += [
+            f"`{name} {folder}` is a file: name a folder."
+            for name, folder in (("--out", self.out), ("--simuleval", self.simuleval))
+            if folder is not None and folder.exists() and not folder.is_dir()
+        ]
+        return found
+
+
+def check(order: Order, read: Callable[[], list[Setting]]) -> list[Setting]:
+    """Return the settings that `read` gives. Raises ConfigError that names every fault."""
+    faults, advice = order.faults(), ""
+    settings: list[Setting] = []
+    try:
+        settings = read()
+    except ConfigError as fault:
+        faults += fault.faults
+        advice = fault.advice
+    if order.published is not None:
+        try:
+            curves(order.published)
+        except NmtgridError as fault:
+            faults.append(str(fault))
+    if faults:
+        raise ConfigError(faults, advice)
+    return settings
+
+
+def check_alone(order: Order, asked: Sequence[str]) -> None:
+    """Raise ConfigError if more is asked for than to score a log."""
+    given = {
+        "MODEL": order.models,
+        "--data": order.data,
+        "--out": order.out,
+        "--simuleval": order.simuleval,
+        "--published": order.published,
+        "--line": order.lines,
+        "--sentences": order.sentences,
+        "--finish-reading": order.finish_reading,
+    }
+    names = [name for name, value in given.items() if value]
+    if names or asked:
+        shown = "`, `".join([*names, *asked])
+        raise ConfigError(
+            f"`--log` scores what another program has done: leave out `{shown}`.",
+            "Without `--log`, models are evaluated.",
+        )

@@ -1,0 +1,226 @@
+"""What `nmtgrid online-eval` does: models along settings, tables, and results kept as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.cli.analyze_curves import split_label
+from nmtgrid.cli.decode_run import check_languages
+from nmtgrid.cli.online_eval_files import Files
+from nmtgrid.cli.online_eval_log import tell_skipped
+from nmtgrid.cli.online_eval_order import Order
+from nmtgrid.cli.options import write_report
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.latency import METRICS
+from nmtgrid.models.directory import load_model
+from nmtgrid.online.evaluate import OnlineDecoder
+from nmtgrid.online.measures import Measured, measure
+from nmtgrid.online.sentences import Sentence, joiner_of, read_sentences
+from nmtgrid.online.settings import Setting
+from nmtgrid.search.devices import find_device
+from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+
+_NAMES = {"max_cw": "mCW"}
+_CONVENTIONS = {
+    "thesis": "|y| = hypothesis (thesis' convention)",
+    "simuleval": "|y| = reference in AP and AL (SimulEval's convention)",
+}
+
+
+@dataclasses.dataclass
+class System:
+    """A model under evaluation: its sentences, and what has been measured so far."""
+
+    name: str
+    folder: Path
+    decoder: OnlineDecoder
+    sentences: list[Sentence]
+    done: list[Measured] = dataclasses.field(default_factory=list)
+
+    @property
+    def joiner(self) -> str:
+        """What ends a target unit that goes on in the next one."""
+        return joiner_of(self.decoder.translator.pipeline)
+
+
+def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> None:
+    """Evaluate the models; what was done before an interruption is shown and written too."""
+    assert order.data is not None
+    dataset = Dataset.open(order.data)
+    systems = _systems(order, settings, dataset)
+    for number in order.lines:
+        if number > len(systems[0].sentences):
+            raise ConfigError(
+                f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
+            )
+    lowercase = dataset.pipeline.facts.lowercase
+    files = Files(order, systems)
+    try:
+        with _progress(systems, settings) as meter:
+            for system in systems:
+                meter.name = f"{system.name}, " if len(systems) > 1 else ""
+                for decoded in system.decoder.run(system.sentences, settings, meter.advance):
+                    found = measure(system.sentences, decoded, system.joiner, lowercase=lowercase)
+                    system.done.append(found)
+                    files.keep(system, found)
+                    files.results(report(order, systems, complete=False))
+    except KeyboardInterrupt:
+        _finish(order, systems, files, json, complete=False)
+        done, asked = sum(len(one.done) for one in systems), len(systems) * len(settings)
+        where = f"; {order.out} holds them" if order.out and done else ""
+        console.say(f"Interrupted after {done} of {asked} settings{where}.")
+        raise
+    _finish(order, systems, files, json, complete=True)
+
+
+def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[str, Any]:
+    """Return JSON keys: all settings of all systems in one list."""
+    sentences = systems[0].sentences
+    return {
+        "data": str(order.data),
+        "split": order.split,
+        "sentences": len(sentences),
+        "empty_sources": sum(not one.source for one in sentences),
+        "unit": order.unit,
+        "convention": order.convention,
+        "beam": order.beam,
+        "finish_reading": order.finish_reading,
+        "oracle_cost": order.oracle_cost,
+        "precision": order.precision,
+        "complete": complete,
+        "systems": [
+            {
+                "name": system.name,
+                "model": str(system.folder),
+                "arch": system.decoder.translator.models[0].architecture,
+            }
+            for system in systems
+        ],
+        "settings": [
+            {"system": system.name, **found.values(order.unit, order.convention)}
+            for system in systems
+            for found in system.done
+        ],
+    }
+
+
+def _finish(
+    order: Order, systems: Sequence[System], files: Files, json: Path | None, *, complete: bool
+) -> None:
+    for system in systems:
+        if system.done:
+            _show(order, system)
+    values = report(order, systems, complete=complete)
+    values["pictures"] = [str(path) for path in files.draw()]
+    files.results(values)
+    for name in values["pictures"]:
+        console.say(f"Drawn: {name}")
+    write_report(json, values)
+
+
+def _show(order: Order, system: System) -> None:
+    counted = system.done[0].latencies[order.unit, order.convention]
+    console.table(
+        f"{system.name}, {order.split}: {counted.sentences:,} sentences, "
+        f"{'greedy' if order.beam == 1 else f'beam {order.beam}'}; BLEU tokenised (percent); "
+        f"latency in source {order.unit}s\n(AP: share of the source), "
+        f"{_CONVENTIONS[order.convention]}; ratio: {order.unit}s of hypothesis / reference",
+        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
+        _rows(order, system.done),
+    )
+    console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
+    rates = [one.decoded.target_tokens / max(one.decoded.seconds, 1e-9) for one in system.done]
+    seconds = sum(one.decoded.seconds for one in system.done)
+    console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
+    tell_skipped(counted)
+
+
+def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
+    """Return the table's rows; a column in which a number is missing becomes aligned text."""
+    ways = [found.latencies[order.unit, order.convention] for found in done]
+    columns: list[list[Any]] = [
+        [found.tokenized.value for found in done],
+        *([getattr(way, name) for way in ways] for name in METRICS),
+        [way.length_ratio for way in ways],
+    ]
+    for place, column in enumerate(columns):
+        if any(map(math.isnan, column)):
+            shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
+            columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
+    titles = [found.decoded.setting.title for found in done]
+    return [list(row) for row in zip(titles, *columns, strict=True)]
+
+
+def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
+    """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
+    split = dataset.split(order.split)
+    named = [split_label(text) for text in order.models]
+    names = [label or path.resolve().name for label, path in named]
+    faults = [
+        f"Two models are called `{name}`: name one by `NAME=MODEL`."
+        for place, name in enumerate(names)
+        if name in names[:place]
+    ]
+    device = find_device(order.device)
+    systems: list[System] = []
+    for name, (_, path) in zip(names, named, strict=True):
+        try:
+            loaded = load_model(path, device, order.weights)
+            plan = dataclasses.replace(
+                default_plan(loaded.settings), beam=order.beam, nbest=1, sample=False
+            )
+            options = TranslationOptions(batch_tokens=order.batch_tokens)
+            translator = Translator(
+                [loaded], plan, options, device=device, precision=order.precision
+            )
+            check_languages(translator, dataset)
+        except NmtgridError as fault:
+            faults.append(str(fault))
+            continue
+        decoder = OnlineDecoder(
+            translator, finish_reading=order.finish_reading, oracle_cost=order.oracle_cost
+        )
+        faults += [f"{path}: {fault}" for fault in decoder.faults(settings)]
+        systems.append(System(name, path, decoder, []))
+    if faults:
+        raise ConfigError(faults)
+    for system in systems:
+        pipeline = system.decoder.translator.pipeline
+        longest = system.decoder.translator.options.max_source
+        system.sentences = read_sentences(
+            pipeline, split, order.sentences, longest, console.warn
+        )  # fmt: skip
+    return systems
+
+
+class _Meter:
+    """Counts what is done and shows it on the progress bar."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._setting: Setting | None = None
+        self._started, self._tokens = time.perf_counter(), 0
+        self.name = ""
+
+    def advance(self, setting: Setting, lines: int, tokens: int) -> None:
+        if setting is not self._setting:
+            self._setting, self._started, self._tokens = setting, time.perf_counter(), 0
+        self._tokens += tokens
+        rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        note = f"{self.name}{setting.title}: {rate:,.0f} target tokens/s"
+        self._bar.update(self._bar.task_ids[0], advance=lines, note=note)
+
+
+@contextlib.contextmanager
+def _progress(systems: Sequence[System], settings: Sequence[Setting]) -> Iterator[_Meter]:
+    total = len(settings) * sum(len(system.sentences) for system in systems)
+    with console.progress("translating", total) as bar:
+        yield _Meter(bar)

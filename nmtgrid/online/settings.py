@@ -1,0 +1,79 @@
+"""How to decide when to read: wait-k, an agent's threshold, or the oracle's paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.spans import Bounds, decimals, whole_numbers
+
+Policy = Literal["wait-k", "threshold", "oracle"]
+DEFAULT_K = "1,3,5,7,9"
+
+_KEYS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
+_LETTERS = {"wait-k": "k", "threshold": "τ", "oracle": "λ"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to decide when to read: k (infinity: offline), tau, or the oracle's lambda."""
+
+    policy: Policy
+    value: float
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the whole source is read before the first write."""
+        return self.policy == "wait-k" and math.isinf(self.value)
+
+    @property
+    def title(self) -> str:
+        """The setting for people: `k = 3`, `τ = 0.5`, `λ = 0`."""
+        return f"{_LETTERS[self.policy]} = {self.number}"
+
+    @property
+    def number(self) -> str:
+        """The value for people."""
+        return "∞" if self.is_offline else f"{self.value:g}"
+
+    @property
+    def slug(self) -> str:
+        """The setting as a part of file names."""
+        return f"{_KEYS[self.policy]}-{self.value:g}"
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys; an infinite k is None."""
+        value = None if self.is_offline else self.value
+        return {"policy": self.policy, _KEYS[self.policy]: value}
+
+
+def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> list[Setting]:
+    """Return the settings of three lists of numbers, wait-k first; None everywhere: the default.
+
+    Raises ConfigError that names every fault: a k below 1, a threshold outside (0, 1), a negative
+    lambda, and what `base.spans` refuses.
+    """
+    if k is None and thresholds is None and oracle is None:
+        k = DEFAULT_K
+    readers: list[tuple[Policy, str | None, Callable[[str], Sequence[float]]]] = [
+        ("wait-k", k, lambda text: whole_numbers(text, "--k", least=1, infinite=True)),
+        ("threshold", thresholds, lambda text: decimals(text, "--thresholds", Bounds(0, 1, True))),
+        ("oracle", oracle, lambda text: decimals(text, "--oracle", Bounds(0))),
+    ]
+    found: list[Setting] = []
+    faults: list[str] = []
+    advice = ""
+    for policy, text, read in readers:
+        if text is None:
+            continue
+        try:
+            found += [Setting(policy, float(value)) for value in read(text)]
+        except ConfigError as fault:
+            faults += fault.faults
+            advice = advice or fault.advice
+    if faults:
+        raise ConfigError(faults, advice)
+    return found
