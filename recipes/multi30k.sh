@@ -18,7 +18,7 @@ MODEL="$HERE/model-seed$SEED"
 
 environment
 multi30k_dataset "$HERE/data" "$HERE/text"
-run nmtgrid train "$HERE/data" --arch pervasive --preset multi30k --seed "$SEED" \
+run nmtgrid train "$HERE/data" --arch pervasive --preset multi30k-hour --seed "$SEED" \
     --max-minutes "$MINUTES" --overwrite --out "$MODEL"
 run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \
     --out "$MODEL/test.en" --json "$MODEL/test.json"
