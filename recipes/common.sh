@@ -124,3 +124,93 @@ toy_dataset() {
     run nmtgrid preprocess --toy 10000 --overwrite --out "$1"
     run nmtgrid bpe learn "$1" --merges 700 --separate
 }
+
+# Set TEXT to the folder $1 of NMTGRID_DATA; return 1 where there is no NMTGRID_DATA.
+own_text() {
+    [ -n "${NMTGRID_DATA:-}" ] || return 1
+    TEXT="$NMTGRID_DATA/$1"
+    [ -d "$TEXT" ] || [ "$DRY_RUN" != 0 ] || fail "NMTGRID_DATA has no folder $1: $TEXT"
+}
+
+# Make the dataset $3 of IWSLT'14 from language $1 to language $2 (de, en), lower-cased, 10,000 joint
+# merges, unless it is there; the public archive goes to $4. With NMTGRID_DATA the texts are
+# iwslt14.de-en/{train,valid,test}.{de,en}[.xz], tokenised, with bpe10k.codes[.xz].
+iwslt14_dataset() {
+    local name read units codes
+    local address=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
+    if own_text iwslt14.de-en; then
+        codes="$TEXT/bpe10k.codes"
+        [ -f "$codes" ] || codes="$codes.xz"
+        read=(--tokenize none --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test")
+        units=(--codes "$codes")
+    else
+        fetch "$address" "$4/de-en.tgz"
+        run tar -xzf "$4/de-en.tgz" -C "$4"
+        read=(--xml --lowercase --valid-every 23 --train "$4/de-en/train.tags.de-en")
+        for name in TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012; do
+            read+=(--test "$4/de-en/IWSLT14.$name.de-en")
+        done
+        units=(--merges 10000 --joint)
+    fi
+    if [ -e "$3/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" "${read[@]}" \
+        --max-words 175 --max-ratio 1.5 --overwrite --workers 0 --out "$3"
+    run nmtgrid bpe learn "$3" "${units[@]}"
+}
+
+# Make the dataset $3 of IWSLT'15 from language $1 to language $2 (en, vi), tokenised by its makers,
+# words that come five times or more, unless it is there; the public texts go to $4. With
+# NMTGRID_DATA they are iwslt15.en-vi/{train,valid,test}.{en,vi}[.xz].
+iwslt15_dataset() {
+    local language address=https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi
+    if ! own_text iwslt15.en-vi; then
+        TEXT="$4"
+        for language in en vi; do
+            fetch "$address/train.$language" "$TEXT/train.$language"
+            fetch "$address/tst2012.$language" "$TEXT/valid.$language"
+            fetch "$address/tst2013.$language" "$TEXT/test.$language"
+        done
+    fi
+    if [ -e "$3/vocab.$1.txt" ]; then return; fi
+    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" --tokenize none --max-ratio 9 \
+        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" \
+        --overwrite --workers 0 --out "$3"
+    run nmtgrid bpe learn "$3" --words --min-count 5
+}
+
+# Make the dataset $1 of WMT'15 De-En with 32,000 joint merges and one vocabulary, unless it is
+# there, from NMTGRID_DATA's wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}.
+wmt15_dataset() {
+    own_text wmt15.de-en || fail "set NMTGRID_DATA to a folder with \
+wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}: Europarl v7, Common Crawl and News Commentary \
+v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translation-task.html"
+    if [ -e "$1/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang de --target-lang en --max-words 175 --max-ratio 1.5 \
+        --train "$TEXT/train" --valid "$TEXT/newstest2013" --test "$TEXT/newstest2015" \
+        --overwrite --workers 0 --out "$1"
+    run nmtgrid bpe learn "$1" --merges 32000 --joint-vocabulary
+}
+
+# Make the dataset $2 of the corpus $1, unless it is there; texts that are downloaded go to $3.
+dataset() {
+    case "$1" in
+    toy) toy_dataset "$2" ;;
+    multi30k) multi30k_dataset "$2" "$3" ;;
+    iwslt14-de-en) iwslt14_dataset de en "$2" "$3" ;;
+    iwslt14-en-de) iwslt14_dataset en de "$2" "$3" ;;
+    iwslt15-en-vi) iwslt15_dataset en vi "$2" "$3" ;;
+    iwslt15-vi-en) iwslt15_dataset vi en "$2" "$3" ;;
+    wmt15-de-en) wmt15_dataset "$2" ;;
+    *) fail "there is no corpus $1: toy multi30k iwslt14-de-en iwslt14-en-de iwslt15-en-vi \
+iwslt15-vi-en wmt15-de-en" ;;
+    esac
+}
+
+# Print the preset for the corpus $1: both directions have one.
+preset_of() {
+    case "$1" in
+    iwslt14-*) say iwslt14-de-en ;;
+    iwslt15-*) say iwslt15-en-vi ;;
+    *) say "$1" ;;
+    esac
+}

@@ -21,30 +21,9 @@ RUNS="${RUNS:-runs}"
 PRESET="${PRESET:-iwslt14-de-en}"
 HERE="$RUNS/iwslt14-de-en"
 MODEL="$HERE/model-$PRESET-seed$SEED"
-ADDRESS=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 
 environment
-if [ -n "${NMTGRID_DATA:-}" ]; then
-    TEXT="$NMTGRID_DATA/iwslt14.de-en"
-    [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder iwslt14.de-en: $TEXT"
-    CODES="$TEXT/bpe10k.codes"
-    [ -f "$CODES" ] || CODES="$CODES.xz"
-    READ=(--tokenize none --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test")
-    UNITS=(--codes "$CODES")
-else
-    TEXT="$HERE/de-en"
-    fetch "$ADDRESS" "$HERE/de-en.tgz"
-    run tar -xzf "$HERE/de-en.tgz" -C "$HERE"
-    READ=(--xml --lowercase --valid-every 23 --train "$TEXT/train.tags.de-en")
-    for name in TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012; do
-        READ+=(--test "$TEXT/IWSLT14.$name.de-en")
-    done
-    UNITS=(--merges 10000 --joint)
-fi
-
-run nmtgrid preprocess --source-lang de --target-lang en "${READ[@]}" \
-    --max-words 175 --max-ratio 1.5 --overwrite --workers 0 --out "$HERE/data"
-run nmtgrid bpe learn "$HERE/data" "${UNITS[@]}"
+iwslt14_dataset de en "$HERE/data" "$HERE"
 run nmtgrid train "$HERE/data" --arch pervasive --preset "$PRESET" --seed "$SEED" \
     --max-minutes "$MINUTES" --overwrite --out "$MODEL"
 run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \
