@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nmtgrid.online import dynamic  # noqa: F401
 from nmtgrid.online import objectives as online  # noqa: F401
 from nmtgrid.training.api import objectives
 

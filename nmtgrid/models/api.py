@@ -206,9 +206,16 @@ class TranslationModel(nn.Module):
         """
         raise self.refusal()
 
-    def features_with_reading(self, batch: Batch, sites: Sites) -> tuple[Tensor, Tensor]:
-        """Return `features` and `reading`, from one pass where they share a network."""
-        return self.features(batch, sites), self.reading(batch)
+    def features_with_reading(
+        self, batch: Batch, sites: Sites, *, learn_features: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return `features` and `reading`, from one pass where they share a network.
+
+        Without `learn_features` the first have no gradient.
+        """
+        with torch.set_grad_enabled(learn_features and torch.is_grad_enabled()):
+            features = self.features(batch, sites)
+        return features, self.reading(batch)
 
     def reading(self, batch: Batch) -> Tensor:
         """Return logits [B, T, S] of reading on, teacher forced; anything on padding.

@@ -102,13 +102,19 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             state = dataclasses.replace(state, logits=torch.cat([state.logits, logit], 1))
         return state if features is None else self._widen(features, state)
 
-    def features_with_reading(self, batch: Batch, sites: Sites) -> tuple[Tensor, Tensor]:
+    def features_with_reading(
+        self, batch: Batch, sites: Sites, *, learn_features: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Return `features` and `reading`; a shared network runs once."""
         if not isinstance(self.reader, SharedReader):
-            return super().features_with_reading(batch, sites)
+            return super().features_with_reading(batch, sites, learn_features=learn_features)
         self._check_sites(batch, sites)
-        features, layout = self._run(batch)
-        return self._at_sites(features, layout, sites), self._decide(features, layout)
+        learns = torch.is_grad_enabled()
+        with torch.set_grad_enabled(learns and (learn_features or not self.reader.detached)):
+            cells, layout = self._run(batch)
+        with torch.set_grad_enabled(learns and learn_features):
+            features = self._at_sites(cells, layout, sites)
+        return features, self._decide(cells, layout)
 
     def reading(self, batch: Batch) -> Tensor:
         """Return logits [B, T, S] of reading on, zero on padding."""

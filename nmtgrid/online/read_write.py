@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.masks import is_padding
 from nmtgrid.online.paths import is_cell
 
 Area = Literal["grid", "path"]
@@ -59,18 +60,49 @@ def agent_loss(
     return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
 
 
+def agent_cells(
+    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area = "grid"
+) -> Tensor:
+    """Return [B, T, columns], True where the agent decides: in no last column, nor on padding.
+
+    "path" leaves the states that paths [B, T] visit.
+    """
+    reads = torch.arange(1, columns + 1, device=paths.device)
+    counts = is_cell(source_lengths - 1, target_lengths, paths.shape[1], columns)
+    if area == "path":
+        start = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
+        counts = counts & (reads >= start[..., None]) & (reads <= paths[..., None])
+    return counts
+
+
+def agent_accuracy(
+    logits: Tensor,
+    paths: Tensor,
+    source_lengths: Tensor,
+    target_lengths: Tensor,
+    area: Area = "grid",
+) -> Tensor:
+    """Return [B, T]: the share of a row's decisions that are right at a threshold of one half.
+
+    1 in rows without decisions, 0 on padding.
+    """
+    columns = logits.shape[2]
+    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
+    reads = torch.arange(1, columns + 1, device=logits.device)
+    right = ((logits > 0) == (reads < paths[..., None])) & counts
+    share = torch.where(counts.any(-1), right.sum(-1) / counts.sum(-1).clamp(min=1), 1.0)
+    return share.masked_fill(is_padding(target_lengths, logits.shape[1]), 0.0)
+
+
 def _scores(
     logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, area: Area
 ) -> Tensor:
     """Return [B, T, S]: the log-probability of each cell's right action, 0 where none counts."""
-    size, columns = logits.shape[1:]
-    reads = torch.arange(1, columns + 1, device=logits.device)
-    counts = is_cell(source_lengths - 1, target_lengths, size, columns)
-    if area == "path":
-        start = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
-        counts = counts & (reads >= start[..., None]) & (reads <= paths[..., None])
+    columns = logits.shape[2]
+    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     # Cells that do not count may hold anything; filled first, they give no gradient either.
     held = logits.float().masked_fill(~counts, 0.0)
+    reads = torch.arange(1, columns + 1, device=logits.device)
     right = torch.where(reads < paths[..., None], held, -held)
     return logsigmoid(right).masked_fill(~counts, 0.0)
 

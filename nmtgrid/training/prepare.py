@@ -158,7 +158,7 @@ def _begin_from(model: TranslationModel, init: Path, dataset: Dataset) -> None:
             f"`--init`: there is no model directory {init}.", "Name one that `train` wrote."
         )
     try:
-        load_weights(model, weights_file(init))
+        load_weights(model, weights_file(init), begin=True)
     except ModelError as fault:
         raise ModelError(f"`--init`: {fault.problem}", fault.advice) from fault
     if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
+from nmtgrid.layers.kernels.linear_loss import (
+    linear_cross_entropy,
+    linear_nll,
+    plain_linear_cross_entropy,
+)
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -170,3 +174,35 @@ def test_impossible_settings_are_refused(smoothing: float, chunk: int) -> None:
     features, weight, bias, targets, _ = _problem(4)
     with pytest.raises(ValueError, match=r"must be"):
         linear_cross_entropy(features, weight, bias, targets, None, smoothing, chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 8, 37, None])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_each_likelihood_alone(chunk: int | None, with_bias: bool) -> None:
+    features, weight, drawn_bias, targets, _ = _problem()
+    bias = drawn_bias if with_bias else None
+    found = linear_nll(features, weight, bias, targets, chunk)
+    logits = features @ weight.t() + (0.0 if bias is None else bias)
+    wanted = -logits.log_softmax(1)[torch.arange(37), targets]
+    torch.testing.assert_close(found, wanted.detach())
+    assert not found.requires_grad
+    total = linear_cross_entropy(features, weight, bias, targets, chunk=chunk)[1]
+    torch.testing.assert_close(found.sum(), total)
+
+
+def test_each_likelihood_under_autocast() -> None:
+    features, weight, bias, targets, _ = _problem(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_nll(features, weight, bias, targets)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, linear_nll(features, weight, bias, targets), atol=0.1, rtol=0)
+    with pytest.raises(ValueError, match="chunk"):
+        linear_nll(features, weight, bias, targets, 0)
+
+
+def test_likelihoods_hold_the_logits_of_one_chunk() -> None:
+    features, weight, bias, targets, _ = _problem(160, 50, 4)
+    with _Sizes() as sizes:
+        linear_nll(features, weight, bias, targets, 16)
+    assert sizes.largest <= max(16 * 50, 160 * 4)
+    assert sizes.products == 10

@@ -62,6 +62,39 @@ def linear_cross_entropy(
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
+    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
+    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled())
+    sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        features, weight, bias, targets, weights, plan
+    )
+    return sums
+
+
+@torch.no_grad()
+def linear_nll(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk: int | None = None,
+) -> Tensor:
+    """Return -log p of each target [M], without gradient; see `linear_cross_entropy`."""
+    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
+    total = torch.promote_types(dtype, torch.float32)
+    found = features.new_empty(len(targets), dtype=total)
+    with torch.autocast(features.device.type, enabled=False):
+        matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+        for start in range(0, len(targets), chunk):
+            place = slice(start, start + chunk)
+            logits = product(features[place].to(dtype), matrix, shift).to(total)
+            found[place] = F.cross_entropy(logits, targets[place], reduction="none")
+    return found
+
+
+def _dtype_and_chunk(
+    features: Tensor, weight: Tensor, chunk: int | None
+) -> tuple[torch.dtype, int]:
+    """Return the type of the products, autocast's where that is on, and the features at a time."""
     dtype, device = features.dtype, features.device.type
     if chunk is None:
         chunk = max(64, (CPU_LOGITS if device == "cpu" else DEVICE_LOGITS) // weight.shape[0])
@@ -69,11 +102,7 @@ def linear_cross_entropy(
         raise ValueError(f"chunk must be at least 1, but is {chunk}")
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
-    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled())
-    sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        features, weight, bias, targets, weights, plan
-    )
-    return sums
+    return dtype, chunk
 
 
 @dataclasses.dataclass(frozen=True)

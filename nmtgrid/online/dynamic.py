@@ -1,0 +1,158 @@
+"""Dynamic agents: the translation model and the agent that reads for it, trained together.
+
+An oracle finds the cheapest path z* through what writing costs now; the model learns to write on it
+and right of it, the agent to read left of it and to write elsewhere (section 4.4.2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.masks import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, linear_nll
+from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.online.agents import Threshold
+from nmtgrid.online.oracle import ReadingCost, oracle_paths
+from nmtgrid.online.paths import area_sites, is_cell, is_right_of
+from nmtgrid.online.read_write import Area, agent_accuracy, agent_cells, agent_loss
+from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.likelihood import check_smoothing
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicSettings:
+    """Settings of training a dynamic agent."""
+
+    delay_weight: float = 0.0
+    """Lambda, what the oracle pays for delay, in nats for each token written with |x| reads."""
+    cost: ReadingCost = "delay"
+    """What reading costs the oracle: "printed" is an ablation."""
+    alpha: float = 1.0
+    """Weight of the translation model's loss; with 0 it is not trained."""
+    beta: float = 1.0
+    """Weight of the agent's loss; with 0 it is not trained."""
+    write: Literal["right", "path"] = "right"
+    """Cells where the model learns to write: on z* and right of it (4.45), or on z* alone."""
+    agent_area: Area = "grid"
+    """Cells where the agent learns: all (4.46), or those that z* visits (4.43)."""
+    validate_threshold: float = 0.5
+    """The agent's threshold in validation's translations."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        found = [
+            f"`objective.{name}` must be a number from 0 on, but is {getattr(self, name)}."
+            for name in ("delay_weight", "alpha", "beta")
+            if not 0 <= getattr(self, name) < math.inf
+        ]
+        if self.alpha == self.beta == 0:
+            found.append("`objective.alpha` and `objective.beta` must not both be 0.")
+        if not 0 < self.validate_threshold < 1:
+            found.append(
+                "`objective.validate_threshold` must be above 0 and below 1, but is "
+                f"{self.validate_threshold}."
+            )
+        return [*found, *check_smoothing(self.label_smoothing)]
+
+
+class Dynamic:
+    """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
+
+    Both terms are the printed sums over cells, so a target token has some |x| / 2 of the first and
+    |x| of the second; `write_cells` and `agent_cells` tell how many. `nll` is that along z*.
+
+    The oracle judges by the same predictions that are trained, in training mode with their
+    dropout, and its path is found anew for each update.
+
+    Departs: the agent decides about the first write too (rows from t = 0), and never in the last
+    column; the oracle's reading costs are those that matter (see `oracle_paths`).
+    """
+
+    def __init__(self, settings: DynamicSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
+        if not model.traits.every_cell:
+            raise ConfigError(
+                "`dynamic` needs predictions at every cell of the grid, which this "
+                f"`{model.architecture}` does not make.",
+                "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
+            )
+        if self.settings.beta and not model.traits.reads:
+            raise model.no_reader()
+
+    def agent(self) -> Threshold | None:
+        """Return the agent at `validate_threshold`; None where it is not trained."""
+        return Threshold(self.settings.validate_threshold) if self.settings.beta else None
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return alpha times the loss of writing plus beta times the agent's, sums over cells."""
+        self.check(model)
+        settings, columns = self.settings, batch.source.shape[1]
+        lengths = batch.source_lengths, batch.target_lengths
+        cells = is_cell(*lengths, batch.target_input.shape[1], columns)
+        sites = area_sites(cells)
+        features, logits = self._run(model, batch, sites)
+        targets = batch.target_output[sites.sentence, sites.position]
+        held = model.classifier()
+        costs = torch.zeros(cells.shape, device=features.device)
+        costs[cells] = linear_nll(features, held.weight, held.bias, targets).float()
+        paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
+        total = costs.new_zeros(())
+        extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
+        if settings.alpha:
+            chosen = self._written(paths, batch)[cells]
+            written, _ = linear_cross_entropy(
+                features[chosen], held.weight, held.bias, targets[chosen],
+                label_smoothing=settings.label_smoothing,
+            )  # fmt: skip
+            total = total + settings.alpha * written
+            extra["write_cells"] = chosen.sum()
+        if logits is not None:
+            given = logits, paths, *lengths, settings.agent_area
+            decided = agent_loss(*given)
+            total = total + settings.beta * decided
+            extra["agent_loss"] = decided.detach()
+            extra["agent_accuracy"] = agent_accuracy(*given).sum()
+            extra["agent_cells"] = agent_cells(*given[1:4], columns, settings.agent_area).sum()
+        along = costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
+        return LossParts(total, int(batch.target_lengths.sum()), along, extra)
+
+    def _run(
+        self, model: TranslationModel, batch: Batch, sites: Sites
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the features of all cells and the logits of reading, if they are trained."""
+        if not self.settings.beta:
+            return model.features(batch, sites), None
+        learns = bool(self.settings.alpha)
+        return model.features_with_reading(batch, sites, learn_features=learns)
+
+    def _written(self, paths: Tensor, batch: Batch) -> Tensor:
+        """Return [B, T, S], True where the model learns to write."""
+        columns = batch.source.shape[1]
+        if self.settings.write == "right":
+            return is_right_of(paths, batch.source_lengths, batch.target_lengths, columns)
+        reads = torch.arange(1, columns + 1, device=paths.device)
+        is_target = is_token(batch.target_lengths, paths.shape[1])
+        return (reads == paths[..., None]) & is_target[..., None]
+
+
+objectives.add(
+    "dynamic",
+    ObjectiveKind(
+        "dynamic",
+        "online: a model with a reader, which learns when to read from an oracle",
+        DynamicSettings,
+        Dynamic,
+    ),
+)
