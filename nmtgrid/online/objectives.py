@@ -7,6 +7,7 @@ the sites have limited reads. `k` is in tokens, the end symbol of a source being
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import torch
@@ -128,6 +129,9 @@ class AreaSettings:
     """The boundary: `z >= z^wait-k`."""
     weights: Literal["binary", "exact"] = "binary"
     """A cell's weight: 1, or the share of all paths in the area that write there."""
+    cells_per_token: float = 0.0
+    """Cells that are drawn for each target token, with weights that keep the loss on average; the
+    classifier's cost falls with them. 0: all cells."""
     validate_k: int = 5
     """The path of validation's translations."""
     label_smoothing: float = 0.1
@@ -138,7 +142,16 @@ class AreaSettings:
         return [
             *_whole("k", self.k),
             *_whole("validate_k", self.validate_k),
+            *self._draw_faults(),
             *check_smoothing(self.label_smoothing),
+        ]
+
+    def _draw_faults(self) -> list[str]:
+        if 0 <= self.cells_per_token < math.inf:
+            return []
+        return [
+            "`objective.cells_per_token` must be a number from 0 on, but is "
+            f"{self.cells_per_token}."
         ]
 
 
@@ -174,11 +187,22 @@ class WaitKArea:
         weigh = binary_weights if settings.weights == "binary" else exact_weights
         lengths = batch.source_lengths, batch.target_lengths
         shares = weigh(_wait_k(batch, settings.k), *lengths, batch.source.shape[1])
+        if model.training and settings.cells_per_token:
+            shares = _thinned(shares, settings.cells_per_token * int(batch.target_lengths.sum()))
         area = shares > 0
         kept = shares[area]
         sites = area_sites(area)
         parts = site_loss(model, batch, sites, kept, settings.label_smoothing)
         return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / kept.sum()))
+
+
+def _thinned(shares: Tensor, wanted: float) -> Tensor:
+    """Return weights of about `wanted` cells drawn from `shares` [B, T, S], the same on average."""
+    chance = wanted / max(int((shares > 0).sum()), 1)
+    if chance >= 1:
+        return shares
+    drawn = torch.rand(shares.shape, device=shares.device) < chance
+    return shares * drawn / chance
 
 
 def _wait_k(batch: Batch, k: int | Tensor, to_the_end: bool = False) -> Tensor:

@@ -145,6 +145,26 @@ def test_exact_weights_are_the_mean_over_all_paths(k: int) -> None:
     assert found.nll.item() == pytest.approx(wanted, rel=1e-5)
 
 
+def test_drawn_cells_keep_the_loss_on_average() -> None:
+    model = grid().train()
+    whole = WaitKArea(AreaSettings(label_smoothing=0.0))
+    drawn = WaitKArea(AreaSettings(cells_per_token=1.5, label_smoothing=0.0))
+    torch.manual_seed(5)
+    found = torch.tensor([drawn.loss(model, BATCH).total.item() for _ in range(400)])
+    error = found.std().item() / 400**0.5
+    assert 0 < error < 2
+    assert found.mean().item() == pytest.approx(
+        whole.loss(model, BATCH).total.item(), abs=4 * error
+    )
+    plenty = WaitKArea(AreaSettings(cells_per_token=9, label_smoothing=0.0))
+    assert plenty.loss(model, BATCH).total.item() == pytest.approx(
+        whole.loss(model, BATCH).total.item()
+    )
+    assert drawn.loss(model.eval(), BATCH).total.item() == pytest.approx(
+        whole.loss(model, BATCH).total.item()
+    )
+
+
 def test_an_area_needs_predictions_at_every_cell() -> None:
     with pytest.raises(ConfigError, match="every cell"):
         WaitKArea(AreaSettings()).check(transformer())
