@@ -100,6 +100,23 @@ def command(
     weights: Annotated[
         Literal["best", "last", "average"], typer.Option(help="Which weights of MODEL.")
     ] = "best",
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream", help="Translate words as they come; needs one of `--k`, `--threshold`."
+        ),
+    ] = False,
+    k: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Streams: stay N source units behind; `inf` waits for all."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(metavar="TAU", help="Streams: the model's agent reads on above this."),
+    ] = None,
+    finish_reading: Annotated[
+        bool, typer.Option("--finish-reading", help="Streams: no end before all has been read.")
+    ] = False,
     changes: Overrides = None,
     precision: Precision = "fp32",
     device: Device = "auto",
@@ -109,7 +126,33 @@ def command(
 
     `--set` reaches the other settings of the search: max_length_a and max_length_b (at most
     a + b x source length), length_offset (mu), min_length.
+
+    With `--stream` each word is written to standard output as soon as it is final, while the line
+    still arrives: greedily, one output line for each input line. Detokenised as far as nothing has
+    to be taken back; words are tokenised one by one.
     """
+    if stream:
+        in_vain = {
+            "out": out, "data": data, "split": split, "forced": forced, "energies": energies,
+            "beam": beam if beam != 1 else None, "length-penalty": length_penalty,
+            "coverage-penalty": coverage_penalty, "nbest": nbest if nbest != 1 else None,
+            "ensemble": ensemble, "sample": sample, "temperature": temperature, "top-k": top_k,
+            "top-p": top_p, "seed": seed, "alignments": alignments,
+            "replace-unknown": replace_unknown, "batch-tokens": batch_tokens,
+            "long-lines": long_lines,
+        }  # fmt: skip
+        from nmtgrid.cli import decode_stream
+
+        order = decode_stream.StreamOrder(
+            model, source or Path("-"), k, threshold, finish_reading, traces,
+            512 if max_source is None else max_source, changes or [], weights, precision, device,
+        )  # fmt: skip
+        decode_stream.check(order, [n for n, held in in_vain.items() if held not in (None, False)])
+        check_outputs(
+            {"--stream": Path("-"), "--traces": traces, "--json": json}, {"INPUT": source}
+        )
+        write_report(json, decode_stream.translate_stream(order))
+        return
     faults = ["Give INPUT or `--data`, not both."] if data and source else []
     if forced and data is None:
         faults.append("`--forced` needs references: name a dataset with `--data`.")
@@ -119,6 +162,10 @@ def command(
         faults.append("`--energies` are those of given translations: add `--forced`.")
     if split is not None and data is None:
         faults.append("`--split` belongs to `--data`: name the dataset.")
+    streams = {"k": k, "threshold": threshold, "finish-reading": finish_reading or None}
+    for name, asked in streams.items():
+        if asked is not None:
+            faults.append(f"`--{name}` belongs to `--stream`: add it, or see `online-eval`.")
     draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p}
     for name, given in draws.items():
         if given is not None and not sample:

@@ -1,16 +1,20 @@
 """`traces.jsonl`: one JSON object for each translated line, read by metrics, plots and tuning.
 
     {"line": 1, "source": [units], "target": [units], "text": "...", "log_probabilities": [T + 1],
-     "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)]}
+     "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)],
+     "reads": [T + 1]}
 
 The last log-probability and the last row and column of the alignment are the end symbols'. Its
 numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
-line has empty lists and no alignment; a run without alignments has none anywhere.
+line has empty lists and no alignment; a run without alignments has none anywhere. `reads`, of
+online decoding alone, are how many source units had been read when each unit was written, the end
+symbols counted on both sides.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -31,7 +35,7 @@ _SHARE_DIGITS, _LOG_DIGITS = 4, 6
 class Trace:
     """The best translation of one line: units of both sides, natural logs, score, alignment.
 
-    `alignment` [T + 1, S + 1] has the end symbols last, or is None.
+    `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads` (T + 1) likewise.
     """
 
     line: int
@@ -43,6 +47,7 @@ class Trace:
     score: float
     alignment: NDArray[numpy.float32] | None = None
     kind: str = "weights"
+    reads: list[int] | None = None
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -60,6 +65,7 @@ class Trace:
             best.log_probability,
             best.score,
             shares,
+            reads=best.reads,
         )
 
     def to_line(self) -> str:
@@ -69,6 +75,8 @@ class Trace:
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)
         del values["alignment"]
+        if self.reads is None:
+            del values["reads"]
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
@@ -104,6 +112,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
         float(values["score"]),
         None if shares is None else numpy.array(shares, dtype=numpy.float32),
         values.get("kind", "weights"),
+        values.get("reads"),
     )
 
 
@@ -132,6 +141,8 @@ def _problem(values: Any) -> str:
     kind = values.get("kind", "weights")
     if kind not in ("weights", "energies"):
         return f"`kind` is neither weights nor energies, but {kind!r}"
+    if not _is_path(values.get("reads"), count, width):
+        return f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
     return _shares_problem(values.get("alignment"), height, width, kind)
 
 
@@ -145,6 +156,15 @@ def _shares_problem(shares: Any, height: int, width: int, kind: str) -> str:
     if kind == "weights" and any(value < 0 for row in shares for value in row):
         return "`alignment` has negative shares"
     return ""
+
+
+def _is_path(reads: Any, count: int, width: int) -> bool:
+    if reads is None:
+        return True
+    if not isinstance(reads, list) or any(type(z) is not int for z in reads):
+        return False
+    steps = [1, *reads, width]
+    return len(reads) == count and all(a <= b for a, b in itertools.pairwise(steps))
 
 
 def _is_number(value: Any) -> bool:
