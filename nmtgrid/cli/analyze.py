@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.cli import analyze_curves
+from nmtgrid.cli import analyze_curves, analyze_latency
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ app = typer.Typer(help="Look into translations and models.", no_args_is_help=Tru
 
 
 app.command("curves")(analyze_curves.command)
+app.command("latency")(analyze_latency.command)
 
 
 @app.callback()

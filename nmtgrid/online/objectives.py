@@ -193,7 +193,7 @@ class WaitKArea:
         kept = shares[area]
         sites = area_sites(area)
         parts = site_loss(model, batch, sites, kept, settings.label_smoothing)
-        return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / kept.sum()))
+        return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / kept.sum().clamp(min=1e-9)))
 
 
 def _thinned(shares: Tensor, wanted: float) -> Tensor:
