@@ -30,6 +30,7 @@ DOORS = {
     "typer": "cli/*",
     "triton": "layers/kernels/*",
     "ctranslate2": "models/ctranslate2_export.py",
+    "simuleval": "online/simuleval_agent.py",
 }
 """Each third-party package and the file, or files, that alone may import it."""
 

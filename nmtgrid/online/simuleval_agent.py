@@ -1,0 +1,155 @@
+"""An agent that SimulEval (1.1) drives, text to text; the only door to that program.
+
+    simuleval --agent nmtgrid/online/simuleval_agent.py --model MODEL --k 3 \\
+        --source test.de --target test.en --output DIR
+
+or, wherever nmtgrid is installed, `--agent-class nmtgrid.online.simuleval_agent.StreamAgent`.
+SimulEval must run in an interpreter that has nmtgrid too. Sources are raw lines, predictions are
+tokenised words: with `--tokenized` as they are, to be compared with tokenised references and with
+the logs of `online-eval --simuleval`, else with `'` for `&apos;` and so on, for raw references.
+`policy()` is called once for each word that has come: all that is final by then goes out in one
+action. This module loads without SimulEval; only the class needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nmtgrid.base.errors import ConfigError, NmtgridError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from nmtgrid.online.stream import Stream, StreamTranslator
+
+
+class Session:
+    """The sentence under way: takes all source words so far, returns what is to be written."""
+
+    def __init__(self, translator: StreamTranslator, tokenized: bool = False) -> None:
+        """`tokenized` leaves the escapes of the Moses tokenizer in the words."""
+        self._translator = translator
+        self._is_escaped = not tokenized and translator.pipeline.target.moses.tokenizes
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new sentence."""
+        self._stream: Stream = self._translator.begin()
+        self._fed = 0
+
+    def turn(self, source: list[str], source_is_whole: bool) -> tuple[str, bool] | None:
+        """Return tokenised words and whether they are the last; None means READ.
+
+        Once the source is whole the translation is finished, so there is nothing left to read.
+        """
+        words: list[str] = []
+        for segment in source[self._fed :]:
+            for word in segment.split():
+                words += self._stream.read(word)
+        self._fed = len(source)
+        if source_is_whole:
+            words += self._stream.end()
+        is_last = source_is_whole or self._stream.is_finished
+        if not words and not is_last:
+            return None
+        return " ".join(map(_plain, words) if self._is_escaped else words), is_last
+
+
+def make_translator(arguments: Namespace) -> StreamTranslator:
+    """Return what the command line asks for. Raises NmtgridError for a fault in it."""
+    if (arguments.k is None) == (arguments.threshold is None):
+        raise ConfigError("Give one of `--k` and `--threshold`.")
+    from nmtgrid.online.agents import Threshold, WaitK
+    from nmtgrid.online.stream import StreamTranslator
+    from nmtgrid.search.translate import load
+
+    if arguments.k is not None:
+        agent: WaitK | Threshold = WaitK(arguments.k, arguments.finish_reading)
+    else:
+        agent = Threshold(arguments.threshold, arguments.finish_reading)
+    chosen = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
+    held = load(arguments.model, device=arguments.device, weights=arguments.weights, **chosen)
+    found = StreamTranslator(held.models, held.pipeline, agent, held.plan, held.device)
+    found.begin()  # faults of the model are told before the first sentence
+    return found
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add our options to SimulEval's; `--device` is its own."""
+    parser.add_argument("--model", required=True, help="A model directory of nmtgrid.")
+    parser.add_argument("--k", type=float, help="Stay K source units behind; inf: wait for all.")
+    parser.add_argument("--threshold", type=float, help="The model's agent reads on above this.")
+    parser.add_argument(
+        "--finish-reading", action="store_true", help="No end before all has been read."
+    )
+    parser.add_argument(
+        "--tokenized", action="store_true", help="Write words with the escapes of the tokenizer."
+    )
+    parser.add_argument("--weights", default="best", choices=["best", "last", "average"])
+
+
+def agent_class() -> type[Any]:
+    """Return the class that SimulEval drives. Raises ConfigError where SimulEval is missing."""
+    try:
+        from simuleval.agents import TextToTextAgent
+        from simuleval.agents.actions import ReadAction, WriteAction
+    except ImportError as fault:
+        raise ConfigError(
+            f"SimulEval is not installed here ({fault}).",
+            "`pip install simuleval==1.1.4`, in an environment of its own: it pins old versions of "
+            "what others need.",
+        ) from fault
+
+    class StreamAgent(TextToTextAgent):  # type: ignore[misc]
+        """Drives one `Session`."""
+
+        def __init__(self, arguments: Namespace) -> None:
+            try:
+                self.session = Session(make_translator(arguments), arguments.tokenized)
+            except NmtgridError as fault:
+                raise SystemExit(f"error: {fault}") from fault
+            super().__init__(arguments)
+
+        @staticmethod
+        def add_args(parser: ArgumentParser) -> None:
+            add_arguments(parser)
+
+        def reset(self) -> None:
+            super().reset()
+            self.session.reset()
+
+        def policy(self) -> Any:
+            found = self.session.turn(self.states.source, self.states.source_finished)
+            return ReadAction() if found is None else WriteAction(found[0], finished=found[1])
+
+    StreamAgent.__module__ = __name__
+    StreamAgent.__qualname__ = "StreamAgent"
+    return StreamAgent
+
+
+def _plain(word: str) -> str:
+    """Return a tokenised word with what Moses escapes as people write it."""
+    for mark, plain in _ESCAPES.items():
+        word = word.replace(mark, plain)
+    return word
+
+
+_ESCAPES = {
+    "&#124;": "|", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&#91;": "[",
+    "&#93;": "]", "&amp;": "&",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "StreamAgent":
+        globals()[name] = agent_class()
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if "simuleval" in sys.modules:
+    # SimulEval loads an agent's file and takes the class that it finds registered.
+    from simuleval.utils import entrypoint
+
+    StreamAgent = entrypoint(agent_class())
