@@ -68,8 +68,8 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
         agent: WaitK | Threshold = WaitK(arguments.k, arguments.finish_reading)
     else:
         agent = Threshold(arguments.threshold, arguments.finish_reading)
-    chosen = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
-    held = load(arguments.model, device=arguments.device, weights=arguments.weights, **chosen)
+    greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
+    held = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     found = StreamTranslator(held.models, held.pipeline, agent, held.plan, held.device)
     found.begin()  # faults of the model are told before the first sentence
     return found
