@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nmtgrid.analysis.latency_curves import Curve, Level, Mark, draw_curves
 from nmtgrid.analysis.path_grids import Grid, Row, draw_paths
 from nmtgrid.cli.online_eval_order import Order
+from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words
 from nmtgrid.online.published import curves
-
-if TYPE_CHECKING:
-    from nmtgrid.cli.online_eval_run import System
 
 _POLICIES = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3

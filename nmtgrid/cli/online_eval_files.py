@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import explain, write_json, write_text
 from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
 from nmtgrid.cli.online_eval_order import Order
+from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words, instances
 from nmtgrid.online.simuleval import write_log
 from nmtgrid.search.traces import Trace
-
-if TYPE_CHECKING:
-    from nmtgrid.cli.online_eval_run import System
 
 RESULTS = "results.json"
 

@@ -10,7 +10,7 @@ from nmtgrid.cli.options import write_report
 from nmtgrid.metrics.latency import METRICS, Latency
 from nmtgrid.online.simuleval import read_log, score
 
-_NAMES = {"max_cw": "max-CW"}
+_NAMES = {"max_cw": "mCW"}
 
 
 def score_log(path: Path, json: Path | None) -> None:
@@ -20,12 +20,11 @@ def score_log(path: Path, json: Path | None) -> None:
         raise InputError("there is no sentence in it.", path=path)
     found = score(instances)
     thesis = found.thesis
-    ours, theirs = "thesis (|y| = hypothesis)", "SimulEval (|y| = reference)"
     console.table(
         f"{path}: {thesis.sentences:,} sentences; latency in source words (AP: share of the "
-        "source),\nlength ratio in words of hypothesis / reference",
+        "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL",
         ["convention", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
-        [[ours, *_row(thesis)], [theirs, *_row(found.simuleval)]],
+        [["thesis", *_row(thesis)], ["SimulEval", *_row(found.simuleval)]],
     )
     tell_skipped(thesis)
     write_report(json, found.values())
@@ -39,7 +38,7 @@ def tell_skipped(found: Latency) -> None:
             "translation and count in no average."
         )
     if late := found.yaal_skipped - found.skipped:
-        console.say(f"{late:,} more wrote nothing before all was read and count in no YAAL.")
+        console.say(f"{late:,} sentences wrote nothing before all was read and count in no YAAL.")
 
 
 def _row(found: Latency) -> list[float]:

@@ -17,13 +17,14 @@ from nmtgrid.cli.decode_run import check_languages
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped
 from nmtgrid.cli.online_eval_order import Order
+from nmtgrid.cli.online_eval_system import System
 from nmtgrid.cli.options import write_report
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.measures import Measured, measure
-from nmtgrid.online.sentences import Sentence, joiner_of, read_sentences
+from nmtgrid.online.sentences import read_sentences
 from nmtgrid.online.settings import Setting
 from nmtgrid.search.devices import find_device
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
@@ -33,22 +34,6 @@ _CONVENTIONS = {
     "thesis": "|y| = hypothesis (thesis' convention)",
     "simuleval": "|y| = reference in AP and AL (SimulEval's convention)",
 }
-
-
-@dataclasses.dataclass
-class System:
-    """A model under evaluation: its sentences, and what has been measured so far."""
-
-    name: str
-    folder: Path
-    decoder: OnlineDecoder
-    sentences: list[Sentence]
-    done: list[Measured] = dataclasses.field(default_factory=list)
-
-    @property
-    def joiner(self) -> str:
-        """What ends a target unit that goes on in the next one."""
-        return joiner_of(self.decoder.translator.pipeline)
 
 
 def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> None:
@@ -155,7 +140,7 @@ def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
         if any(map(math.isnan, column)):
             shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
             columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
-    titles = [found.decoded.setting.title for found in done]
+    titles = [found.decoded.setting.title.replace(" ", "") for found in done]
     return [list(row) for row in zip(titles, *columns, strict=True)]
 
 

@@ -86,10 +86,7 @@ class OnlineDecoder:
             if "oracle" in policies and (refusal := refuse_oracle(model)):
                 found.append(refusal)
             if "threshold" in policies and not model.traits.reads:
-                found.append(
-                    f"This `{model.architecture}` has no agent that decides when to read, so it "
-                    "knows no thresholds: train a dynamic one, or ask for `--k`."
-                )
+                found.append(str(model.no_reader()))
         return found
 
     def run(

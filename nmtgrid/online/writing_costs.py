@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.paths import area_sites, is_cell
-
-_LOGITS = 1 << 24
-"""Logits held at once."""
 
 
 def refuse_oracle(model: TranslationModel) -> str:
@@ -35,13 +33,9 @@ def writing_costs(model: TranslationModel, batch: Batch) -> Tensor:
     rows, columns = batch.target_output.shape[1], batch.source.shape[1]
     cells = is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
     sites = area_sites(cells)
-    features = model.features(batch, sites)
     targets = batch.target_output[sites.sentence, sites.position]
-    size = max(64, _LOGITS // model.classifier().weight.shape[0])
-    costs = torch.zeros(cells.shape, device=features.device)
-    values = []
-    for part, wanted in zip(features.split(size), targets.split(size), strict=True):
-        logits = model.classify(part).float()
-        values.append(logits.logsumexp(1) - logits.gather(1, wanted[:, None])[:, 0])
-    costs[cells] = torch.cat(values)
+    held = model.classifier()
+    values = linear_nll(model.features(batch, sites), held.weight, held.bias, targets)
+    costs = torch.zeros(cells.shape, device=values.device)
+    costs[cells] = values.float()
     return costs

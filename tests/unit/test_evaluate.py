@@ -1,0 +1,199 @@
+"""Online evaluation: delays by their formulas, the same in any batch; the oracle's paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Outcome
+from nmtgrid.online.measures import delays_of_tokens, instances, measure
+from nmtgrid.online.sentences import joiner_of
+from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.writing_costs import writing_costs
+from nmtgrid.text.vocabulary import END, UNKNOWN
+from tests.unit.tiny_online import pipeline, sentence, sentences, translator
+
+ONLINE: list[tuple[str, dict[str, Any]]] = [
+    ("pervasive", {"reader": "shared"}),
+    ("transformer", {}),
+]
+
+
+def run(decoder: OnlineDecoder, *settings: Setting) -> list[list[Outcome]]:
+    return [found.outcomes for found in decoder.run(sentences(), settings)]
+
+
+@pytest.mark.parametrize(("arch", "changes"), ONLINE)
+def test_wait_k_delays_are_those_of_the_formula(arch: str, changes: dict[str, Any]) -> None:
+    ks = (1, 3, 100, math.inf)
+    found = run(OnlineDecoder(translator(arch, **changes)), *(Setting("wait-k", k) for k in ks))
+    for k, outcomes in zip(ks, found, strict=True):
+        for one, outcome in zip(sentences(), outcomes, strict=True):
+            if not one.source:
+                assert outcome == Outcome([], "", "", [], [])
+                continue
+            whole = len(one.source) + 1
+            assert outcome.reads == [min(k + t, whole) for t in range(len(outcome.units) + 1)]
+    assert found[2] == found[3], "a k beyond every source is offline"
+
+
+@pytest.mark.parametrize(("arch", "changes"), ONLINE)
+def test_the_batch_changes_nothing(arch: str, changes: dict[str, Any]) -> None:
+    settings = [Setting("wait-k", 2)]
+    if changes:
+        settings += [Setting("threshold", 0.4), Setting("oracle", 0.0), Setting("oracle", 0.5)]
+    together = run(OnlineDecoder(translator(arch, **changes)), *settings)
+    alone = run(OnlineDecoder(translator(arch, batch_tokens=1, **changes)), *settings)
+    for many, one in zip(together, alone, strict=True):
+        assert [(a.units, a.reads) for a in many] == [(b.units, b.reads) for b in one]
+    if changes:
+        assert len({tuple(map(tuple, (a.reads for a in many))) for many in together}) >= 3
+
+
+def test_a_beam_follows_paths_too() -> None:
+    held = translator("transformer")
+    held.plan = dataclasses.replace(held.plan, beam=3)
+    found = run(OnlineDecoder(held), Setting("wait-k", 2))[0]
+    for one, outcome in zip(sentences(), found, strict=True):
+        whole = len(one.source) + 1
+        assert outcome.reads == [min(2 + t, whole) for t in range(len(outcome.reads))]
+
+
+def test_finish_reading() -> None:
+    """A model that would end at once has to write until all is read."""
+    held = translator("pervasive")
+    (model,) = held.models
+    bias = model.classifier().bias
+    assert bias is not None
+    with torch.no_grad():
+        bias[END] = 1e6
+    plain, finished = (
+        run(OnlineDecoder(held, finish_reading=wanted), Setting("wait-k", 1))[0]
+        for wanted in (False, True)
+    )
+    for one, early, late in zip(sentences(), plain, finished, strict=True):
+        if one.source:
+            assert early.reads == [1] and late.reads == list(range(1, len(one.source) + 2))
+
+
+def test_without_a_source_end_the_length_is_the_sources() -> None:
+    found = run(
+        OnlineDecoder(translator("transformer", source_marker="none")), Setting("wait-k", 1)
+    )
+    assert [len(outcome.units) for outcome in found[0]] == [len(o.source) for o in sentences()]
+
+
+def test_what_models_cannot_do() -> None:
+    settings = read_settings("1,inf", "0.5", "0")
+    blind, fixed = (
+        OnlineDecoder(translator("pervasive", source_causal=False)),
+        OnlineDecoder(translator("transformer")),
+    )
+    assert len(blind.faults(settings)) == 1 and "both directions" in blind.faults(settings)[0]
+    assert blind.faults([Setting("wait-k", math.inf)]) == [], "offline it may be measured"
+    oracle, threshold = fixed.faults(settings)
+    assert "depends on the path" in oracle and "no reader" in threshold
+    assert OnlineDecoder(translator("pervasive", reader="own")).faults(settings) == []
+
+
+class Needy(TranslationModel):
+    """Knows target token t (from 0) once t + 2 source tokens have been read, else nothing."""
+
+    architecture = "needy"
+
+    def __init__(self, types: int) -> None:
+        super().__init__()
+        self.traits = Traits(prefix_safe=True, every_cell=True)
+        self.weight = nn.Parameter(torch.eye(types))
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        assert sites.reads is not None
+        known = sites.reads >= sites.position + 2
+        target = batch.target_output[sites.sentence, sites.position]
+        return 9.0 * known[:, None] * torch.eye(len(self.weight))[target]
+
+    def classifier(self) -> Classifier:
+        return Classifier(self.weight, None)
+
+
+def test_writing_costs_and_the_oracle_of_a_known_delay() -> None:
+    model = Needy(20)
+    batch = collate([[5, 6, 7, 8], [5]], [[9, 10, 11], [9, 9]])
+    costs = writing_costs(model, batch)
+    known, unknown = math.log(1 + 19 * math.exp(-9)), math.log(20)
+    assert costs.shape == (2, 4, 5)
+    assert costs[0, 1].tolist() == pytest.approx([unknown, unknown, known, known, known], abs=1e-5)
+    assert costs[1, 0].tolist() == pytest.approx([unknown, known, 0, 0, 0], abs=1e-5)
+    assert costs[1, 3].tolist() == [0.0] * 5
+    held = translator("pervasive")
+    held.models = [model]
+    decoder = OnlineDecoder(held)
+    given = [sentence(1, "c d e f", "c d e"), sentence(2, "", "c"), sentence(3, "c", "c d")]
+    # 4 source tokens and the end symbol; the dearest delay writes at once.
+    assert decoder.oracle(given, [0.0, 1000.0]) == {
+        0.0: {1: [2, 3, 4, 5], 3: [2, 2, 2]},
+        1000.0: {1: [1, 1, 1, 1], 3: [1, 1, 1]},
+    }
+
+
+def test_measures_of_a_known_outcome() -> None:
+    """Words `ab c de`: units ab c d@@ e. Written: c@@ d e, with 2, 3 and 5 (all) units read."""
+    one = sentence(1, "ab c de", "c e")
+    assert one.sizes == [1, 1, 2] and len(one.source) == 4
+    outcome = Outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5], [-1.0] * 4)
+    empty = sentence(2, "", "c")
+    outcomes = [outcome, Outcome([], "", "", [], [])]
+    assert delays_of_tokens(one, outcome) == [2, 3, 4]
+    found = measure(
+        [one, empty], Decoded(Setting("wait-k", 2), outcomes, 2.0), "@@", lowercase=False
+    )
+    tokens, words, log = found.latencies.values()
+    assert (tokens.unit, words.unit, log.convention) == ("token", "word", "simuleval")
+    assert tokens.sentences == 2 and tokens.skipped == 1
+    assert tokens.ap == pytest.approx((2 + 3 + 4) / 3 / 4)
+    assert tokens.length_ratio == pytest.approx(3 / 3), "the empty source has a reference"
+    assert words.al == pytest.approx(3.0), "`cd` with its second unit, when `de` has begun"
+    values = found.values("token", "thesis")
+    assert values["policy"] == "wait-k" and values["k"] == 2 and values["al"] == tokens.al
+    assert values["tokens_per_second"] == 2.0 and len(values["latencies"]) == 3
+    logged = instances([one, empty], outcomes, "@@")
+    assert logged[0].delays == [3, 3] and logged[0].source_length == 3 and logged[1].delays == []
+    assert logged[0].source == "ab c de" and logged[0].reference == "c e"
+
+
+def test_the_joiner_is_the_pipelines() -> None:
+    assert joiner_of(pipeline()) == "@@"
+
+
+def test_settings() -> None:
+    found = read_settings("1..3,inf", "0.1..0.3:0.1", "0,1")
+    assert [one.slug for one in found] == [
+        "k-1", "k-2", "k-3", "k-inf", "threshold-0.1", "threshold-0.2", "threshold-0.3",
+        "lambda-0", "lambda-1",
+    ]  # fmt: skip
+    assert [one.title for one in found][3:5] == ["k = ∞", "τ = 0.1"]
+    assert found[3].values() == {"policy": "wait-k", "k": None} and found[3].is_offline
+    assert found[-1].values() == {"policy": "oracle", "lambda": 1.0}
+    assert [one.value for one in read_settings(None, None, None)] == [1, 3, 5, 7, 9]
+    assert [one.policy for one in read_settings(None, "0.5", None)] == ["threshold"]
+
+
+def test_all_faults_of_the_settings_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings("0,x", "0,1", "-1")
+    assert len(caught.value.faults) == 5
+
+
+def test_unknown_words_are_translated() -> None:
+    one = sentence(1, "zz", "c")
+    assert UNKNOWN in one.source
+    found = OnlineDecoder(translator("pervasive")).run([one], [Setting("wait-k", 1)])
+    assert next(found).outcomes[0].reads

@@ -1,0 +1,212 @@
+"""`online-eval` from the command line, on small models with drawn weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.cli.app import INTERRUPTED, main
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import save_model
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder
+from nmtgrid.online.published import curves
+from nmtgrid.online.simuleval import read_log
+from nmtgrid.search.traces import read_traces
+from tests.unit.tiny_online import SMALL
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grid": ("pervasive", {"reader": "shared"}),
+    "both": ("pervasive", {"source_causal": False}),
+    "blocks": ("transformer", {}),
+}
+KEYS = {"policy", "bleu", "bleu_tokenized", "ap", "al", "dal", "cw", "max_cw", "laal", "yaal",
+        "length_ratio", "unit", "convention", "system", "seconds", "tokens_per_second"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset `data`, whose test split has an empty line, and models."""
+    folder = tmp_path_factory.mktemp("online")
+    data = folder / "data"
+    assert main(["preprocess", "--toy", "60", "--out", str(data)]) == 0
+    assert main(["bpe", "learn", str(data), "--merges", "40"]) == 0
+    pipeline = Dataset.open(data).pipeline
+    for name, (arch, changes) in MODELS.items():
+        torch.manual_seed(1)
+        model = zoo.build(
+            arch,
+            overrides=SMALL[arch] | changes,
+            source_vocab_size=len(pipeline.source_vocabulary),
+            target_vocab_size=len(pipeline.target_vocabulary),
+        )
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0, "beam": 4}})
+    return folder
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return home
+
+
+def online(*arguments: object) -> int:
+    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
+
+
+def report(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run what must be refused; return the message."""
+    assert online(*arguments) == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return " ".join(message.split())
+
+
+def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
+    given = ("grid", "--data", "data", "--sentences", 8, "--k", "1,3,inf", "--thresholds", "0.3")
+    more = ("--oracle", "0,1", "--out", out, "--simuleval", logs, "--json", file)
+    assert online(*given, *more, "--published", "iwslt15-vi-en") == 0
+    shown = capsys.readouterr().err
+    assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
+    assert "latency in source tokens" in shown and "thesis' convention" in shown
+    values = report(file)
+    assert values == report(out / "results.json") and values["complete"] is True
+    settings = values["settings"]
+    assert [one["policy"] for one in settings] == ["wait-k"] * 3 + ["threshold"] + ["oracle"] * 2
+    assert [one.get("k") for one in settings[:3]] == [1, 3, None]
+    assert settings[3]["threshold"] == 0.3 and [s["lambda"] for s in settings[4:]] == [0, 1]
+    for one in settings:
+        assert one.keys() >= KEYS and (one["unit"], one["convention"]) == ("token", "thesis")
+        assert len(one["latencies"]) == 3
+    assert settings[2]["ap"] == 1.0 and settings[0]["al"] < settings[1]["al"]
+    slugs = ["k-1", "k-3", "k-inf", "threshold-0.3", "lambda-0", "lambda-1"]
+    for slug in slugs:
+        assert len((out / f"{slug}.txt").read_text().splitlines()) == 8
+        assert len(list(read_traces(out / f"{slug}.traces.jsonl"))) == 8
+        assert len(read_log(logs / slug)) == 8
+    first = json.loads((out / "k-3.traces.jsonl").read_text().splitlines()[0])
+    most = len(first["source"])
+    assert first["delays"] == [min(3 + t, most) for t in range(len(first["target"]))]
+    assert len(first["word_delays"]) == len(first["words"])
+    for name in ("curve.png", "curve.svg", "paths.png", "paths.svg"):
+        assert (out / name).stat().st_size > 1000
+    text = (out / "curve.svg").read_text()
+    for one in curves("iwslt15-vi-en"):
+        assert one.source.split()[-1] in text, "the published ones are named with their tables"
+    assert "average lagging AL (source tokens, thesis convention)" in text
+
+
+def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
+    logs, file = tmp_path / "logs", tmp_path / "r.json"
+    given = ("blocks", "--data", "data", "--sentences", 6, "--k", "2", "--simuleval", logs)
+    assert online(*given, "--convention", "simuleval", "--json", file) == 0
+    ours = report(file)["settings"][0]
+    assert (ours["unit"], ours["convention"]) == ("word", "simuleval")
+    assert main(["online-eval", "--log", str(logs / "k-2"), "--json", str(file)]) == 0
+    theirs = report(file)
+    assert set(theirs["thesis"]) == {"ap", "al", "dal", "cw", "max_cw"}
+    for name in ("ap", "al", "dal", "laal"):
+        assert theirs["simuleval"][name] == pytest.approx(ours[name], abs=1e-9)
+    assert theirs["yaal"] == pytest.approx(ours["yaal"]) and theirs["sentences"] == 6
+
+
+def test_systems_side_by_side(here: Path, tmp_path: Path) -> None:
+    out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
+    given = ("A/B=grid", "blocks", "--data", "data", "--sentences", 5, "--k", "1", "--line", 2)
+    assert online(*given, "--out", out, "--simuleval", logs, "--json", file) == 0
+    values = report(file)
+    assert [one["system"] for one in values["settings"]] == ["A/B", "blocks"]
+    assert (out / "A-B/k-1.txt").is_file() and (logs / "blocks/k-1/instances.log").is_file()
+    text = (out / "curve.svg").read_text()
+    assert "A/B, wait-k" in text and "blocks, wait-k" in text
+    assert "Line 2, reference" in (out / "paths.svg").read_text()
+
+
+def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    assert online("grid", "--data", "data", "--sentences", 2, "--json", file) == 0
+    values = report(file)
+    assert [one["k"] for one in values["settings"]] == [1, 3, 5, 7, 9] and values["beam"] == 1
+
+
+def test_both_directions_may_be_measured_offline(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    given = ("both", "--data", "data", "--sentences", 2, "--k", "inf", "--json", file)
+    assert online(*given, "--out", tmp_path / "out") == 0
+    assert report(file)["settings"][0]["ap"] == 1.0 and report(file)["pictures"] == []
+
+
+def test_an_interruption_keeps_what_is_done(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = OnlineDecoder.run
+
+    def stopped(self: OnlineDecoder, *given: Any) -> Iterator[Decoded]:
+        yield next(whole(self, *given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OnlineDecoder, "run", stopped)
+    out = tmp_path / "out"
+    given = ("grid", "--data", "data", "--sentences", 3, "--k", "1,3", "--out", out)
+    assert online(*given) == INTERRUPTED
+    shown = capsys.readouterr().err
+    assert "Interrupted after 1 of 2 settings" in shown and "k=1" in shown
+    values = report(out / "results.json")
+    assert values["complete"] is False and len(values["settings"]) == 1
+    assert (out / "curve.png").is_file() and (out / "k-1.txt").is_file()
+
+
+def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(
+        capsys, "--k", "0", "--thresholds", "1", "--oracle", "x", "--unit", "token",
+        "--convention", "simuleval", "--published", "iwslt14-de-fr", "--beam", 0,
+    )  # fmt: skip
+    for part in (
+        "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
+        "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
+        "no published curves", "`--beam` must be at least 1",
+    ):  # fmt: skip
+        assert part in message
+
+
+def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(
+        capsys, "both", "blocks", "nowhere", "--data", "data", "--k", "1", "--thresholds", "0.5",
+        "--oracle", "0",
+    )  # fmt: skip
+    assert "both: This `pervasive` reads its source in both directions" in message
+    assert "blocks: The oracle needs" in message and "has no reader" in message
+    assert "nowhere" in message
+    assert "has no split `tset`" in refused(capsys, "grid", "--data", "data", "--split", "tset")
+    assert "Two models are called `grid`" in refused(capsys, "grid", "grid", "--data", "data")
+    given = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
+    assert "only 2 sentences" in refused(capsys, *given)
+
+
+def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "instances.log"
+    good = {"index": 0, "prediction": "a b", "delays": [1, 2], "source_length": 2, "reference": "a"}
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"index": 1, "delays": [2, 1]}))
+    message = refused(capsys, "--log", path)
+    assert f"{path}:2: delays never shrink" in message
+    message = refused(capsys, "grid", "--log", path, "--k", "3", "--data", "data")
+    assert "leave out `MODEL`, `--data`, `--k`" in message
+    path.write_text("")
+    assert "empty" in refused(capsys, "--log", path) or "no sentence" in message
+    path.write_text(json.dumps(good))
+    assert online("--log", path, "--json", tmp_path / "r.json") == 0
+    shown = capsys.readouterr().err
+    assert "thesis" in shown and "SimulEval" in shown and "source words" in shown

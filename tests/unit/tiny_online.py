@@ -1,0 +1,74 @@
+"""Small online models over a made-up language, and sentences for them; not a test itself."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import LoadedModel
+from nmtgrid.online.sentences import Sentence
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.translate import TranslationOptions, Translator
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+
+LETTERS = "abcdefgh"
+SMALL: dict[str, dict[str, Any]] = {
+    "pervasive": {"depth": 2, "size": 16, "feed_forward_size": 16, "target_kernel": 5,
+                  "source_kernel": 3, "source_causal": True},
+    "transformer": {"encoder_depth": 2, "decoder_depth": 2, "size": 16, "feed_forward_size": 16,
+                    "heads": 2, "encoder": "unidirectional"},
+}  # fmt: skip
+
+
+def pipeline() -> Pipeline:
+    """Return a pipeline over words of letters; `a` and `b` make one unit, nothing else does."""
+    types = [*LETTERS, *(f"{letter}@@" for letter in LETTERS), "ab", "ab@@"]
+    facts = TextFacts("qa", "qb", tokenize="none")
+    return Pipeline(
+        facts, Vocabulary(types), Vocabulary(types), Codes(["#version: 0.2", "a b</w>"])
+    )
+
+
+def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translator:
+    """Return a translator with drawn weights, greedy, that writes up to 4 + 1.5 |x| units."""
+    torch.manual_seed(3)
+    held = pipeline()
+    types = len(held.source_vocabulary)
+    model = zoo.build(
+        arch, overrides=SMALL[arch] | settings, source_vocab_size=types, target_vocab_size=types
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    plan = SearchPlan(max_length_a=4, max_length_b=1.5)
+    loaded = LoadedModel(model, held, {}, Path(arch))
+    return Translator([loaded], plan, TranslationOptions(batch_tokens=batch_tokens))
+
+
+def sentence(line: int, source: str, target: str) -> Sentence:
+    """Return a sentence of raw words."""
+    held = pipeline()
+    words = held.source_words(source)
+    units = [unit for word in words for unit in word]
+    return Sentence(
+        line, source.split(), [len(word) for word in words], units,
+        held.source_vocabulary.encode(units), held.target.encode_words(target.split()), target,
+        target,
+    )  # fmt: skip
+
+
+def sentences(count: int = 8, seed: int = 1) -> list[Sentence]:
+    """Return random sentences; the third is empty."""
+    draw = random.Random(seed)
+
+    def words() -> str:
+        return " ".join(
+            "".join(draw.choices(LETTERS, k=draw.randint(1, 3))) for _ in range(draw.randint(1, 7))
+        )
+
+    return [sentence(n, "" if n == 3 else words(), words()) for n in range(1, count + 1)]
