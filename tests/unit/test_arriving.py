@@ -1,0 +1,159 @@
+"""Words as they come, and raw text as it grows."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.text.arriving import GrowingText, arriving_words
+from nmtgrid.text.moses import Moses
+
+
+class Pieces(io.RawIOBase):
+    """Standard input that brings one piece of bytes at a time."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = list(pieces)
+
+    def read1(self, size: int) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def _words(pieces: list[bytes]) -> tuple[list[str | None], list[str]]:
+    """Return what arrives on standard input, and the warnings."""
+    warnings: list[str] = []
+    before = sys.stdin
+    sys.stdin = SimpleNamespace(buffer=Pieces(pieces))
+    try:
+        return list(arriving_words("-", warnings.append)), warnings
+    finally:
+        sys.stdin = before
+
+
+def test_a_word_comes_with_the_white_space_behind_it() -> None:
+    source = Pieces([b"ei", b"n Hu", b"nd", b"\t", b"bellt\nja", b"\n"])
+    before = sys.stdin
+    sys.stdin = SimpleNamespace(buffer=source)
+    try:
+        words = arriving_words("-", pytest.fail)
+        seen = [(next(words), len(source.pieces)) for _ in range(6)]
+    finally:
+        sys.stdin = before
+    assert seen == [("ein", 4), ("Hund", 2), ("bellt", 1), (None, 1), ("ja", 0), (None, 0)]
+
+
+text = st.text(st.sampled_from("aä😀 \t\n\r\u2028\ufeff.") | st.characters(codec="utf-8"))
+
+
+@given(text, st.lists(st.integers(1, 5), max_size=30))
+def test_however_it_is_cut_the_words_are_those_of_the_lines(line: str, sizes: list[int]) -> None:
+    raw = line.replace("\0", "").encode()
+    pieces, place = [], 0
+    for size in sizes:
+        pieces.append(raw[place : place + size])
+        place += size
+    found, _ = _words([piece for piece in [*pieces, raw[place:]] if piece])
+    lines = raw.decode().lstrip("\ufeff").split("\n")
+    wanted: list[str | None] = []
+    for each in lines if lines[-1] else lines[:-1]:
+        wanted += [*each.split(), None]
+    if not raw.decode().strip("\ufeff"):
+        assert found in ([], [None])
+    else:
+        assert found == wanted
+
+
+def test_what_is_no_text_is_replaced_and_told_once_a_line() -> None:
+    found, told = _words([b"gut\nso \xff\xfe \xc3\n", b"\0x\n", "ü".encode()[:1], "ü".encode()[1:]])
+    assert found == ["gut", None, "so", "\ufffd\ufffd", "\ufffd", None, "\ufffdx", None, "ü", None]
+    assert [text.partition(": ")[0] for text in told] == [
+        "standard input, line 2", "standard input, line 3", "standard input, line 4",
+    ]  # fmt: skip
+    assert "no UTF-8" in told[0] and "last word may not be whole" in told[2]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words", "what"),
+    [
+        (b"", [], ""),
+        (b"\n", [None], ""),
+        (b"a b\n", ["a", "b", None], ""),
+        (b"a b", ["a", "b", None], "its last word may not be whole"),
+        (b"a b ", ["a", "b", None], ""),
+        (b"a\n ", ["a", None, None], ""),
+        (b"a\n\xe2\x82", ["a", None, "\ufffd\ufffd", None], "in the middle of a character"),
+        (b"a\xe2", ["a\ufffd", None], "in the middle of a character"),
+    ],
+)
+def test_how_a_stream_may_end(raw: bytes, words: list[str | None], what: str) -> None:
+    found, told = _words([raw])
+    assert found == words
+    assert len(told) == bool(what) and what in "".join(told)
+
+
+def test_files_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "in.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfa b\r\nc\n"))
+    assert list(arriving_words(path, pytest.fail)) == ["a", "b", None, "c", None]
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(InputError, match="damaged"):
+        list(arriving_words(path, pytest.fail))
+    with pytest.raises(InputError, match="no such file"):
+        list(arriving_words(tmp_path / "no", pytest.fail))
+
+
+@pytest.mark.parametrize(
+    ("language", "words", "pieces"),
+    [
+        ("en", "a dog , yes .", ["a", " dog", ",", " yes", "."]),
+        ("en", "( it &apos;s", ["(", "it", "'s"]),
+        ("en", "say &quot; no &quot; &amp; go", ["say", ' "', "no", '"', " &", " go"]),
+        ("fr", "l&apos; eau", ["l'", "eau"]),
+        ("en", "costs $ 5", ["costs", " $", "5"]),
+    ],
+)
+def test_raw_text_grows(language: str, words: str, pieces: list[str]) -> None:
+    """The pieces by hand; together they are what the whole detokenised is."""
+    grown = GrowingText(Moses(language))
+    assert [grown.add(word) for word in words.split()] == pieces
+    assert grown.text == "".join(pieces) == Moses(language).detokenize(words)
+
+
+def test_what_has_been_said_stays() -> None:
+    """A detokeniser that changes its mind: the word stands apart, and it goes on from there."""
+
+    class Fickle(Moses):
+        def detokenize(self, text: str) -> str:
+            words = text.split()
+            return "-".join(reversed(words)) if words[:1] == ["a"] else "".join(words)
+
+    grown = GrowingText(Fickle("en"))
+    assert [grown.add(word) for word in ("a", "b", "c")] == ["a", " b", "c"]
+    assert grown.text == "a bc"
+    plain = GrowingText(Moses("en", tokenize=False))
+    assert [plain.add(word) for word in ("a", ",")] == ["a", " ,"]
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'", "l'", "-"]
+        ),
+        max_size=12,
+    )
+)
+def test_nothing_worse_than_tokenised_text(words: list[str]) -> None:
+    for language in ("en", "fr", "cs", "fi"):
+        grown = GrowingText(Moses(language))
+        for word in words:
+            grown.add(word)
+        unescaped = "".join(words).replace("&apos;", "'").replace("&quot;", '"')
+        assert grown.text.replace(" ", "").replace("@", "") == unescaped.replace("@", "")

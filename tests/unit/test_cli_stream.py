@@ -1,0 +1,250 @@
+"""`decode --stream` from the command line: words in, words out, while the line still arrives."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nmtgrid.cli.app import main
+from nmtgrid.models.directory import save_model
+from nmtgrid.search.traces import read_traces
+from tests.unit.tiny_online import translator
+
+LINES = "ab cd e\n\na b c d e f g h\nfgh abe\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models: one that goes online, one with a reader, one that cannot."""
+    folder = tmp_path_factory.mktemp("stream")
+    search = {"beam": 3, "length_penalty": 0.6, "max_length_a": 4.0, "max_length_b": 1.5}
+    for name, settings in (
+        ("model", {}), ("reader", {"reader": "own"}), ("both-ways", {"source_causal": False})
+    ):  # fmt: skip
+        held = translator("pervasive", **settings)
+        save_model(folder / name, held.models[0], held.pipeline, {"search": search})
+    return folder
+
+
+Stream = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def stream(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Stream:
+    """Return what runs the command on bytes; it returns the exit code and standard output."""
+
+    def run(raw: bytes, *arguments: str | Path, model: str = "model") -> tuple[int, str]:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw), isatty=bool))
+        more = [*map(str, arguments), "--device", "cpu"]
+        code = main(["decode", str(home / model), "--stream", *more])
+        shown = capsysbinary.readouterr()
+        run.told = " ".join(shown.err.decode().split())  # type: ignore[attr-defined]
+        return code, shown.out.decode()
+
+    return run
+
+
+def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
+    report = tmp_path / "r.json"
+    code, text = stream(LINES.encode(), "--k", "2", "--json", report)
+    lines = text.split("\n")
+    assert code == 0 and len(lines) == 5 and lines[1] == lines[4] == ""
+    assert all(lines[place] for place in (0, 2, 3))
+    found = json.loads(report.read_text())
+    assert (found["policy"], found["k"], found["sentences"]) == ("wait-k", 2, 4)
+    assert (found["unit"], found["convention"]) == ("token", "thesis") and found["al"] > 0
+    assert [one["unit"] for one in found["latencies"]] == ["token", "word"]
+    assert {one["skipped"] for one in found["latencies"]} == {1}
+    assert found["target_tokens"] > 6 and found["tokens_per_second"] > 0
+    assert found["search"]["beam"] == 1, "whatever the model's own setting"
+
+
+def test_waiting_for_all_is_greedy_decoding(stream: Stream, home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text(LINES)
+    code, text = stream(b"", path, "--k", "inf", "--json", tmp_path / "r.json")
+    assert main(["decode", str(home / "model"), str(path), "--beam", "1", "--device", "cpu",
+                 "--out", str(tmp_path / "out.txt")]) == 0  # fmt: skip
+    assert code == 0 and text == (tmp_path / "out.txt").read_text()
+    assert json.loads((tmp_path / "r.json").read_text())["k"] is None
+
+
+def test_traces_say_when_it_was_read(stream: Stream, tmp_path: Path) -> None:
+    code, text = stream(LINES.encode(), "--k", "3", "--traces", tmp_path / "t.jsonl")
+    assert code == 0
+    found = list(read_traces(tmp_path / "t.jsonl"))
+    assert [one.text for one in found] == text.split("\n")[:4]
+    for one in found:
+        whole = len(one.source) + 1
+        wanted = [min(3 + t, whole) for t in range(len(one.target) + 1)]
+        assert one.reads == (wanted if one.source else None)
+
+
+def test_an_agent_decides(stream: Stream, tmp_path: Path) -> None:
+    arguments = "--finish-reading", "--json", tmp_path / "r.json"
+    code, text = stream(LINES.encode(), "--threshold", "0.5", *arguments, model="reader")
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert code == 0 and text.count("\n") == 4
+    assert (found["policy"], found["threshold"]) == ("threshold", 0.5) and found["finish_reading"]
+
+
+def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
+    raw = b"a b c d e\nab\n"
+    pieces = stream(b"a b\nc d\ne\nab\n", "--k", "1")[1].split("\n")
+    code, text = stream(raw, "--k", "1", "--max-source", "2", "--traces", tmp_path / "t.jsonl")
+    assert code == 0 and text == f"{' '.join(pieces[:3])}\n{pieces[3]}\n"
+    assert "line 1 has more than 2 source units" in stream.told  # type: ignore[attr-defined]
+    first = next(read_traces(tmp_path / "t.jsonl"))
+    assert first.reads is not None and first.reads[-1] <= 6 and len(first.source) == 5
+
+
+@pytest.mark.parametrize(
+    ("raw", "lines", "what"),
+    [
+        (b"", 0, ""),
+        (b"\n\n", 2, ""),
+        (b"a b", 1, "standard input, line 1: the input ends without a line's end"),
+        (b"a\nb \xc3", 2, "standard input, line 2: the input ends in the middle of a character"),
+        (b"a \xff b\nc\n", 2, "standard input, line 1: some bytes are no UTF-8"),
+    ],
+)
+def test_streams_that_end_anyhow(stream: Stream, raw: bytes, lines: int, what: str) -> None:
+    code, text = stream(raw, "--k", "1")
+    assert code == 0 and text.count("\n") == lines
+    assert what in stream.told and bool(what) == bool(stream.told)  # type: ignore[attr-defined]
+
+
+def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
+    vain = [
+        "--beam",
+        "4",
+        "--nbest",
+        "3",
+        "--sample",
+        "--alignments",
+        "a",
+        "--length-penalty",
+        "1",
+        "--data",
+        "d",
+        "--out",
+        "o",
+    ]
+    code, text = stream(b"a\n", *vain, "--k", "0", "--threshold", "1.5")
+    assert code == 2 and text == ""
+    told = stream.told  # type: ignore[attr-defined]
+    for name in (word for word in vain if word.startswith("--")):
+        assert f"`{name}`" in told
+    assert "but both are given" in told and "`--k`" in told and "`threshold` must be" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model", "what"),
+    [
+        ([], "model", "needs one of `--k` and `--threshold`, but neither is given"),
+        (["--k", "0"], "model", "`--k`"),
+        (["--k", "1.5"], "model", "`--k`"),
+        (["--k", "x"], "model", "`--k`"),
+        (["--k", "1..3"], "model", "must be one number with `--stream`"),
+        (["--threshold", "0"], "model", "above 0 and below 1"),
+        (["--threshold", "nan"], "model", "above 0 and below 1"),
+        (["--threshold", "0.5"], "model", "has no reader"),
+        (["--k", "2"], "both-ways", "reads its source in both directions"),
+        (["--k", "2", "--max-source", "0"], "model", "`--max-source` must be at least 1"),
+        (["--k", "2", "--set", "search.beam=4"], "model", "decoded greedily"),
+        (["--k", "2", "--json", "-"], "model", "`--json -`"),
+        (["--k", "2", "no.txt"], "model", "no such file"),
+    ],
+)
+def test_refusals(stream: Stream, arguments: list[str], model: str, what: str) -> None:
+    code, text = stream(b"a\n", *arguments, model=model)
+    assert code == 2 and text == ""
+    assert what in stream.told and "Traceback" not in stream.told  # type: ignore[attr-defined]
+
+
+def test_options_of_streams_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--k", "2", "--threshold", "0.5", "--finish-reading"]
+    assert main(["decode", str(home / "model"), *given]) == 2
+    told = capsys.readouterr().err
+    for name in ("--k", "--threshold", "--finish-reading"):
+        assert f"`{name}` belongs to `--stream`" in told
+
+
+# As a process of its own.
+
+
+@contextmanager
+def _process(home: Path, project: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), "--stream", *arguments],
+        env={**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A background job starts with SIGINT ignored, and its children with it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def _push(run: subprocess.Popen[bytes], raw: bytes) -> None:
+    assert run.stdin is not None
+    run.stdin.write(raw)
+    run.stdin.flush()
+
+
+def _first_word(run: subprocess.Popen[bytes]) -> bytes:
+    assert run.stdout is not None
+    return os.read(run.stdout.fileno(), 1000)
+
+
+def test_words_come_before_the_line_has_ended(home: Path, project: Path) -> None:
+    with _process(home, project, "--k", "1", "--finish-reading", "--device", "cpu") as run:
+        _push(run, b"ab cd ")
+        first = _first_word(run)
+        assert first and b"\n" not in first
+        _push(run, b"e\n")
+        rest: Any = run.communicate(timeout=60)
+    assert run.returncode == 0 and (first + rest[0]).count(b"\n") == 1
+
+
+def test_an_interrupted_stream_has_written_what_is_final(home: Path, project: Path) -> None:
+    with _process(home, project, "--k", "1", "--finish-reading", "--device", "cpu") as run:
+        _push(run, b"ab cd e")
+        first = _first_word(run)
+        run.send_signal(signal.SIGINT)
+        out, told = run.communicate(timeout=60)
+    assert run.returncode == 130 and told == b"Interrupted.\n"
+    assert re.fullmatch(rb"[a-h ]+", first + out)
+
+
+def test_a_reader_that_has_gone_away(home: Path, project: Path, tmp_path: Path) -> None:
+    traces = tmp_path / "t.jsonl"
+    more = "--k", "1", "--finish-reading", "--device", "cpu", "--traces", str(traces)
+    with _process(home, project, *more) as run:
+        _push(run, b"ab cd ")
+        assert _first_word(run) and run.stdout is not None
+        run.stdout.close()
+        run.stdout = None
+        _push(run, b"e f g\na b c d\n")
+        assert run.stdin is not None
+        run.stdin.close()
+        assert run.wait(timeout=60) == 1
+        assert run.stderr is not None and run.stderr.read() == b""
+        run.stdin = None

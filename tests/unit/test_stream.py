@@ -1,0 +1,177 @@
+"""Streams of words, against hand-made expectations; the law is in tests/laws/test_streaming.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.online.agents import Threshold, WaitK
+from nmtgrid.online.stream import Bounded, Stream, StreamTranslator, TokenStream, hides_the_end
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import END, Vocabulary
+from tests.unit.tiny_online import translator
+
+CODES = Codes(["H u", "n d</w>"])
+TYPES = Vocabulary(["a"])
+
+
+def _text(**facts: object) -> Pipeline:
+    return Pipeline(TextFacts("de", "en", **facts), TYPES, TYPES, CODES)  # type: ignore[arg-type]
+
+
+# What a stream knows of its words.
+
+
+def test_each_word_alone() -> None:
+    """By itself an abbreviation ends a line, so its full stop is split off."""
+    found = _text().source_words("Hr. Hund geht's 5.000,50 usw.")
+    assert found == [
+        ["H@@", "r", "."], ["Hu@@", "nd"], ["g@@", "e@@", "h@@", "t", "&@@", "a@@", "p@@", "o@@",
+        "s@@", ";", "s"], ["5@@", ".@@", "0@@", "0@@", "0@@", ",@@", "5@@", "0"],
+        ["u@@", "s@@", "w", "."],
+    ]  # fmt: skip
+
+
+def test_an_abbreviation_is_known_by_what_follows() -> None:
+    line = "Dr. Hund"
+    assert _text().source.moses.tokenize(line) == "Dr. Hund"
+    assert [_text().source.moses.tokenize(word) for word in line.split()] == ["Dr .", "Hund"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
+def test_a_line_is_its_words(line: str) -> None:
+    for facts in ({}, {"lowercase": True}, {"tokenize": "none"}):
+        pipeline = _text(**facts)
+        words = pipeline.source_words(line)
+        assert words == [pipeline.source_word(word) for word in line.split()]
+        if facts.get("tokenize") == "none":
+            assert [unit for word in words for unit in word] == pipeline.source_tokens(line)
+
+
+def test_words_without_text() -> None:
+    assert _text().source_words(" \u2028 ") == []
+    assert _text().source_words("\x01 a") == [[], ["a"]]
+
+
+def test_what_joins_units() -> None:
+    assert _text().target_joiner == "@@"
+    plain = Pipeline(TextFacts("de", "en", subwords="words"), TYPES, TYPES)
+    assert plain.target_joiner == ""
+
+
+# When it reads although its agent would write.
+
+
+def test_at_a_limit_that_is_not_known_yet_it_reads() -> None:
+    """floor(1.5 + 0.5 |x|): 2 tokens for |x| = 1 or 2, 3 for 3, 4 for 5."""
+    plan = SearchPlan(max_length_a=1.5, max_length_b=0.5)
+    one = torch.ones(1, dtype=torch.int64)
+    agent = Bounded(WaitK(1), plan)
+    eager = Bounded(Threshold(0.5), plan)
+    rho = torch.zeros(1, 20)
+    for step, reads in enumerate([1, 1, 3, 5, 7, 9]):
+        assert int(eager.next_reads(step, one - 1, one, one * 20, rho)) == reads
+        assert int(agent.next_reads(step, one - 1, one, one * 20, None)) == max(reads, step + 1)
+    assert int(eager.next_reads(4, one - 1, one, one * 6, rho)) == 6, "the whole source is enough"
+
+
+def test_a_limit_that_does_not_depend_on_the_source_is_known() -> None:
+    one = torch.ones(1, dtype=torch.int64)
+    agent = Bounded(Threshold(0.5), SearchPlan(max_length_a=3, max_length_b=0))
+    assert int(agent.next_reads(9, one - 1, one, one * 20, torch.zeros(1, 20))) == 1
+    ends = Bounded(Threshold(0.5), SearchPlan(), ends_at_source_length=True)
+    assert int(ends.next_reads(4, one - 1, one, one * 20, torch.zeros(1, 20))) == 5
+
+
+# What it writes.
+
+
+def _stream(k: float, arch: str = "pervasive", **settings: Any) -> Stream:
+    held = translator(arch, **settings)
+    return StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan).begin()
+
+
+def test_words_are_final_with_their_last_unit() -> None:
+    stream = _stream(2)
+    words: list[str] = []
+    for word in ["ab", "cd", "abe", "e"]:
+        words += stream.read(word)
+        units = " ".join(stream.target).replace("@@ ", "").split()
+        whole = units[:-1] if stream.target and stream.target[-1].endswith("@@") else units
+        assert words == whole
+    words += stream.end()
+    assert stream.is_finished and stream.read("f") == stream.end() == []
+    found = stream.hypothesis()
+    assert stream.word_sizes[:4] == [1, 2, 3, 1]
+    assert len(found.tokens) == len(stream.target) and found.reads is not None
+    assert stream.token_delays() == [min(z, 7) for z in found.reads[:-1]]
+    assert len(stream.word_delays()) == len(words)
+    arrived = [0, 1, 2, 2, 3, 3, 3, 4, 4]  # whole words that have come with so many units
+    assert set(stream.word_delays()) <= {arrived[z] for z in found.reads}
+
+
+def test_offline_is_what_the_translator_writes() -> None:
+    for arch in ("pervasive", "transformer"):
+        held = translator(arch)
+        for line in ("ab cd e", "a", "fgh ab ab c"):
+            stream = StreamTranslator(
+                held.models, held.pipeline, WaitK(math.inf), held.plan
+            ).begin()
+            for word in line.split():
+                assert stream.read(word) == []
+            assert " ".join(stream.end()) == held.translate([line])[0]
+
+
+def test_nothing_for_no_source() -> None:
+    stream = _stream(1)
+    assert stream.end() == [] and stream.token_delays() == stream.word_delays() == []
+
+
+def test_a_source_whose_end_is_not_shown_decides_the_length() -> None:
+    stream = _stream(2, "transformer", source_marker="none")
+    assert hides_the_end(translator("transformer", source_marker="none").models)
+    for word in ("ab", "cd", "e"):
+        stream.read(word)
+    stream.end()
+    assert len(stream.target) == 4 and stream.hypothesis().reads == [2, 3, 4, 5, 5]
+
+
+def test_no_end_before_the_source_is_read() -> None:
+    held = translator("pervasive")
+    agent = WaitK(1, finish_reading=True)
+    stream = TokenStream(held.models, agent, held.plan)
+    for token in (4, 5, 6, 7, 8, 9):
+        stream.read([token])
+        assert not stream.is_finished and len(stream.tokens) == len(stream.reads)
+    stream.end()
+    assert stream.reads[-1] == 7 or len(stream.tokens) == 4 + 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "agent", "what"),
+    [
+        ({"source_causal": False}, WaitK(2), "both directions"),
+        ({}, Threshold(0.5), "has no reader"),
+    ],
+)
+def test_models_that_cannot(settings: dict[str, Any], agent: object, what: str) -> None:
+    held = translator("pervasive", **settings)
+    with pytest.raises(ConfigError, match=what):
+        StreamTranslator(held.models, held.pipeline, agent, held.plan).begin()  # type: ignore[arg-type]
+
+
+def test_the_end_is_a_token_of_its_own() -> None:
+    """A stream reads the end symbol as it reads a word; what follows it is never read."""
+    held = translator("transformer")
+    stream = TokenStream(held.models, WaitK(3), held.plan)
+    assert stream.read([4]) == stream.read([5]) == []
+    stream.read([END])
+    assert stream.is_finished and set(stream.reads) == {3}
