@@ -5,79 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmtgrid.analysis.latency_curves import Curve, Level, Mark, draw_curves
+from nmtgrid.analysis.latency_curves import draw_curves
+from nmtgrid.analysis.latency_results import POLICIES, curves, published, read_results
 from nmtgrid.analysis.path_grids import Grid, Row, draw_paths
 from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words
-from nmtgrid.online.published import curves
 
-_POLICIES = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 """Source units of sentences whose paths are drawn unasked, and how many."""
 
 
-def draw_curve(order: Order, systems: Sequence[System], path: Path) -> bool:
+def draw_curve(order: Order, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
-    alone = len(systems) == 1
-    found, levels = [], []
-    for system in systems:
-        prefix = "" if alone else f"{system.name}, "
-        for policy, name in _POLICIES.items():
-            held = [one for one in system.done if one.decoded.setting.policy == policy]
-            marks = _marks(order, [one for one in held if not one.decoded.setting.is_offline])
-            if marks:
-                found.append(Curve(f"{prefix}{name}", marks, policy))
-        levels += [
-            Level(prefix, one.tokenized.value)
-            for one in system.done
-            if one.decoded.setting.is_offline
-        ]
+    held = read_results(results)
+    found, levels = curves(held, "al", order.unit, order.convention)
     if not found:
         return False
-    theirs = [] if order.published is None else _published(order.published)
-    name = systems[0].name if alone else f"{len(systems)} systems"
+    names = list(dict.fromkeys(one.system for one in held))
+    name = names[0] if len(names) == 1 else f"{len(names)} systems"
+    theirs = [] if order.published is None else published(order.published)
     draw_curves(
         [*found, *theirs],
         levels,
         path,
         title=f"{name} on {order.split}: quality against latency",
         x_label=f"average lagging AL (source {order.unit}s, {order.convention} convention)",
-        y_label=f"BLEU, tokenised (percent), {_decoding(order)}",
+        y_label="BLEU, tokenised (percent), "
+        + ("greedy" if order.beam == 1 else f"beam {order.beam}"),
     )
     return True
-
-
-def _decoding(order: Order) -> str:
-    return "greedy" if order.beam == 1 else f"beam {order.beam}"
-
-
-def _marks(order: Order, held: Sequence[Measured]) -> list[Mark]:
-    """Return the points by rising lagging; the first says whose value stands beside them."""
-    points = sorted(held, key=lambda one: one.latencies[order.unit, order.convention].al)
-    return [
-        Mark(
-            one.latencies[order.unit, order.convention].al,
-            one.tokenized.value,
-            one.decoded.setting.number if place else one.decoded.setting.title,
-        )
-        for place, one in enumerate(points)
-    ]
-
-
-def _published(name: str) -> list[Curve]:
-    return [
-        Curve(
-            f"{one.label}, {'thesis ' if one.source.startswith('table') else ''}{one.source}",
-            [
-                Mark(point.al, point.bleu, "" if point.setting is None else f"{point.setting:g}")
-                for point in one.points
-            ],
-            one.policy,
-            published=True,
-        )
-        for one in curves(name)
-    ]
 
 
 def draw_path_grids(order: Order, systems: Sequence[System], path: Path) -> bool:
@@ -141,7 +98,7 @@ def _grid(order: Order, system: System, found: Measured, line: int) -> Grid:
     setting = found.decoded.setting
     score = f"BLEU {found.tokenized.value:.2f}"
     lag = found.latencies[order.unit, order.convention].al
-    title = f"{system.name}, {_POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
+    title = f"{system.name}, {POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
     if order.unit == "word":
         delays = delays_of_words(sentence, outcome, system.joiner)
         return Grid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.analysis.latency_results import NAME
+from nmtgrid.analysis.plots import SUFFIXES
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import explain, write_json, write_text
 from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
 from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
-from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words, instances
+from nmtgrid.online.measures import Measured, instances
 from nmtgrid.online.simuleval import write_log
 from nmtgrid.search.traces import Trace
-
-RESULTS = "results.json"
 
 
 class Files:
@@ -37,7 +36,7 @@ class Files:
     def results(self, values: Mapping[str, Any]) -> None:
         """Write what has been done so far."""
         if self.order.out is not None:
-            write_json(self.order.out / RESULTS, values)
+            write_json(self.order.out / NAME, values)
 
     def keep(self, system: System, found: Measured) -> None:
         """Write the translations, traces and log of a setting."""
@@ -52,35 +51,30 @@ class Files:
             write_log(self.order.simuleval / name / slug, logged)
 
     def draw(self) -> list[Path]:
-        """Draw what has been done so far; return the pictures."""
+        """Draw what `results` wrote; return the pictures."""
         if self.order.out is None:
             return []
         drawn = []
-        for kind in ("png", "svg"):
-            for name, draw in (("curve", draw_curve), ("paths", draw_path_grids)):
-                path = self.order.out / f"{name}.{kind}"
-                if draw(self.order, self.systems, path):
-                    drawn.append(path)
+        for kind in SUFFIXES:
+            curve, paths = (self.order.out / f"{name}{kind}" for name in ("curve", "paths"))
+            if draw_curve(self.order, self.order.out / NAME, curve):
+                drawn.append(curve)
+            if draw_path_grids(self.order, self.systems, paths):
+                drawn.append(paths)
         return drawn
 
 
 def _traces(system: System, found: Measured) -> list[str]:
-    """Return a trace for each sentence, with its delays in tokens and words."""
+    """Return a trace for each sentence, with its reads."""
     lines = []
     for one, outcome in zip(system.sentences, found.decoded.outcomes, strict=True):
         scores = outcome.log_probabilities
         total = sum(scores)
         trace = Trace(
             one.line, one.units if scores else [], outcome.units, outcome.text, scores, total,
-            total / max(len(scores), 1),
+            total / max(len(scores), 1), reads=outcome.reads,
         )  # fmt: skip
-        values = {
-            **json.loads(trace.to_line()),
-            "delays": delays_of_tokens(one, outcome),
-            "words": outcome.words.split(" ") if outcome.words else [],
-            "word_delays": delays_of_words(one, outcome, system.joiner),
-        }
-        lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+        lines.append(trace.to_line() + "\n")
     return lines
 
 

@@ -104,6 +104,7 @@ def _finish(
         if system.done:
             _show(order, system)
     values = report(order, systems, complete=complete)
+    files.results(values)
     values["pictures"] = [str(path) for path in files.draw()]
     files.results(values)
     for name in values["pictures"]:

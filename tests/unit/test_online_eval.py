@@ -97,10 +97,9 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert len((out / f"{slug}.txt").read_text().splitlines()) == 8
         assert len(list(read_traces(out / f"{slug}.traces.jsonl"))) == 8
         assert len(read_log(logs / slug)) == 8
-    first = json.loads((out / "k-3.traces.jsonl").read_text().splitlines()[0])
-    most = len(first["source"])
-    assert first["delays"] == [min(3 + t, most) for t in range(len(first["target"]))]
-    assert len(first["word_delays"]) == len(first["words"])
+    for trace in read_traces(out / "k-3.traces.jsonl"):
+        whole = len(trace.source) + 1
+        assert trace.reads == [min(3 + t, whole) for t in range(len(trace.target) + 1)]
     for name in ("curve.png", "curve.svg", "paths.png", "paths.svg"):
         assert (out / name).stat().st_size > 1000
     text = (out / "curve.svg").read_text()
