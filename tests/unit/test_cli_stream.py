@@ -129,21 +129,8 @@ def test_streams_that_end_anyhow(stream: Stream, raw: bytes, lines: int, what: s
 
 
 def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
-    vain = [
-        "--beam",
-        "4",
-        "--nbest",
-        "3",
-        "--sample",
-        "--alignments",
-        "a",
-        "--length-penalty",
-        "1",
-        "--data",
-        "d",
-        "--out",
-        "o",
-    ]
+    given = {"beam": "4", "nbest": "3", "alignments": "a", "length-penalty": "1", "data": "d"}
+    vain = ["--sample", *(word for name, held in given.items() for word in (f"--{name}", held))]
     code, text = stream(b"a\n", *vain, "--k", "0", "--threshold", "1.5")
     assert code == 2 and text == ""
     told = stream.told  # type: ignore[attr-defined]

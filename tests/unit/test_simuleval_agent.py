@@ -1,0 +1,246 @@
+"""The agent that SimulEval drives: its turns, and the real program where NMTGRID_SIMULEVAL is set.
+
+Expected tokens and delays are those of `online-eval --simuleval`, a batched search. Sentences are
+made up; NMTGRID_ONLINE_MODEL and NMTGRID_ONLINE_SOURCE name a model and raw text to use instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+from argparse import ArgumentParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import collate
+from nmtgrid.metrics.words import word_delays
+from nmtgrid.models.directory import save_model
+from nmtgrid.online import simuleval_agent
+from nmtgrid.online.agents import WaitK
+from nmtgrid.online.simuleval import Instance, read_log
+from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, make_translator
+from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search import engine
+from nmtgrid.search.translate import Translator, load
+from tests.unit.tiny_online import LETTERS, translator
+
+PROGRAM = os.environ.get("NMTGRID_SIMULEVAL", "")
+needs_simuleval = pytest.mark.skipif(not PROGRAM, reason="NMTGRID_SIMULEVAL names no interpreter")
+
+
+def _session(k: float = 2, **options: bool) -> Session:
+    held = translator("pervasive")
+    return Session(StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan), **options)
+
+
+def _drive(session: Session, words: list[str]) -> Instance:
+    """Push the words as SimulEval does; return the log's sentence."""
+    session.reset()
+    source: list[str] = []
+    written: list[str] = []
+    delays: list[int] = []
+    while True:
+        if len(source) < len(words):
+            source.append(words[len(source)])
+        found = session.turn(source, len(source) == len(words))
+        if found is None:
+            assert len(source) < len(words), "it reads although the source has ended"
+            continue
+        written += found[0].split()
+        delays += [len(source)] * len(found[0].split())
+        if found[1]:
+            return Instance(0, " ".join(written), delays, len(words), " ".join(words), "")
+
+
+def _batched(held: Translator, lines: list[str], k: float) -> list[tuple[str, list[int]]]:
+    """Return words and delays in raw source words, from one batched search."""
+    units = [held.pipeline.source_words(line) for line in lines]
+    sources = [
+        held.pipeline.source_vocabulary.encode(unit for word in words for unit in word)
+        for words in units
+    ]
+    batch = collate(sources, [[]] * len(sources))
+    found = engine.search(
+        held.models, batch.source, batch.source_lengths, held.plan, agent=WaitK(k)
+    )
+    pairs = []
+    for (best,), words in zip(found, units, strict=True):
+        target = held.pipeline.target_vocabulary.decode(best.tokens)
+        sizes = [len(word) for word in words]
+        delays = word_delays(best.reads or [], sizes, target, held.pipeline.target_joiner)
+        pairs.append((held.pipeline.restore_tokenized(best.tokens), delays))
+    return pairs
+
+
+def _lines(count: int) -> list[str]:
+    draw = random.Random(4)
+
+    def word() -> str:
+        return "".join(draw.choices(LETTERS, k=draw.randint(1, 4)))
+
+    return [" ".join(word() for _ in range(draw.randint(1, 12))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("k", [1, 3, math.inf])
+def test_turn_by_turn_it_writes_what_a_batched_search_writes(k: float) -> None:
+    held = translator("pervasive")
+    lines = _lines(30)
+    session = Session(StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan))
+    for line, (words, delays) in zip(lines, _batched(held, lines, k), strict=True):
+        found = _drive(session, line.split())
+        assert (found.prediction, list(found.delays)) == (words, delays)
+
+
+def test_an_empty_source_is_finished_at_once() -> None:
+    assert _session().turn([], True) == ("", True)
+
+
+def test_it_says_when_it_has_finished_early() -> None:
+    """The end symbol may come before the source's end; SimulEval asks no more then."""
+    found = [_drive(_session(1), line.split()) for line in _lines(20)]
+    assert any(not one.delays or max(one.delays) < one.source_length for one in found)
+
+
+def test_words_are_written_as_people_write_them() -> None:
+    held = translator("pervasive")
+    held.pipeline.target.moses.tokenizes = True
+    given = StreamTranslator(held.models, held.pipeline, WaitK(1), held.plan)
+    for tokenized, wanted in ((False, "it 's & [ ok"), (True, "it &apos;s &amp; &#91; ok")):
+        session = Session(given, tokenized)
+        words = ["it", "&apos;s", "&amp;", "&#91;", "ok"]
+        session._stream = SimpleNamespace(  # type: ignore[assignment]
+            read=lambda word, words=words: words, end=list, is_finished=False
+        )
+        assert session.turn(["a"], False) == (wanted, False)
+
+
+def test_without_simuleval_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simuleval", None)
+    with pytest.raises(ConfigError, match="pip install simuleval"):
+        agent_class()
+    with pytest.raises(AttributeError):
+        _ = simuleval_agent.Nothing
+
+
+class Action(SimpleNamespace):
+    """Stands for SimulEval's actions."""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two modules of SimulEval that the class needs, as small as can be."""
+
+    class TextToTextAgent:
+        def __init__(self, arguments: Any) -> None:
+            self.states = SimpleNamespace(source=[], source_finished=False)
+            self.reset()
+
+        def reset(self) -> None:
+            self.states.source = []
+            self.states.source_finished = False
+
+    names = ("simuleval", "simuleval.agents", "simuleval.agents.actions")
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["simuleval.agents"].TextToTextAgent = TextToTextAgent  # type: ignore[attr-defined]
+    actions: Any = sys.modules["simuleval.agents.actions"]
+    actions.ReadAction = lambda: Action(read=True)
+    actions.WriteAction = lambda text, finished: Action(read=False, text=text, finished=finished)
+
+
+def _model(folder: Path) -> Path:
+    held = translator("pervasive")
+    plan = {"beam": 4, "max_length_a": 4.0, "max_length_b": 1.5}
+    save_model(folder / "model", held.models[0], held.pipeline, {"search": plan})
+    return folder / "model"
+
+
+def _arguments(*given: str | Path) -> Any:
+    parser = ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    add_arguments(parser)
+    return parser.parse_args([*map(str, given)])
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
+    made = agent_class()
+    assert made.__module__ == "nmtgrid.online.simuleval_agent" and made.__name__ == "StreamAgent"
+    agent = made(_arguments("--model", _model(tmp_path), "--k", "2"))
+    assert agent.session._translator.plan.beam == 1
+    for _ in range(2):
+        agent.reset()
+        agent.states.source.append("a")
+        assert agent.policy().read
+        agent.states.source.append("b")
+        agent.states.source_finished = True
+        assert agent.policy().finished
+    with pytest.raises(SystemExit, match="error: There is no model directory"):
+        made(_arguments("--model", tmp_path / "no", "--k", "2"))
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ([], "one of `--k` and `--threshold`"),
+        (["--k", "1", "--threshold", "0.5"], "one of `--k` and `--threshold`"),
+        (["--k", "0.5"], "`k` must be a whole number"),
+        (["--threshold", "1"], "above 0 and below 1"),
+        (["--threshold", "0.5"], "has no reader"),
+    ],
+)
+def test_faults_of_the_command_line(tmp_path: Path, given: list[str], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        make_translator(_arguments("--model", _model(tmp_path), *given))
+
+
+# With the real program.
+
+# The interpreter's own packages come first: its pins are what SimulEval was installed with.
+START = """
+import sys
+sys.path += sys.argv.pop(1).split(";")
+from simuleval.cli import main
+main()
+"""
+
+
+def _run(project: Path, folder: Path, model: Path, lines: list[str], *given: str) -> list[Instance]:
+    (folder / "source").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "target").write_text("x y z\n" * len(lines), encoding="utf-8")
+    paths = f"{project};{sysconfig.get_paths()['purelib']}"
+    agent = project / "nmtgrid" / "online" / "simuleval_agent.py"
+    done = subprocess.run(
+        [PROGRAM, "-c", START, paths, "--agent", agent, "--model", model,
+         "--source", folder / "source", "--target", folder / "target", "--output", folder / "out",
+         *given, "--tokenized", "--no-progress-bar"],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return read_log(folder / "out")
+
+
+@needs_simuleval
+@pytest.mark.parametrize("k", ["1", "3"])
+def test_simuleval_gets_what_a_batched_search_writes(project: Path, tmp_path: Path, k: str) -> None:
+    model = Path(os.environ.get("NMTGRID_ONLINE_MODEL") or _model(tmp_path))
+    source = os.environ.get("NMTGRID_ONLINE_SOURCE")
+    lines = _lines(100)
+    if source:
+        lines = Path(source).read_text(encoding="utf-8").split("\n")[:100]
+    found = _run(project, tmp_path, model, lines, "--k", k)
+    wanted = _batched(load(model, device="cpu", beam=1), lines, float(k))
+    assert len(found) == len(lines) == 100
+    for one, (words, delays), line in zip(found, wanted, lines, strict=True):
+        assert (one.prediction, list(one.delays)) == (words, delays)
+        assert one.source_length == len(line.split())
+    assert json.loads((tmp_path / "out" / "instances.log").read_text().splitlines()[0])
