@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.measures import Measured
-from nmtgrid.online.sentences import Sentence, joiner_of
+from nmtgrid.online.sentences import Sentence
 
 
 @dataclasses.dataclass
@@ -23,4 +23,4 @@ class System:
     @property
     def joiner(self) -> str:
         """What ends a target unit that goes on in the next one."""
-        return joiner_of(self.decoder.translator.pipeline)
+        return self.decoder.translator.pipeline.target_joiner

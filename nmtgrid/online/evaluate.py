@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate, cut_by_length
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
 from nmtgrid.online.sentences import Sentence
 from nmtgrid.online.settings import Setting
+from nmtgrid.online.stream import Bounded, hides_the_end
 from nmtgrid.online.writing_costs import refuse_oracle, writing_costs
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
@@ -151,9 +151,8 @@ class OnlineDecoder:
         self, chosen: Sequence[Sentence], setting: Setting, paths: list[list[int]]
     ) -> list[Hypothesis]:
         batch, models = self._batch(chosen), self.translator.models
-        rules = []
-        if any(map(_ends_at_source_length, models)):
-            rules.append(EndAtSourceLength(batch.source_lengths))
+        ends_at_source_length = hides_the_end(models)
+        rules = [EndAtSourceLength(batch.source_lengths)] if ends_at_source_length else []
         with self._precision():
             found = engine.search(
                 models,
@@ -168,10 +167,11 @@ class OnlineDecoder:
     def _agent(self, setting: Setting, paths: list[list[int]]) -> Agent | None:
         if setting.is_offline:
             return None
-        if setting.policy == "wait-k":
-            return WaitK(setting.value, self.finish_reading)
-        if setting.policy == "threshold":
-            return Threshold(setting.value, self.finish_reading)
+        if setting.policy != "oracle":
+            kind = WaitK if setting.policy == "wait-k" else Threshold
+            agent = kind(setting.value, self.finish_reading)
+            # A stream does not know how long its source will be, which limits what is written.
+            return Bounded(agent, self.translator.plan, hides_the_end(self.translator.models))
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
         return AlongPaths(_padded(paths).to(device), lengths, self.finish_reading)
@@ -204,11 +204,6 @@ class OnlineDecoder:
     def _precision(self) -> torch.autocast:
         kind, bf16 = self.translator.device.type, self.translator.bf16
         return torch.autocast(kind, torch.bfloat16, enabled=bf16)
-
-
-def _ends_at_source_length(model: TranslationModel) -> bool:
-    """Return whether the model is not shown where its source ends (appendix C)."""
-    return getattr(model.config, "source_marker", "end") == "none"
 
 
 def _padded(paths: Sequence[Sequence[int]]) -> Tensor:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 
 from nmtgrid.data.dataset import Split
-from nmtgrid.text.bpe import JOINER
 from nmtgrid.text.pipeline import Pipeline
 
 
@@ -14,8 +13,8 @@ from nmtgrid.text.pipeline import Pipeline
 class Sentence:
     """A source as a stream would bring it, and its reference; an empty line has no words.
 
-    `words` are the raw line's, each with at least one of `units`, of which `sizes` has how many
-    each word has. `reference` is tokenised, `raw_reference` as it stood; `target` are its ids.
+    `words` are the raw line's, `sizes` how many of the `units` each of them makes. `reference` is
+    tokenised, `raw_reference` as it stood; `source` and `target` are ids.
     """
 
     line: int
@@ -48,8 +47,7 @@ def read_sentences(
     for line, (source, raw, tokenized) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
-        pairs = zip(source.split(), pipeline.source_words(source), strict=True)
-        held = [(word, units) for word, units in pairs if units]
+        held = list(zip(source.split(), pipeline.source_words(source), strict=True))
         kept = _within(held, longest)
         if sum(len(units) for _, units in kept) < sum(len(units) for _, units in held):
             cut.append(line)
@@ -70,11 +68,6 @@ def read_sentences(
         shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
         warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
     return found
-
-
-def joiner_of(pipeline: Pipeline) -> str:
-    """Return what ends a target unit that goes on in the next; nothing where units are words."""
-    return JOINER if pipeline.target.codes is not None else ""
 
 
 def _within(held: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:

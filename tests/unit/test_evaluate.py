@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
+from nmtgrid.online.agents import Threshold, WaitK
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Outcome
-from nmtgrid.online.measures import delays_of_tokens, instances, measure
-from nmtgrid.online.sentences import joiner_of
+from nmtgrid.online.measures import delays_of_tokens, delays_of_words, instances, measure
 from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.online.writing_costs import writing_costs
 from nmtgrid.text.vocabulary import END, UNKNOWN
-from tests.unit.tiny_online import pipeline, sentence, sentences, translator
+from tests.unit.tiny_online import sentence, sentences, translator
 
 ONLINE: list[tuple[str, dict[str, Any]]] = [
     ("pervasive", {"reader": "shared"}),
@@ -169,10 +170,6 @@ def test_measures_of_a_known_outcome() -> None:
     assert logged[0].source == "ab c de" and logged[0].reference == "c e"
 
 
-def test_the_joiner_is_the_pipelines() -> None:
-    assert joiner_of(pipeline()) == "@@"
-
-
 def test_settings() -> None:
     found = read_settings("1..3,inf", "0.1..0.3:0.1", "0,1")
     assert [one.slug for one in found] == [
@@ -197,3 +194,21 @@ def test_unknown_words_are_translated() -> None:
     assert UNKNOWN in one.source
     found = OnlineDecoder(translator("pervasive")).run([one], [Setting("wait-k", 1)])
     assert next(found).outcomes[0].reads
+
+
+def test_a_stream_writes_the_same_with_the_same_delays() -> None:
+    held = translator("pervasive", reader="shared")
+    for setting, agent in (
+        (Setting("wait-k", 2), WaitK(2)),
+        (Setting("threshold", 0.4), Threshold(0.4)),
+    ):
+        found = run(OnlineDecoder(held), setting)[0]
+        streams = StreamTranslator(held.models, held.pipeline, agent, held.plan)
+        for one, outcome in zip(sentences(), found, strict=True):
+            if not one.source:
+                continue
+            stream = streams.begin()
+            written = [word for source in one.words for word in stream.read(source)]
+            written += stream.end()
+            assert " ".join(written) == outcome.words
+            assert stream.word_delays() == delays_of_words(one, outcome, "@@")
