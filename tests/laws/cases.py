@@ -1,0 +1,183 @@
+"""The cases of the laws: small models of every architecture, in every form that it offers.
+
+The laws are not told which architectures there are: `cases` asks the zoo, shrinks each one by the
+names of its settings, and then turns every choice that its configuration offers, one at a time
+(and each pair of the choices in `CROSSED`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import typing
+from typing import Any
+
+import torch
+
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+
+SOURCE_TYPES, TARGET_TYPES = 19, 13
+TINY = {
+    "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 8, "hidden_size": 8,
+    "embedding_size": 6, "feed_forward_size": 12, "heads": 2, "kernel": 3, "target_kernel": 5,
+    "source_kernel": 3, "growth": 4, "bottleneck": 2, "window": 3,
+}  # fmt: skip
+"""Small values of the settings that architectures have, by name."""
+CROSSED = ("skip", "aggregation")
+"""Choices that are tried in all combinations."""
+
+NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "reader": (("source_causal", True),),
+    "reader_detached": (("source_causal", True), ("reader", "shared")),
+}
+"""What must be chosen beside a choice of this name."""
+
+READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("reader_depth", (3,)),
+    ("online_features", ("cell", "grid")),
+    ("skip", ("dense",)),
+    ("tie", ("all",)),
+)
+"""What each reader is tried with in the laws of reading probabilities."""
+
+ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
+    (("encoder", "source_marker"), ()),
+    (("encoder", "transparent"), ()),
+    # Of few channels none may change from one row to the next where the max is over both.
+    (("aggregation", "online_features"), (("source_causal", True), ("size", 24))),
+    (("skip",), (("source_causal", True),)),
+)
+"""Choices of online models that are tried in all combinations, beside fixed ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An architecture with small settings; `dropout` is off unless asked."""
+
+    arch: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        shown = "-".join(f"{name}={value}" for name, value in self.settings)
+        return f"{self.arch}{'-' if shown else ''}{shown}"
+
+    def changes(self) -> frozenset[tuple[str, Any]]:
+        """Return the settings that are not the architecture's defaults."""
+        base = zoo.architectures().get(self.arch).config()
+        return frozenset(item for item in self.settings if item[1] != getattr(base, item[0]))
+
+    def build(
+        self, source_types: int = SOURCE_TYPES, target_types: int = TARGET_TYPES,
+        *, dropout: float = 0.0,
+    ) -> TranslationModel:  # fmt: skip
+        """Return the model with drawn weights, in evaluation mode."""
+        config = zoo.architectures().get(self.arch).config
+        known = {field.name for field in dataclasses.fields(config)}
+        changes: dict[str, Any] = {name: held for name, held in TINY.items() if name in known}
+        changes |= {name: dropout for name in known if name.endswith("dropout")}
+        changes |= dict(self.settings)
+        if changes.get("tie") == "all":
+            source_types = target_types
+        model = zoo.build(
+            self.arch, overrides=changes,
+            source_vocab_size=source_types, target_vocab_size=target_types,
+        )  # fmt: skip
+        return shake(model).eval()
+
+
+def cases() -> list[Case]:
+    """Return every architecture in every form that its choices offer."""
+    found: list[Case] = []
+    for arch in zoo.architectures():
+        config = zoo.architectures().get(arch).config
+        choices = _choices(config)
+        crossed = {name: values for name, values in choices.items() if name in CROSSED}
+        found += [
+            Case(arch, tuple(zip(crossed, values, strict=True)))
+            for values in itertools.product(*crossed.values())
+        ]
+        single = {name: values for name, values in choices.items() if name not in CROSSED}
+        found += [
+            Case(arch, (*NEEDS.get(name, ()), (name, value)))
+            for name, values in single.items()
+            for value in values
+            if value != getattr(config(), name)
+        ]
+        found += [
+            Case(arch, (("skip", "dense"), (name, False)))
+            for name in choices
+            if name.startswith("dense_")
+        ]
+        found += _together(arch, choices, {case.changes() for case in found if case.arch == arch})
+    return found
+
+
+def _together(
+    arch: str, choices: dict[str, tuple[Any, ...]], known: set[frozenset[tuple[str, Any]]]
+) -> list[Case]:
+    """Return the combinations of choices that matter to each other when a model goes online."""
+    found = []
+    fields = {field.name for field in dataclasses.fields(zoo.architectures().get(arch).config)}
+    for names, fixed in ONLINE:
+        if not {*names, *dict(fixed)} <= fields:
+            continue
+        for values in itertools.product(*(choices[name] for name in names)):
+            case = Case(arch, (*fixed, *zip(names, values, strict=True)))
+            if case.changes() not in known:
+                known.add(case.changes())
+                found.append(case)
+    return found
+
+
+@functools.cache
+def online_cases() -> list[Case]:
+    """Return the cases whose models serve limited reads."""
+    return [case for case in cases() if case.build().traits.prefix_safe]
+
+
+@functools.cache
+def reader_cases() -> list[Case]:
+    """Return the cases whose models have a reader, and more of their kind."""
+    found = [case for case in cases() if case.build().traits.reads]
+    more = [
+        Case(case.arch, (*case.settings, (name, value)))
+        for case in found
+        if not dict(case.settings).get("reader_detached")
+        for name, values in READERS
+        for value in values
+    ]
+    return found + more
+
+
+def basic_cases() -> list[Case]:
+    """Return one case for each architecture, for laws that cost more."""
+    return [Case(arch) for arch in zoo.architectures()]
+
+
+def _choices(config: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the settings of `config` with few values: named choices, yes and no."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, hint in typing.get_type_hints(config).items():
+        if typing.get_origin(hint) is typing.Literal:
+            found[name] = typing.get_args(hint)
+        elif hint is bool:
+            found[name] = (False, True)
+    return found
+
+
+def shake(model: TranslationModel, amount: float = 0.15) -> TranslationModel:
+    """Move every parameter at random, masked taps and zero biases too, so that nothing is idle.
+
+    Running statistics move too: means are added to, variances stay above zero.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * amount)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.add_(torch.randn_like(buffer) * amount)
+            elif name.endswith("running_var"):
+                buffer.mul_(torch.exp(torch.randn_like(buffer) * amount))
+    return model
