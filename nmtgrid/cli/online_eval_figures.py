@@ -12,6 +12,7 @@ from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words
 
+_TOLD_FIRST = ("threshold", "oracle", "wait-k")
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 """Source units of sentences whose paths are drawn unasked, and how many."""
 
@@ -72,8 +73,8 @@ def compared(order: Order, systems: Sequence[System]) -> list[tuple[System, Meas
     groups: dict[tuple[str, str], list[tuple[System, Measured]]] = {}
     for pair in sorted(held, key=lag):
         groups.setdefault((pair[1].decoded.setting.policy, pair[0].name), []).append(pair)
-    order_of = {"threshold": 0, "oracle": 1, "wait-k": 2}
-    ranked = sorted(groups, key=lambda key: order_of[key[0]])
+    names = [system.name for system in systems]
+    ranked = sorted(groups, key=lambda key: (_TOLD_FIRST.index(key[0]), names.index(key[1])))
     if not ranked:
         return []
     first = groups[ranked[0]]
