@@ -85,7 +85,7 @@ def _streamed(
     return stream.hypothesis(), arrived
 
 
-def _same(found: Hypothesis, wanted: Hypothesis) -> None:
+def _check_same(found: Hypothesis, wanted: Hypothesis) -> None:
     assert found.tokens == wanted.tokens
     assert found.reads == wanted.reads
     assert found.log_probabilities == pytest.approx(wanted.log_probabilities, abs=LIMIT)
@@ -100,7 +100,7 @@ def test_streaming_is_searching(case: Case, name: str) -> None:
     for row, wanted in enumerate(_searched(model, batch, agent, plan)):
         source = batch.source[row, : SOURCES[row]].tolist()
         found, arrived = _streamed(model, source, agent, plan)
-        _same(found, wanted)
+        _check_same(found, wanted)
         assert found.reads is not None and found.reads[:-1] == arrived
 
 
@@ -117,7 +117,7 @@ def test_dynamic_streaming_is_searching(case: Case) -> None:
         for row, wanted in enumerate(_searched(model, batch, agent, TIGHT)):
             source = batch.source[row, : int(batch.source_lengths[row]) - 1].tolist()
             found, arrived = _streamed(model, source, agent, TIGHT)
-            _same(found, wanted)
+            _check_same(found, wanted)
             assert found.reads is not None and found.reads[:-1] == arrived
             paths.add(tuple(found.reads))
     assert len(paths) > 2
@@ -133,7 +133,7 @@ def test_words_of_several_units_are_read_unit_by_unit(case: Case) -> None:
     for start, stop in ((0, 4), (4, 4), (4, 5), (5, 9)):
         stream.read(source[start:stop])
     stream.end()
-    _same(stream.hypothesis(), wanted)
+    _check_same(stream.hypothesis(), wanted)
 
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
@@ -153,7 +153,7 @@ def test_an_ensemble_streams() -> None:
     stream.read(batch.source[0, :6].tolist())
     stream.end()
     args = ([first, second], batch.source, batch.source_lengths, ROOMY)
-    _same(stream.hypothesis(), search(*args, agent=WaitK(2))[0][0])
+    _check_same(stream.hypothesis(), search(*args, agent=WaitK(2))[0][0])
 
 
 # What it costs.
