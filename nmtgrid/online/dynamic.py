@@ -21,7 +21,13 @@ from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.online.agents import Threshold
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
 from nmtgrid.online.paths import area_sites, is_cell, is_right_of
-from nmtgrid.online.read_write import Area, agent_accuracy, agent_cells, agent_loss
+from nmtgrid.online.read_write import (
+    Area,
+    agent_accuracy,
+    agent_cells,
+    agent_loss,
+    threshold_paths,
+)
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import check_smoothing
 
@@ -43,7 +49,7 @@ class DynamicSettings:
     agent_area: Area = "grid"
     """Cells where the agent learns: all (4.46), or those that z* visits (4.43)."""
     validate_threshold: float = 0.5
-    """The agent's threshold in validation's translations."""
+    """The agent's threshold in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
     """Probability mass spread over all types."""
 
@@ -68,7 +74,9 @@ class Dynamic:
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, so a target token has some |x| / 2 of the first and
-    |x| of the second; `write_cells` and `agent_cells` tell how many. `nll` is that along z*.
+    |x| of the second; `write_cells` and `agent_cells` tell how many. `nll` is that along the path
+    that the agent takes at `validate_threshold`, so that a validation judges both together;
+    `oracle_nll` is that along z*, and all that there is where the agent is not trained.
 
     The oracle judges by the same predictions that are trained, in training mode with their
     dropout, and its path is found anew for each update.
@@ -125,8 +133,12 @@ class Dynamic:
             extra["agent_loss"] = decided.detach()
             extra["agent_accuracy"] = agent_accuracy(*given).sum()
             extra["agent_cells"] = agent_cells(*given[1:4], columns, settings.agent_area).sum()
-        along = costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
-        return LossParts(total, int(batch.target_lengths.sum()), along, extra)
+            extra["oracle_nll"] = _along(costs, paths, batch)
+            rho = logits.detach().float().sigmoid()
+            paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)
+            extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
+        nll = _along(costs, paths, batch)
+        return LossParts(total, int(batch.target_lengths.sum()), nll, extra)
 
     def _run(
         self, model: TranslationModel, batch: Batch, sites: Sites
@@ -145,6 +157,11 @@ class Dynamic:
         reads = torch.arange(1, columns + 1, device=paths.device)
         is_target = is_token(batch.target_lengths, paths.shape[1])
         return (reads == paths[..., None]) & is_target[..., None]
+
+
+def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
+    """Return the sum of costs [B, T, S] on paths [B, T]."""
+    return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
 
 
 objectives.add(

@@ -193,7 +193,8 @@ class WaitKArea:
         kept = shares[area]
         sites = area_sites(area)
         parts = site_loss(model, batch, sites, kept, settings.label_smoothing)
-        return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / kept.sum().clamp(min=1e-9)))
+        cells = kept.sum().clamp(min=1e-9)
+        return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / cells))
 
 
 def _thinned(shares: Tensor, wanted: float) -> Tensor:
