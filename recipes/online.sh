@@ -2,6 +2,7 @@
 # Online translation, chapter 4: trains what a figure compares, evaluates it along wait-k paths, with
 # agents and along the oracle's, and draws BLEU against average lagging.
 #
+#   bash recipes/online.sh                 figures 4.12 and 4.14
 #   bash recipes/online.sh 4.9             encoders of the Transformer: bi-directional, uni-directional,
 #                                          windows of 7 and 3 tokens (table D.1)
 #   bash recipes/online.sh 4.10            Pervasive Attention: max, gated max, attention, cell (D.2)
@@ -15,13 +16,14 @@
 # ON=multi30k, or toy, iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en.
 # MINUTES of processor time for each model (10; toy 1.5), those of agents TUNE_MINUTES (half of it);
 # the presets of the publications are for a GPU: MINUTES=0 trains as long as they say.
-# K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, SEED=1, RUNS=runs where the results go, SETS="--set ..." for
-# every model. NMTGRID_DATA=DIR reads the corpora from there (see common.sh). What has been trained
+# TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
+# of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
+# SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. NMTGRID_DATA=DIR reads the corpora from there (see common.sh). What has been trained
 # or evaluated already is not done again.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[ $# -gt 0 ] || fail "name a figure: 4.2 4.9 4.10 4.11 4.12 4.13 4.14 C.1 C.2"
+[ $# -gt 0 ] || set -- 4.12 4.14
 
 ON="${ON:-multi30k}"
 SEED="${SEED:-1}"
@@ -182,14 +184,17 @@ figure_4_13() {
 
 figure_4_14() {
     local start lambda names
-    along pervasive pa-uni-inf inf
-    along pervasive pa-k7 7
-    pervasive pa-area --objective wait-k-area
-    for start in pa-uni-inf pa-k7 pa-area; do
+    for start in ${STARTS:-pa-uni-inf pa-k7 pa-area}; do
+        case "$start" in
+        pa-uni-inf) along pervasive "$start" inf ;;
+        pa-k*) along pervasive "$start" "${start#pa-k}" ;;
+        pa-area) pervasive "$start" --objective wait-k-area ;;
+        *) fail "no agent begins from $start: pa-uni-inf, pa-k7 or another k, pa-area" ;;
+        esac
         names=("$start" "$start-oracle")
         evaluate "$start" --k "$K,inf"
         MODEL="$start" evaluate "$start-oracle" --oracle "${LAMBDAS:-0,0.5,1,2,4}"
-        for lambda in 0 1; do
+        for lambda in ${AGENTS:-0 1}; do
             local name="$start-agent$lambda"
             train "$name" pervasive "$TUNE_MINUTES" --set model.source_causal=true \
                 --set model.aggregation=max --set model.reader=own --objective dynamic \
