@@ -125,6 +125,13 @@ toy_dataset() {
     run nmtgrid bpe learn "$1" --merges 700 --separate
 }
 
+# The same in words, unless it is there.
+toy_words_dataset() {
+    if [ -e "$1/vocab.qa.txt" ]; then return; fi
+    run nmtgrid preprocess --toy 10000 --overwrite --out "$1"
+    run nmtgrid bpe learn "$1" --words --min-count 1
+}
+
 # Set TEXT to the folder $1 of NMTGRID_DATA; return 1 where there is no NMTGRID_DATA.
 own_text() {
     [ -n "${NMTGRID_DATA:-}" ] || return 1
@@ -195,13 +202,14 @@ v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translatio
 dataset() {
     case "$1" in
     toy) toy_dataset "$2" ;;
+    toy-words) toy_words_dataset "$2" ;;
     multi30k) multi30k_dataset "$2" "$3" ;;
     iwslt14-de-en) iwslt14_dataset de en "$2" "$3" ;;
     iwslt14-en-de) iwslt14_dataset en de "$2" "$3" ;;
     iwslt15-en-vi) iwslt15_dataset en vi "$2" "$3" ;;
     iwslt15-vi-en) iwslt15_dataset vi en "$2" "$3" ;;
     wmt15-de-en) wmt15_dataset "$2" ;;
-    *) fail "there is no corpus $1: toy multi30k iwslt14-de-en iwslt14-en-de iwslt15-en-vi \
+    *) fail "there is no corpus $1: toy toy-words multi30k iwslt14-de-en iwslt14-en-de iwslt15-en-vi \
 iwslt15-vi-en wmt15-de-en" ;;
     esac
 }
@@ -211,6 +219,7 @@ preset_of() {
     case "$1" in
     iwslt14-*) say iwslt14-de-en ;;
     iwslt15-*) say iwslt15-en-vi ;;
+    toy-words) say toy ;;
     *) say "$1" ;;
     esac
 }

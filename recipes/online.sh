@@ -13,8 +13,9 @@
 #   bash recipes/online.sh C.1 C.2         finish reading; markers of the source (appendix C)
 #   bash recipes/online.sh --dry-run ...   prints the commands alone
 #
-# ON=multi30k, or toy, iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en.
-# MINUTES of processor time for each model (10; toy 1.5), those of agents TUNE_MINUTES (half of it);
+# ON=multi30k, or toy, toy-words (words as units, so that the delay that each needs is known exactly),
+# iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en.
+# MINUTES of processor time for each model (10; toy 3), those of agents TUNE_MINUTES (half of it);
 # the presets of the publications are for a GPU: MINUTES=0 trains as long as they say.
 # TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
 # of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
@@ -37,7 +38,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
 case "$ON" in
-toy) MINUTES="${MINUTES:-1.5}" ;;
+toy*) MINUTES="${MINUTES:-3}" ;;
 multi30k) MINUTES="${MINUTES:-10}" ;;
 *) MINUTES="${MINUTES:-0}" ;;
 esac
@@ -53,7 +54,10 @@ train() {
     local limit=()
     shift 3
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    if [ "$minutes" != 0 ]; then limit=(--max-minutes "$minutes" --set training.clock=processor); fi
+    if [ "$minutes" != 0 ]; then
+        limit=(--max-minutes "$minutes" --max-updates 0 --set training.clock=processor
+            --set training.schedule=cosine-time)
+    fi
     run nmtgrid train "$DATA" --arch "$arch" --preset "$PRESET" --seed "$SEED" --overwrite \
         "${limit[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
     run mv "$model.train.json" "$model/done.json"
