@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nmtgrid.layers.kernels.linear_loss import (
     linear_cross_entropy,
     linear_nll,
+    linear_nll_and_hits,
     plain_linear_cross_entropy,
 )
 
@@ -206,3 +207,16 @@ def test_likelihoods_hold_the_logits_of_one_chunk() -> None:
         linear_nll(features, weight, bias, targets, 16)
     assert sizes.largest <= max(16 * 50, 160 * 4)
     assert sizes.products == 10
+
+
+@pytest.mark.parametrize("chunk", [5, None])
+def test_hits_are_where_the_target_is_the_likeliest(chunk: int | None) -> None:
+    features, weight, bias, targets, _ = _problem()
+    logits = features @ weight.t() + bias
+    targets[::3] = logits.argmax(1)[::3]
+    nll, hits = linear_nll_and_hits(features, weight, bias, targets, chunk)
+    torch.testing.assert_close(nll, linear_nll(features, weight, bias, targets))
+    assert torch.equal(hits, logits.argmax(1) == targets)
+    assert not bool(hits.all())
+    even = linear_nll_and_hits(torch.ones(2, 1), torch.ones(3, 1), None, torch.tensor([0, 1]))
+    assert even[1].tolist() == [True, False]

@@ -91,6 +91,32 @@ def linear_nll(
     return found
 
 
+@torch.no_grad()
+def linear_nll_and_hits(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `linear_nll` does [M], and whether each target is the likeliest type [M].
+
+    Of equally likely types the lowest is the likeliest.
+    """
+    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
+    total = torch.promote_types(dtype, torch.float32)
+    found = features.new_empty(len(targets), dtype=total)
+    hits = torch.empty_like(targets, dtype=torch.bool)
+    with torch.autocast(features.device.type, enabled=False):
+        matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+        for start in range(0, len(targets), chunk):
+            place = slice(start, start + chunk)
+            logits = product(features[place].to(dtype), matrix, shift).to(total)
+            found[place] = F.cross_entropy(logits, targets[place], reduction="none")
+            hits[place] = logits.argmax(1) == targets[place]
+    return found, hits
+
+
 def _dtype_and_chunk(
     features: Tensor, weight: Tensor, chunk: int | None
 ) -> tuple[torch.dtype, int]:

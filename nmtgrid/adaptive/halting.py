@@ -1,0 +1,175 @@
+"""Who decides where a token leaves the decoder: the implementations of `search.api.Halt`.
+
+Each is asked after every block but the last. What it looks at is in `needs`: nothing, the largest
+probability at the exit, Eq. (5.18), the chance of stopping chi, Eq. (5.20), or the exit that a
+multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence, Eq. (5.11).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.search.select import uniform
+
+Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]
+"""Ways to tell where to stop: by thresholds (the first two) or by a predicted exit."""
+Needs = Literal["nothing", "confidence", "geometric", "multinomial", "sequence"]
+"""What a halt looks at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedExit:
+    """Every token leaves after block `number`, from 1."""
+
+    number: int
+    needs = "nothing"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an exit below 1."""
+        if self.number < 1:
+            raise ConfigError(f"Exits count from 1, but {self.number} is asked for.")
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True from the exit's own block on."""
+        return torch.full_like(keys, exit >= self.number, dtype=torch.bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Thresholds:
+    """A token leaves after the first block n whose confidence or chi exceeds threshold n.
+
+    `values` are those of blocks 1 .. N - 1, compared in float32; the last block needs none.
+    """
+
+    mechanism: Literal["confidence", "geometric"]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for thresholds outside of [0, 1]."""
+        check_thresholds(self.values)
+
+    @property
+    def needs(self) -> Literal["confidence", "geometric"]:
+        """What is compared."""
+        return self.mechanism
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True where scores [R'] exceed the block's threshold."""
+        assert scores is not None
+        return scores.float() > self.values[exit - 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """A token leaves at the exit that the predictor found likeliest."""
+
+    mechanism: Literal["multinomial", "sequence"]
+
+    @property
+    def needs(self) -> Literal["multinomial", "sequence"]:
+        """Whose prediction."""
+        return self.mechanism
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True from the chosen exit, scores [R'] (int64), on."""
+        assert scores is not None
+        return scores <= exit
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomExit:
+    """Every token's exit is drawn evenly from [1..count]: "Uniform" in tables 5.2 to 5.5.
+
+    What is drawn depends on the seed, the row's key and the step alone.
+    """
+
+    count: int
+    seed: int = 1
+    needs = "nothing"
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True from the drawn exit on."""
+        drawn = (uniform(self.seed, keys, step) * self.count).long() + 1
+        return drawn.clamp(max=self.count) <= exit
+
+
+class GivenExits:
+    """Tokens leave at the exits [B, T] that are given, beyond T at the last: for replays."""
+
+    needs = "nothing"
+
+    def __init__(self, table: Tensor, keys: Tensor | None = None) -> None:
+        """`keys` [B] are those of the table's rows (None: the search's keys are its rows)."""
+        self.table = table
+        self.order = None if keys is None else keys.argsort()
+        self.keys = None if self.order is None or keys is None else keys[self.order]
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True from the given exit on; `step` tokens stand in each row."""
+        if step >= self.table.shape[1]:
+            return torch.zeros_like(keys, dtype=torch.bool)
+        rows = keys
+        if self.keys is not None and self.order is not None:
+            rows = self.order[torch.searchsorted(self.keys, keys)]
+        return self.table[rows, step] <= exit
+
+
+AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
+"""The implementations."""
+
+
+def check_thresholds(values: tuple[float, ...]) -> None:
+    """Raise ConfigError for thresholds outside of [0, 1]."""
+    for place, value in enumerate(values, 1):
+        if not 0 <= value <= 1:
+            raise ConfigError(f"Threshold {place} must be from 0 to 1, but is {value}.")
+
+
+def check_halt(halt: AnyHalt, num_exits: int, halting: str) -> None:
+    """Raise ConfigError where `halt` does not fit a model.
+
+    `num_exits` are the model's exits (1: it has none but its end), `halting` the family of its
+    own exit predictor, or "none".
+    """
+    if num_exits == 1:
+        raise no_exits()
+    if isinstance(halt, FixedExit) and halt.number > num_exits:
+        raise ConfigError(
+            f"Exit {halt.number} is beyond the decoder's {num_exits} blocks.",
+            f"Name an exit from 1 to {num_exits}.",
+        )
+    if isinstance(halt, RandomExit) and halt.count != num_exits:
+        raise ConfigError(
+            f"Exits are drawn from {halt.count} blocks, but this decoder has {num_exits}."
+        )
+    if isinstance(halt, Thresholds) and len(halt.values) != num_exits - 1:
+        raise ConfigError(
+            f"{len(halt.values)} thresholds are given, but a decoder of {num_exits} blocks needs "
+            f"{num_exits - 1}, one after each block but the last.",
+            "Tune them on this model: `nmtgrid adaptive-tune`.",
+        )
+    if halt.needs not in ("nothing", "confidence", halting):
+        raise no_predictor(halt.needs, halting)
+
+
+def no_exits() -> ConfigError:
+    """Return the error for early exits asked of a model that has one exit."""
+    return ConfigError(
+        "This model has no exits before its last block.",
+        "Train a `transformer` with `--set model.exits=tied` (or separate) and "
+        "`--objective exits-aligned`.",
+    )
+
+
+def no_predictor(wanted: str, halting: str) -> ConfigError:
+    """Return the error for decisions of a `wanted` predictor; the model's own is `halting`."""
+    held = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
+    return ConfigError(
+        f"This model {held}; it cannot stop by `{wanted}`.",
+        f"Fine-tune it with `--set model.halting={wanted} --objective exits-halting`.",
+    )
