@@ -1,0 +1,167 @@
+"""Thresholds with a promise: Learn then Test, one candidate after the other (Angelopoulos, 2021).
+
+Candidates stand from the safest to the fastest, an order that was found on other sentences. Each is
+tested for a mean loss above the bound; at the first that is not refuted the testing ends, and what
+has passed keeps the bound with the confidence asked, whatever the number of candidates.
+Losses of sentences are in [0, 1] and told against the full stack's translations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.metrics.quality import sentence_bleu
+
+Risk = Literal["bleu", "agreement"]
+"""What a translation may lose: sentence BLEU, or units that the full stack would have written."""
+Candidate = TypeVar("Candidate")
+
+_TINY = 1e-9
+"""Of a sum of losses: what adding them up may have put on top."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tested(Generic[Candidate]):
+    """A candidate with its mean loss over `count` sentences and the p-value of a loss too large."""
+
+    candidate: Candidate
+    mean_loss: float
+    p_value: float
+    passed: bool
+
+
+def fixed_sequence(
+    candidates: Iterable[Candidate],
+    losses: Callable[[Candidate], NDArray[Any]],
+    bound: float,
+    confidence: float,
+) -> list[Tested[Candidate]]:
+    """Return the candidates that were tested, in order; only the last may have failed.
+
+    `losses` gives the loss of each sentence and is asked only as far as the testing goes.
+    """
+    found: list[Tested[Candidate]] = []
+    for candidate in candidates:
+        values = numpy.asarray(losses(candidate), dtype=float)
+        mean = float(values.mean())
+        chance = p_value(mean, len(values), bound)
+        found.append(Tested(candidate, mean, chance, chance <= 1 - confidence))
+        if not found[-1].passed:
+            break
+    return found
+
+
+def p_value(mean_loss: float, count: int, bound: float) -> float:
+    """Return the Hoeffding-Bentkus p-value of "the expected loss is above `bound`".
+
+    For the mean of `count` independent losses in [0, 1].
+    """
+    below = min(mean_loss, bound)
+    hoeffding = math.exp(-count * _divergence(below, bound))
+    total = math.ceil(count * mean_loss - _TINY * max(1.0, count * mean_loss))
+    return min(1.0, hoeffding, math.e * binomial_cdf(total, count, bound))
+
+
+def binomial_cdf(successes: int, count: int, chance: float) -> float:
+    """Return the probability of at most so many successes in `count` trials."""
+    if successes >= count:
+        return 1.0
+    each = [
+        math.lgamma(count + 1)
+        - math.lgamma(number + 1)
+        - math.lgamma(count - number + 1)
+        + number * math.log(chance)
+        + (count - number) * math.log1p(-chance)
+        for number in range(successes + 1)
+    ]
+    return min(1.0, math.fsum(map(math.exp, each)))
+
+
+def least_count(bound: float, confidence: float, mean_loss: float = 0.0) -> int | None:
+    """Return with how many sentences a mean loss can pass; None: with none, it is too large.
+
+    For a loss of 0 it is the least number; for others the p-value may pass a little sooner.
+    """
+    if mean_loss >= bound:
+        return None
+    return math.ceil(-math.log1p(-confidence) / _divergence(mean_loss, bound) - _TINY)
+
+
+def check_promise(allowed: float, confidence: float, count: int) -> None:
+    """Raise ConfigError for a bound or confidence that cannot be, or for too few sentences.
+
+    `allowed` is in percent; `count` sentences are tested on, which is half of a split.
+    """
+    faults = []
+    if not 0 < allowed < 100:
+        faults.append(f"`--allow-loss` must be above 0 and below 100, but is {allowed:g}.")
+    if not 0 < confidence < 1:
+        faults.append(f"`--confidence` must be above 0 and below 1, but is {confidence:g}.")
+    if faults:
+        raise ConfigError(faults)
+    needed = least_count(allowed / 100, confidence)
+    if needed is not None and count < needed:
+        raise ConfigError(
+            f"A loss of at most {allowed:g} cannot be promised with confidence {confidence:g} from "
+            f"{count:,} sentences: not even without any loss. {needed:,} are needed to test on.",
+            f"Tune on a split of {2 * needed:,} sentences or more (half of them choose the "
+            "candidates), allow a larger loss, or ask for less confidence.",
+        )
+
+
+def bleu_losses(
+    full: Sequence[str], adaptive: Sequence[str], references: Sequence[str]
+) -> NDArray[Any]:
+    """Return by how much each adaptive translation's sentence BLEU is worse, in [0, 1]; 0 if not.
+
+    All are tokenised text.
+    """
+    lost = [
+        0.0 if ours == theirs else (_bleu(theirs, wanted) - _bleu(ours, wanted)) / 100
+        for theirs, ours, wanted in zip(full, adaptive, references, strict=True)
+    ]
+    return numpy.clip(numpy.array(lost), 0.0, 1.0)
+
+
+def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[Any]:
+    """Return which share of the units of each adaptive translation is not the full stack's.
+
+    Units to insert, delete or replace over those of the longer one: in [0, 1].
+    """
+    return numpy.array(
+        [
+            edit_distance(theirs, ours) / max(len(theirs), len(ours), 1)
+            for theirs, ours in zip(full, adaptive, strict=True)
+        ]
+    )
+
+
+def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the least number of units to insert, delete or replace (Levenshtein)."""
+    if list(one) == list(other):
+        return 0
+    places = numpy.arange(len(other) + 1)
+    row = places.copy()
+    for number, unit in enumerate(one, 1):
+        differs = numpy.array([unit != theirs for theirs in other], dtype=int)
+        following = numpy.concatenate([[number], numpy.minimum(row[1:] + 1, row[:-1] + differs)])
+        # What is inserted costs one for each step to the right.
+        row = numpy.minimum.accumulate(following - places) + places
+    return int(row[-1])
+
+
+def _bleu(text: str, reference: str) -> float:
+    return sentence_bleu(text, reference, "none")
+
+
+def _divergence(mean: float, bound: float) -> float:
+    """Return the relative entropy of two coins that fall on one side with these chances."""
+    found = (1 - mean) * math.log((1 - mean) / (1 - bound))
+    return found if mean == 0 else found + mean * math.log(mean / bound)
