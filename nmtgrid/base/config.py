@@ -167,6 +167,8 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
             return None
         return _convert(next(a for a in arguments if a is not type(None)), value, where, faults)
     if origin is typing.Literal:
+        if value is None and "none" in arguments:
+            return "none"  # `--set name=none` reads as no value where a setting may have none.
         if value in arguments and not isinstance(value, bool):
             return value
         choices = [str(choice) for choice in arguments]

@@ -47,6 +47,18 @@ def test_overrides_are_read_as_their_settings_want_them() -> None:
     assert override(changed, ["name=none"]).name is None
 
 
+@dataclasses.dataclass(frozen=True)
+class Empty:
+    kind: Literal["none", "some"] = "some"
+    size: int | None = 3
+
+
+def test_none_is_a_choice_where_it_is_one_of_them() -> None:
+    assert override(Empty(), ["kind=none", "size=none"]) == Empty("none", None)
+    with pytest.raises(ConfigError, match="must be one of"):
+        override(Outer(), ["inner.kind=none"])
+
+
 def test_json_and_back() -> None:
     config = Outer(7, "x", True, Inner(0.5, (9,), "two"))
     assert from_json(Outer, to_json(config)) == config
