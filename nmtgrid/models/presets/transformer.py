@@ -139,7 +139,11 @@ TRANSFORMER = (
         "the same with transparent attention over 12 encoder blocks of 96 features",
         {**_TOY, "model.encoder_depth": 12, "model.size": 96, "model.transparent": True},
     ),
-    Preset("multi30k", "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks", _CORE),
+    Preset(
+        "multi30k",
+        "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks",
+        {**_CORE, **_dropped(0.3)},
+    ),
     Preset(
         "multi30k-transparent",
         "Multi30k De-En, half an hour of one core: transparent attention over 12 pre-norm blocks",
