@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.maps import outward_map
 from nmtgrid.layers.memory import SourceMemory
-from nmtgrid.layers.multihead import SelfAttention, SourceAttention
+from nmtgrid.layers.multihead import AttentionMaps, SelfAttention, SourceAttention
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.token_cache import TokenCache
 
@@ -46,6 +46,14 @@ class AddNorm(nn.Module):
             return self._add(features, sublayer(self.norm(features)))
         normed: Tensor = self.norm(self._add(features, sublayer(features)))
         return normed
+
+    def of_rows(
+        self, features: Tensor, rows: Tensor, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return [R', D] for `rows` [R'] of features [R, D], all of which `sublayer` is given."""
+        change = sublayer(features if self.is_post else self.norm(features))
+        added = self._add(features.index_select(0, rows), change)
+        return self.norm(added) if self.is_post else added
 
     def _add(self, features: Tensor, change: Tensor) -> Tensor:
         if not (self.training and self.dropout_rate):
@@ -141,11 +149,36 @@ class DecoderBlock(nn.Module):
         )
         return self._finish(features, memory, weights)
 
+    def step_some(
+        self,
+        features: Tensor,
+        rows: Tensor,
+        cache: TokenCache,
+        memory: SourceMemory,
+        maps: AttentionMaps,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return the next state [R', D] of `rows` [R'], for the states [R, D] of all rows.
+
+        `maps` are those of the self-attention; rows that are not named have left at an earlier
+        block and leave keys and values of the state that they left with.
+        """
+        some = self.add_self.of_rows(
+            features,
+            rows,
+            lambda inner: self.self_attention.step_some(inner, rows, cache, self.place, maps),
+        )
+        return self._finish(some, memory, weights, rows)
+
     def _finish(
-        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None
+        self,
+        features: Tensor,
+        memory: SourceMemory,
+        weights: list[Tensor] | None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         features = self.add_source(
-            features, lambda inner: self.source_attention(inner, memory, weights)
+            features, lambda inner: self.source_attention(inner, memory, weights, rows)
         )
         following: Tensor = self.add_feed_forward(features, self.feed_forward)
         return following

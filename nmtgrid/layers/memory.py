@@ -15,6 +15,9 @@ from torch.nn.functional import pad
 
 from nmtgrid.layers.attention import attend, attention_weights
 
+_WORTH_COPYING = 0.7
+"""Share of the sentences below which some rows read copies of their own."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SourceMemory:
@@ -31,14 +34,23 @@ class SourceMemory:
     width: int = 1
     lead: int = 0
 
+    def keys_of(self, place: int) -> Tensor:
+        """Return the keys [B, H, S, d] of attention `place`."""
+        return self.keys[place]
+
+    def values_of(self, place: int) -> Tensor:
+        """Return the values [B, H, S, d] of attention `place`."""
+        return self.values[place]
+
     def limited(self, reads: Tensor) -> SourceMemory:
         """Return the memory that shows query t of sentence b its first reads[b, t] source tokens.
 
         reads [B, T] in teacher forcing, [B, width] in a step.
         """
-        columns = torch.arange(self.keys[0].shape[2], device=reads.device)
+        keys = self.keys_of(0)
+        columns = torch.arange(keys.shape[2], device=reads.device)
         is_unread = columns >= (reads + self.lead)[:, None, :, None]
-        mask = torch.zeros(is_unread.shape, dtype=self.keys[0].dtype, device=reads.device)
+        mask = torch.zeros(is_unread.shape, dtype=keys.dtype, device=reads.device)
         mask.masked_fill_(is_unread, -math.inf)
         return dataclasses.replace(self, mask=mask if self.mask is None else mask + self.mask)
 
@@ -76,13 +88,38 @@ class SourceMemory:
 
     def attend(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, d]: what the rows' queries [R, H, d] read from attention `place`."""
-        grouped = self._grouped(query)
-        read = attend(grouped, self.keys[place], self.values[place], self.mask, scale=scale)
+        keys, values = self.keys_of(place), self.values_of(place)
+        read = attend(self._grouped(query), keys, values, self.mask, scale=scale)
         return read.transpose(1, 2).flatten(0, 1)
+
+    def of_rows(self, place: int, rows: Tensor) -> SourceMemory:
+        """Return the memory of attention `place` alone, as its first, for some rows [R'].
+
+        Each row gets a copy of its own.
+        """
+        keys, width = self.keys_of(place), self.width
+        sentences = rows if width == 1 else rows // width
+        mask = self.mask
+        if mask is not None and mask.shape[2] > 1:  # one for each row: reads are limited
+            mask = mask.transpose(1, 2).reshape(len(keys) * width, 1, 1, -1).index_select(0, rows)
+        elif mask is not None:
+            mask = mask.index_select(0, sentences)
+        values = self.values_of(place).index_select(0, sentences)
+        return SourceMemory((keys.index_select(0, sentences),), (values,), mask, 1, self.lead)
+
+    def attend_rows(self, place: int, query: Tensor, rows: Tensor) -> Tensor:
+        """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
+        sentences = self.keys_of(place).shape[0]
+        if len(rows) < _WORTH_COPYING * sentences:
+            return self.of_rows(place, rows).attend(0, query)
+        # So many rows cost less without copies of what they read.
+        every = query.new_zeros(sentences * self.width, *query.shape[1:])
+        return self.attend(place, every.index_copy(0, rows, query)).index_select(0, rows)
 
     def weights(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, S]: the weights with which `attend` reads the source."""
-        found = attention_weights(self._grouped(query), self.keys[place], self.mask, scale=scale)
+        keys = self.keys_of(place)
+        found = attention_weights(self._grouped(query), keys, self.mask, scale=scale)
         return found.transpose(1, 2).flatten(0, 1)
 
     def attend_all(self, place: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
@@ -90,11 +127,12 @@ class SourceMemory:
 
         `dropout` is the rate at which weights are dropped: pass 0 outside training.
         """
-        return attend(query, self.keys[place], self.values[place], self.mask, dropout=dropout)
+        keys, values = self.keys_of(place), self.values_of(place)
+        return attend(query, keys, values, self.mask, dropout=dropout)
 
     def weights_all(self, place: int, query: Tensor) -> Tensor:
         """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
-        return attention_weights(query, self.keys[place], self.mask)
+        return attention_weights(query, self.keys_of(place), self.mask)
 
     def ready(self) -> SourceMemory:
         """Return the memory in contiguous tensors, as decoding reads it over and over."""
@@ -110,17 +148,9 @@ class SourceMemory:
         Where each kept sentence has equally many rows side by side, only the kept sentences are
         copied; any other choice gives each row a copy of its own.
         """
-        count = self.keys[0].shape[0]
-        sentences = rows if self.width == 1 else rows // self.width
-        if sentences.shape[0] % count == 0:
-            width = sentences.shape[0] // count
-            still = torch.arange(count, device=rows.device).repeat_interleave(width)
-            if width and torch.equal(sentences, still):
-                return dataclasses.replace(self, width=width)
-        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
-        width = int(counts[0])
-        if not bool((counts == width).all()):
-            kept, width = sentences, 1
+        kept, width = self._kept(rows)
+        if kept is None:
+            return dataclasses.replace(self, width=width)
         return SourceMemory(
             tuple(tensor.index_select(0, kept) for tensor in self.keys),
             tuple(tensor.index_select(0, kept) for tensor in self.values),
@@ -128,6 +158,19 @@ class SourceMemory:
             width,
             self.lead,
         )
+
+    def _kept(self, rows: Tensor) -> tuple[Tensor | None, int]:
+        """Return the sentences to copy for `rows` [R'] (None: none is copied) and the new width."""
+        count = self.keys_of(0).shape[0]
+        sentences = rows if self.width == 1 else rows // self.width
+        if sentences.shape[0] % count == 0:
+            width = sentences.shape[0] // count
+            still = torch.arange(count, device=rows.device).repeat_interleave(width)
+            if width and torch.equal(sentences, still):
+                return None, width
+        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
+        width = int(counts[0])
+        return (kept, width) if bool((counts == width).all()) else (sentences, 1)
 
     def _grouped(self, query: Tensor) -> Tensor:
         """Return [B, H, width, d]: the queries of each sentence's rows as target positions."""

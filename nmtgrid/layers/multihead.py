@@ -7,6 +7,8 @@ systems: Xavier-uniform over [3d, d] for what leads into attention, over [d, d] 
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.products import linear
-from nmtgrid.layers.maps import inward_bound, inward_map, outward_map
+from nmtgrid.layers.maps import inward_map, outward_map
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.token_cache import TokenCache
 
@@ -58,6 +60,31 @@ class SelfAttention(nn.Module):
         result: Tensor = self.output_map(read.flatten(1))
         return result
 
+    def step_some(
+        self, features: Tensor, rows: Tensor, cache: TokenCache, place: int, maps: AttentionMaps
+    ) -> Tensor:
+        """Return [R', D] for the newest token of `rows` [R'], of features [R, D] of all rows.
+
+        All rows' keys and values are remembered: those of rows that left earlier copy their state.
+        """
+        both = linear(features, maps.pair_weight, maps.pair_bias)
+        keys, values = both.view(len(features), 2, self.heads, -1).unbind(1)
+        cache.push(place, keys, values)
+        query = linear(features.index_select(0, rows), maps.query_weight, maps.query_bias)
+        query = query.view(len(rows), self.heads, 1, -1)
+        result: Tensor = self.output_map(attend(query, *cache.of_rows(place, rows)).flatten(1))
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+    """The maps of a self-attention: to queries [D, D], and to keys and values together [2D, D]."""
+
+    query_weight: Tensor
+    query_bias: Tensor
+    pair_weight: Tensor
+    pair_bias: Tensor
+
 
 class SourceAttention(nn.Module):
     """Attention of decoder positions over the source, whose keys and values are in a memory."""
@@ -70,14 +97,24 @@ class SourceAttention(nn.Module):
         self.output_map = outward_map(size, size)
 
     def forward(
-        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None = None
+        self,
+        features: Tensor,
+        memory: SourceMemory,
+        weights: list[Tensor] | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return [..., D] for positions [B, T, D] of teacher forcing or rows [R, D] of a step.
+
+        `rows` [R'] are those of the memory that features [R', D] belong to (None: all).
 
         The heads' mean attention [B, T, S] or [R, S] is appended to `weights` where it is given.
         """
         query = self.query_map(features).unflatten(-1, (self.heads, -1))
-        if features.dim() == 2:
+        if rows is not None:
+            read = memory.attend_rows(self.place, query, rows).flatten(1)
+            if weights is not None:
+                weights.append(memory.of_rows(self.place, rows).weights(0, query).mean(1))
+        elif features.dim() == 2:
             read = memory.attend(self.place, query).flatten(1)
             if weights is not None:
                 weights.append(memory.weights(self.place, query).mean(1))
@@ -94,20 +131,22 @@ class SourceAttention(nn.Module):
 class SourceProjection(nn.Module):
     """Keys and values of the source for all blocks of a decoder: maps [d, d] of N blocks in one."""
 
-    def __init__(self, size: int, heads: int, blocks: int) -> None:
+    def __init__(self, size: int, heads: int, blocks: int, source_size: int | None = None) -> None:
+        """`source_size` are the features of a source state (None: `size`)."""
         super().__init__()
+        source_size = source_size or size
         self.heads, self.blocks = heads, blocks
-        self.weight = nn.Parameter(torch.empty(2 * blocks * size, size))
+        self.weight = nn.Parameter(torch.empty(2 * blocks * size, source_size))
         self.bias = nn.Parameter(torch.zeros(2 * blocks * size))
         with torch.no_grad():
-            bound = inward_bound(size)
+            bound = math.sqrt(6.0 / (source_size + 3 * size))
             self.weight.uniform_(-bound, bound)
 
     def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceMemory:
         """Return the memory of source states [B, S, D]: one for all blocks, or one for each."""
         if isinstance(states, Tensor):
             mapped = linear(states, self.weight, self.bias)
-            parts = mapped.split(states.shape[-1], -1)
+            parts = mapped.chunk(2 * self.blocks, -1)
         else:
             pairs = zip(states, self.weight.chunk(self.blocks), self.bias.chunk(self.blocks),
                         strict=True)  # fmt: skip
@@ -116,5 +155,16 @@ class SourceProjection(nn.Module):
                 for state, weight, bias in pairs
                 for part in linear(state, weight, bias).chunk(2, -1)
             )
-        heads = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        heads = tuple(self._headed(part) for part in parts)
         return SourceMemory(heads[0::2], heads[1::2], mask)
+
+    def one(self, place: int, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [B, H, S, d] of block `place` alone."""
+        size = len(self.weight) // self.blocks
+        part = slice(place * size, (place + 1) * size)
+        keys, values = linear(states, self.weight[part], self.bias[part]).chunk(2, -1)
+        return self._headed(keys), self._headed(values)
+
+    def _headed(self, part: Tensor) -> Tensor:
+        headed: Tensor = part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return headed

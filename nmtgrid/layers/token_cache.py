@@ -30,21 +30,32 @@ class TokenCache:
         Returns those of all tokens, [R, H, t, d] each.
         """
         size = keys.shape[2]
-        if self.buffer is None:
-            shape = (*keys.shape[:2], self.blocks, self.capacity, 2 * size)
-            self.buffer = keys.new_empty(shape)
-        elif self.filled == self.buffer.shape[3]:
-            self._grow()
-        held = self.buffer[:, :, place]
-        held[:, :, self.filled, :size], held[:, :, self.filled, size:] = keys, values
-        live = held[:, :, : self.filled + 1]
+        live = self._room(keys)[:, :, place, : self.filled + 1]
+        newest = live[:, :, self.filled]
+        newest[..., :size], newest[..., size:] = keys, values
         return live[..., :size], live[..., size:]
+
+    def push_rest(self, first: int, keys: Tensor, values: Tensor) -> None:
+        """Write the newest keys and values [R, H, n, d] in the last n blocks, `first` and after."""
+        size = keys.shape[3]
+        newest = self._room(keys)[:, :, first:, self.filled]
+        newest[..., :size], newest[..., size:] = keys, values
 
     def read(self, place: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens in block `place`, [R, H, t, d] each."""
         assert self.buffer is not None, "nothing has been pushed"
         size = self.buffer.shape[-1] // 2
         live = self.buffer[:, :, place, : self.filled]
+        return live[..., :size], live[..., size:]
+
+    def of_rows(self, place: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what block `place` holds of `rows` [R'], the newest token included.
+
+        [R', H, t, d] each.
+        """
+        assert self.buffer is not None, "nothing has been pushed"
+        size = self.buffer.shape[-1] // 2
+        live = self.buffer[:, :, place, : self.filled + 1].index_select(0, rows)
         return live[..., :size], live[..., size:]
 
     def advance(self) -> None:
@@ -65,6 +76,15 @@ class TokenCache:
         torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
         taken._spare, taken._before = self.buffer, weakref.ref(self)
         return taken
+
+    def _room(self, like: Tensor) -> Tensor:
+        """Return the buffer, with room for one more token of shape [R, H, ..., d]."""
+        if self.buffer is None:
+            shape = (*like.shape[:2], self.blocks, self.capacity, 2 * like.shape[-1])
+            self.buffer = like.new_empty(shape)
+        elif self.filled == self.buffer.shape[3]:
+            self._grow()
+        return self.buffer
 
     def _reusable(self, shape: tuple[int, ...]) -> Tensor:
         """Return a buffer that nobody reads, the one before the last where that is so."""

@@ -7,6 +7,7 @@ D features, V target vocabulary, M sites, N blocks.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,119 +16,27 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.products import linear
-
-
-@dataclasses.dataclass(frozen=True)
-class Traits:
-    """What an architecture can do, asked instead of its name."""
-
-    prefix_safe: bool = False
-    """The model serves limited reads, each equal to a truncated source: uni-directional models, and
-    bi-directional ones that encode every prefix anew. The others refuse reads."""
-    every_cell: bool = False
-    """Predictions exist at every cell of the grid, whatever path led there."""
-    path_dependent: bool = False
-    """A prediction depends on how much had been read at each earlier position too."""
-    reencodes: bool = False
-    """A READ changes what was encoded before it, so every limited read costs an encoding."""
-    num_exits: int = 1
-    """Number of depths at which a prediction can be made."""
-    source_receptive_field: int | None = None
-    """Source tokens that one feature sees, or None for all."""
-    target_receptive_field: int | None = None
-    """Target tokens that one feature sees, itself included, or None for all."""
-    reads: bool = False
-    """A reader says at every cell of the grid how likely it is to read on."""
-    aligns: bool = False
-    """Alignments come as a by-product of decoding."""
-    batch_statistics: bool = False
-    """In training mode a prediction depends on the other sentences of its batch and on later target
-    tokens, through normalisation statistics; in evaluation mode it does not."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sites:
-    """Which predictions are wanted: M of them, one for each entry.
-
-    sentence [M] and position [M] (int64) name the row of the grid: position t predicts
-    `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
-    (None: the whole source; else from 1 to the source's length, its end symbol counted); depth [M]
-    the exit taken (None: the last).
-    """
-
-    sentence: Tensor
-    position: Tensor
-    reads: Tensor | None = None
-    depth: Tensor | None = None
-
-    @classmethod
-    def offline(cls, batch: Batch) -> Sites:
-        """One prediction for each target position, end symbol included, with the whole source."""
-        places = batch.is_target.nonzero()
-        return cls(places[:, 0], places[:, 1])
-
-    @classmethod
-    def along(cls, batch: Batch, path: Tensor) -> Sites:
-        """Return one prediction for each target position, with the reads of `path` [B, T]."""
-        places = batch.is_target.nonzero()
-        return cls(places[:, 0], places[:, 1], path[places[:, 0], places[:, 1]])
-
-    def __len__(self) -> int:
-        return self.sentence.shape[0]
-
-
-def check_reads(batch: Batch, sites: Sites, least: int = 1) -> None:
-    """Raise ValueError unless all reads are from `least` to their source's length."""
-    if sites.reads is None or not len(sites):
-        return
-    lengths = batch.source_lengths[sites.sentence]
-    wrong = (sites.reads < least) | (sites.reads > lengths)
-    if bool(wrong.any()):
-        at = int(wrong.nonzero()[0, 0])
-        raise ValueError(
-            f"reads must be from {least} to the length of their source, which is "
-            f"{int(lengths[at])} tokens with its end symbol, but are {int(sites.reads[at])}"
-        )
-
-
-def path_of(batch: Batch, sites: Sites, least: int = 1) -> Tensor:
-    """Return the path [B, T] on which all sites of a sentence lie.
-
-    Positions that are not asked for take the reads of the nearest earlier site, those before the
-    first site its reads, and sentences without sites the whole source.
-
-    Raises ValueError for reads out of range, two different reads for one position of a sentence,
-    and reads that become fewer.
-    """
-    assert sites.reads is not None
-    check_reads(batch, sites, least)
-    count, length = batch.target_input.shape
-    path = sites.reads.new_full((count * length,), -1)
-    places = sites.sentence * length + sites.position
-    path[places] = sites.reads
-    if not torch.equal(path[places], sites.reads):
-        raise ValueError(
-            "this model's predictions depend on the path: a position cannot have two different "
-            "reads in one pass; ask for them in passes of their own"
-        )
-    path = path.view(count, length)
-    here = torch.arange(length, device=path.device).expand(count, length)
-    last = torch.where(path >= 0, here, -1).cummax(1).values
-    first = torch.where(path >= 0, here, length - 1).amin(1, keepdim=True)
-    path = path.gather(1, torch.where(last >= 0, last, first))
-    path = torch.where(path >= 0, path, batch.source_lengths[:, None].to(path.dtype))
-    if bool((path[:, 1:] < path[:, :-1]).any()):
-        raise ValueError("along a path reads never become fewer, but these do")
-    return path
+from nmtgrid.models.halt import Halt as Halt
+from nmtgrid.models.sites import Sites as Sites
+from nmtgrid.models.sites import check_reads as check_reads
+from nmtgrid.models.sites import path_of as path_of
+from nmtgrid.models.traits import Halting as Halting
+from nmtgrid.models.traits import Traits as Traits
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one decoding step yields: logits [R, V], the new state, alignment [R, S] if asked."""
+    """What one decoding step yields: logits [R, V], the new state, alignment [R, S] if asked.
+
+    With early exit: exits [R] (int64) are the blocks that rows left after, and scores [R, N] what
+    was decided from, chi (5.20) or the largest probability (5.18), NaN where not computed.
+    """
 
     logits: Tensor
     state: Any
     alignment: Tensor | None = None
+    exits: Tensor | None = None
+    scores: Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,6 +198,76 @@ class TranslationModel(nn.Module):
             "`--objective dynamic`.",
         )
 
+    def no_exits(self) -> ConfigError:
+        """Return the error for early exits asked of a model that has none."""
+        return ConfigError(
+            f"This `{self.architecture}` has one exit, behind its last block: it cannot predict "
+            "from an earlier one.",
+            "Train a `transformer` with `--set model.exits=tied` (or separate) and an objective of "
+            "exits.",
+        )
+
     def count_parameters(self) -> int:
         """Return the number of parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+class ExitModel(TranslationModel):
+    """A model that can predict after each of its N blocks, where `traits.num_exits` is above 1."""
+
+    def classifier(self, exit: int | None = None) -> Classifier:
+        """Return the output map of `exit`, from 1 to N (None: the last)."""
+        raise NotImplementedError
+
+    def exit_features(
+        self,
+        batch: Batch,
+        sites: Sites,
+        *,
+        own: bool = False,
+        scales: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        """Return N features [M, D], what each exit predicts the sites from, aligned, in one pass.
+
+        With `own`, N more follow: block_n(stop_gradient(h^{n-1})), of the same values, whose
+        gradient reaches the parameters of block n alone. `scales` gamma_1 .. gamma_N multiply
+        gradients in the forward pass as Algorithm 2 prints it.
+        """
+        raise NotImplementedError
+
+    def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
+        """Return what the halting network says of `exit_features` (N tensors [M, D]).
+
+        sequence [B, N], of the source alone; multinomial [M, N]; geometric [M, N - 1].
+
+        Raises ConfigError for a model without such a network.
+        """
+        raise NotImplementedError
+
+    def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
+        """Raise ConfigError where the model cannot be stopped by `halt`."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        tokens: Tensor,
+        state: Any,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+        halt: Halt | None = None,
+    ) -> Step:
+        """Feed the last written tokens [R]; `halt` (None: never) says which rows leave early.
+
+        The keys that `halt` is given are the rows' numbers.
+
+        Raises ConfigError where `halt` needs a network that the model does not have.
+        """
+        raise NotImplementedError
+
+
+def with_exits(model: TranslationModel) -> ExitModel:
+    """Return `model`. Raises ConfigError where it has one exit alone."""
+    if isinstance(model, ExitModel) and model.traits.num_exits > 1:
+        return model
+    raise model.no_exits()

@@ -18,19 +18,21 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.kernels.products import linear
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, path_of
+from nmtgrid.models.api import Report, Sites, Step, Traits
+from nmtgrid.models.halt import Halt
 from nmtgrid.models.transformer_config import TransformerConfig, block_plan
+from nmtgrid.models.transformer_exits import TransformerExits, without_lead
+from nmtgrid.models.transformer_halting import HaltingStep
 from nmtgrid.models.transformer_report import transformer_report
-from nmtgrid.models.transformer_source import TransformerSource, TransformerState, narrowed
+from nmtgrid.models.transformer_source import TransformerState, narrowed
 from nmtgrid.text.vocabulary import PAD
 
 
-class Transformer(TransformerSource):
+class Transformer(TransformerExits):
     """Encoder and decoder of attention blocks."""
 
     architecture = "transformer"
@@ -40,13 +42,14 @@ class Transformer(TransformerSource):
     ) -> None:
         super().__init__()
         self.config = config
-        plan = block_plan(config)
-        self.source_embedding = self._embedding(source_vocab_size)
-        self.target_embedding = self._embedding(target_vocab_size)
+        source_plan = block_plan(config, config.source_size)
+        plan = block_plan(config, config.size)
+        self.source_embedding = self._embedding(source_vocab_size, config.source_size)
+        self.target_embedding = self._embedding(target_vocab_size, config.size)
         if config.tie == "all":
             # Two modules with one matrix: each is a stage of its own, with its own positions.
             self.target_embedding.weight = self.source_embedding.weight
-        self.encoder = nn.ModuleList(EncoderBlock(plan) for _ in range(config.encoder_depth))
+        self.encoder = nn.ModuleList(EncoderBlock(source_plan) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(
             DecoderBlock(plan, place) for place in range(config.decoder_depth)
         )
@@ -57,9 +60,11 @@ class Transformer(TransformerSource):
             if config.transparent
             else None
         )
-        self.source_projection = SourceProjection(config.size, config.heads, config.decoder_depth)
+        self.source_projection = SourceProjection(
+            config.size, config.heads, config.decoder_depth, config.source_size
+        )
         is_pre = config.norm == "pre"
-        self.encoder_norm = PositionNorm(config.size) if is_pre else nn.Identity()
+        self.encoder_norm = PositionNorm(config.source_size) if is_pre else nn.Identity()
         self.decoder_norm = PositionNorm(config.size) if is_pre else nn.Identity()
         self.output_weight = (
             nn.Parameter(torch.randn(target_vocab_size, config.size) * config.size**-0.5)
@@ -69,11 +74,14 @@ class Transformer(TransformerSource):
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
+        self.make_exits(target_vocab_size)
         self.traits = Traits(
             prefix_safe=True,
             path_dependent=True,
             reencodes=config.encoder == "bidirectional",
             aligns=True,
+            num_exits=1 if config.exits == "none" else config.decoder_depth,
+            halting=config.halting,
         )
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:
@@ -82,25 +90,11 @@ class Transformer(TransformerSource):
         Raises ValueError for two different reads at one position (see `path_of`).
         """
         if sites.depth is not None:
-            raise NotImplementedError("this Transformer has one exit; it serves no other site")
-        if sites.reads is None:
-            memory = self._encode(batch.source, batch.is_source)
-        else:
-            memory = self._encode_along(batch, path_of(batch, sites))
-        features = self._decode(batch, memory, None)
+            return self.features_at_depth(batch, sites)
+        features = self._decode(batch, self._memory_for(batch, sites), None)
         places = sites.sentence * features.shape[1] + sites.position
         normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, places))
         return normed
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Return logits [M, V] for features [M, D]."""
-        held = self.classifier()
-        return linear(features, held.weight, held.bias)
 
     def step(
         self,
@@ -109,9 +103,9 @@ class Transformer(TransformerSource):
         *,
         reads: Tensor | None = None,
         align: bool = False,
+        halt: Halt | None = None,
     ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
-        weights: list[Tensor] | None = [] if align else None
         if state.source is not None:
             state = self._reread(state, state.source, reads)
         memory = state.memory if state.stream is None else state.stream.memory()
@@ -119,6 +113,11 @@ class Transformer(TransformerSource):
         if reads is not None and state.source is None:
             memory = memory.limited(reads.view(-1, memory.width))
         features = narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
+        if halt is not None:
+            is_offline = reads is None and state.stream is None and state.memory is not None
+            self.check_halt(halt, has_whole_source=is_offline)
+            return HaltingStep(self, halt, features, state, memory, align).run()
+        weights: list[Tensor] | None = [] if align else None
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             features = block.step(features, state.cache, memory, weights)
@@ -163,10 +162,10 @@ class Transformer(TransformerSource):
             for place, stage in enumerate(held)
         }
 
-    def _embedding(self, count: int) -> Embedding:
+    def _embedding(self, count: int, size: int) -> Embedding:
         return Embedding(
             count,
-            self.config.size,
+            size,
             positions=self.config.positions,
             scale=self.config.scale_embeddings,
             dropout_rate=self.config.embedding_dropout,
@@ -184,11 +183,7 @@ class Transformer(TransformerSource):
     def _alignment(self, weights: list[Tensor], memory: SourceMemory) -> Tensor:
         """Return what the blocks' attention over the source, in their order, aligns."""
         last = self.config.alignment == "last"
-        shares = weights[-1] if last else torch.stack(weights).mean(0)
-        if memory.lead:
-            shares = shares[..., memory.lead :]
-            shares = shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
-        return shares
+        return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:

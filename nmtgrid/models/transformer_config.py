@@ -6,10 +6,12 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.layers.blocks import BlockPlan, Norm
+from nmtgrid.models.api import Halting
 from nmtgrid.models.bounds import LARGEST_DEPTH, no_rates, too_large, too_small
 
 Encoder = Literal["bidirectional", "unidirectional", "window"]
 SourceMarker = Literal["end", "none", "begin", "add-zero"]
+Exits = Literal["none", "tied", "separate"]
 
 _SIZES = (
     "encoder_depth", "decoder_depth", "size", "feed_forward_size", "heads", "max_positions",
@@ -39,11 +41,18 @@ class TransformerConfig:
     before it in the decoder's attention over the source. Reads count the tokens of the source as
     it comes whatever the marker: `<s>` and the zero pair are there before the first READ, and
     without an end symbol its READ shows nothing new.
+
+    `encoder_size` gives the encoder features of its own (0: `size`). `exits` puts a classifier
+    behind every decoder block (5.3): the same one, or one for each, of which the last is the
+    model's own, tied or not; with `norm` pre a norm stands before each, shared or not likewise.
+    `halting` is the network that says when to exit: from the mean source state (5.11), from the
+    first block's state (5.19), or from each block's (5.20); it reads what the classifiers read.
     """
 
     encoder_depth: int = 6
     decoder_depth: int = 6
     size: int = 512
+    encoder_size: int = 0
     feed_forward_size: int = 2048
     heads: int = 8
     norm: Norm = "post"
@@ -57,6 +66,8 @@ class TransformerConfig:
     scale_embeddings: bool = True
     tie: Literal["none", "target", "all"] = "target"
     output_bias: bool = False
+    exits: Exits = "none"
+    halting: Halting = "none"
     alignment: Literal["last", "mean"] = "last"
     dropout: float = 0.1
     embedding_dropout: float = 0.1
@@ -71,14 +82,43 @@ class TransformerConfig:
                 f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
                 f"not divide into {self.heads} heads."
             )
+        found += self._encoder_faults()
+        if self.halting != "none" and self.exits == "none":
+            found.append(
+                f"`model.halting` is {self.halting}, but there is no exit to choose: set "
+                "`model.exits=tied` (or separate)."
+            )
+        if self.exits != "none" and self.decoder_depth == 1:
+            found.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
         found += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
         return found + no_rates(self, *_RATES)
 
+    @property
+    def source_size(self) -> int:
+        """Return the features of the encoder."""
+        return self.encoder_size or self.size
 
-def block_plan(config: TransformerConfig) -> BlockPlan:
-    """Return what the blocks need to know of `config`."""
+    def _encoder_faults(self) -> list[str]:
+        found = []
+        if self.encoder_size < 0:
+            found.append(f"`model.encoder_size` must be at least 0, but is {self.encoder_size}.")
+        if self.heads > 0 and self.encoder_size > 0 and self.encoder_size % self.heads:
+            found.append(
+                f"`model.encoder_size` must be a multiple of `model.heads`, but "
+                f"{self.encoder_size} features do not divide into {self.heads} heads."
+            )
+        if self.tie == "all" and self.source_size != self.size:
+            found.append(
+                "`model.tie` all shares one matrix between both sides, so `model.encoder_size` "
+                f"must be 0 or `model.size` ({self.size}), but is {self.encoder_size}."
+            )
+        return found
+
+
+def block_plan(config: TransformerConfig, size: int) -> BlockPlan:
+    """Return what the blocks of one side, of `size` features, need to know of `config`."""
     return BlockPlan(
-        size=config.size,
+        size=size,
         feed_forward_size=config.feed_forward_size,
         heads=config.heads,
         norm=config.norm,

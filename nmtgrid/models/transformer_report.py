@@ -30,16 +30,17 @@ def forward_flops(
 ) -> float:
     """Return the FLOPs of one forward pass over a pair.
 
-    Attention counts all L^2 pairs of positions, masked ones too.
+    Attention counts all L^2 pairs of positions, masked ones too; all exits predict.
     """
     size, source, target = config.size, source_length, target_length
-    feed_forward = 4.0 * size * config.feed_forward_size
-    encoder = source * (8.0 * size * size + feed_forward) + 4.0 * source * source * size
-    decoder = target * (12.0 * size * size + feed_forward) + 4.0 * target * target * size
-    decoder += source * 4.0 * size * size + 4.0 * target * source * size
+    width, inner = config.source_size, 4.0 * config.feed_forward_size
+    encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
+    decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
+    decoder += source * 4.0 * size * width + 4.0 * target * source * size
     mixtures = 0.0
     if config.transparent:
-        mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * size
-    classified = 2.0 * target_types * target * size
+        mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * width
+    exits = 1 if config.exits == "none" else config.decoder_depth
+    classified = 2.0 * exits * target_types * target * size
     blocks = config.encoder_depth * encoder + config.decoder_depth * decoder
     return blocks + mixtures + classified

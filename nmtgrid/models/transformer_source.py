@@ -7,6 +7,7 @@ whole source and shows each position its part; a bi-directional one makes one fo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +16,22 @@ from torch.nn.functional import pad
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import source_mask, window_mask
-from nmtgrid.layers.blocks import EncoderBlock
+from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.exit_maps import ExitMaps
+from nmtgrid.layers.exit_memory import LazyMemory
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.prefixes import PrefixMemory, PrefixPlan
 from nmtgrid.layers.source_stream import SourceStream
 from nmtgrid.layers.token_cache import TokenCache
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import ExitModel, Sites, path_of
 from nmtgrid.models.transformer_config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+Shape = Callable[[SourceMemory], SourceMemory]
+"""Makes of a memory the one that a batch's positions see."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +40,8 @@ class TransformerState:
 
     A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
     it the memory now holds (None: all). `memory` is None where it has to be made first: in a
-    stream, whose source the others keep in `stream`.
+    stream, whose source the others keep in `stream`. Models with exits keep maps of their own, and
+    `chosen` [R] (int64), the exit for a whole sentence, where the source says it (5.11).
     """
 
     memory: SourceMemory | None
@@ -42,17 +49,43 @@ class TransformerState:
     source: Tensor | None = None
     reads: Tensor | None = None
     stream: SourceStream | None = None
+    maps: ExitMaps | None = None
+    chosen: Tensor | None = None
 
 
-class TransformerSource(TranslationModel):
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """An encoder's states [B, S', D] of a marked source.
+
+    `read` is what decoder blocks read, the same for all or one for each, and `last` the last
+    block's; `hidden` is the additive mask over them or None, `is_seen` [B, S'] what may be looked
+    at, and `is_real` [B, S] the tokens of the source as it came.
+    """
+
+    read: Tensor | list[Tensor]
+    last: Tensor
+    hidden: Tensor | None
+    is_seen: Tensor
+    is_real: Tensor
+
+    def detached(self) -> Encoded:
+        """Return the same without a gradient into the encoder."""
+        read = self.read
+        cut = read.detach() if isinstance(read, Tensor) else [state.detach() for state in read]
+        return dataclasses.replace(self, read=cut, last=self.last.detach())
+
+
+class TransformerSource(ExitModel):
     """What a Transformer does with its source; the subclass sets the parts named here."""
 
     config: TransformerConfig
     source_embedding: Embedding
     encoder: nn.ModuleList
+    decoder: nn.ModuleList
     mixtures: StateMixtures | None
     encoder_norm: nn.Module
     source_projection: SourceProjection
+    halting_map: nn.Module | None
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Return the state before the first token, for source [R, S] and lengths [R].
@@ -60,12 +93,18 @@ class TransformerSource(TranslationModel):
         A source of no columns begins a stream: see `extend`.
         """
         cache = TokenCache(self.config.decoder_depth)
+        maps = self._exit_maps()
         if not source.shape[1]:
-            return self._begin_stream(source, cache)
-        real = is_token(source_lengths, source.shape[1])
-        memory = self._encode(source, real).ready()
-        kept = source.masked_fill(~real, PAD) if self.traits.reencodes else None
-        return TransformerState(memory, cache, kept)
+            return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
+        encoded = self._read(source, is_token(source_lengths, source.shape[1]))
+        # Where blocks may never be reached, their part of the memory is made when they are.
+        is_lazy = maps is not None and not self.traits.reencodes
+        memory = self._remember(encoded, is_lazy=is_lazy).ready()
+        kept = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
+        chosen = None
+        if self.config.halting == "sequence":
+            chosen = self._source_logits(encoded).argmax(1) + 1
+        return TransformerState(memory, cache, kept, maps=maps, chosen=chosen)
 
     def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
@@ -81,39 +120,72 @@ class TransformerSource(TranslationModel):
 
     def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
         """Return the keys and values of source [B, S] for all decoder blocks."""
-        source, is_seen = _marked(source, is_source, self.config.source_marker)
-        states = [narrowed(self.source_embedding(source))]
+        return self._remember(self._read(source, is_source))
+
+    def _read(self, source: Tensor, is_source: Tensor) -> Encoded:
+        """Return the encoder's states of source [B, S]."""
+        marked, is_seen = _marked(source, is_source, self.config.source_marker)
+        states = [narrowed(self.source_embedding(marked))]
         hidden = source_mask(is_seen, states[0])
         mask, causal = hidden, self.config.encoder == "unidirectional"
         if causal:
             mask = None  # Padding stands behind all real tokens, so causality hides it too.
         elif self.config.encoder == "window":
-            mask = window_mask(source.shape[1], self.config.window, states[0])
+            mask = window_mask(marked.shape[1], self.config.window, states[0])
         for block in self.encoder:
             states.append(block(states[-1], mask, causal=causal))
-        memory = self._memory(states, hidden)
+        read = self._mixed(states)
+        last = read if isinstance(read, Tensor) else self.encoder_norm(states[-1])
+        return Encoded(read, last, hidden, is_seen, is_source)
+
+    def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceMemory:
+        """Return what the decoder reads of the source."""
+        memory: SourceMemory
+        if is_lazy:
+            memory = LazyMemory.over(self.source_projection, encoded.read, encoded.hidden)
+        else:
+            memory = self.source_projection(encoded.read, encoded.hidden)
         if self.config.source_marker == "add-zero":
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
 
-    def _memory(self, states: list[Tensor], hidden: Tensor | None) -> SourceMemory:
-        """Return what the decoder reads of the encoder's states h_0 .. h_N [B, S, D]."""
-        last: Tensor | list[Tensor]
+    def _mixed(self, states: list[Tensor]) -> Tensor | list[Tensor]:
+        """Return what the decoder's blocks read of h_0 .. h_N [B, S, D], all the same or each."""
         if self.mixtures is None:
-            last = self.encoder_norm(states[-1])
-        else:
-            last = [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
-        memory: SourceMemory = self.source_projection(last, hidden)
-        return memory
+            last: Tensor = self.encoder_norm(states[-1])
+            return last
+        return [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
 
-    def _encode_along(self, batch: Batch, path: Tensor) -> SourceMemory:
-        """Return the memory that shows each target position what `path` [B, T] lets it read."""
+    def _source_logits(self, encoded: Encoded) -> Tensor:
+        """Return [B, N], Eq. (5.11), before the softmax: of the mean source state."""
+        assert self.halting_map is not None
+        shares = encoded.is_seen / encoded.is_seen.sum(1, keepdim=True)
+        mean = (shares[:, None].to(encoded.last.dtype) @ encoded.last)[:, 0]
+        found: Tensor = self.halting_map(mean)
+        return found
+
+    def _exit_maps(self) -> ExitMaps | None:
+        """Return what steps that rows leave early need, or None without exits."""
+        if self.traits.num_exits == 1:
+            return None
+        return ExitMaps([block for block in self.decoder if isinstance(block, DecoderBlock)])
+
+    def _read_for(self, batch: Batch, sites: Sites) -> tuple[Encoded, Shape]:
+        """Return the source, or its prefixes, as `sites` read it, and how to show them a memory."""
+        if sites.reads is None:
+            return self._read(batch.source, batch.is_source), _whole
+        path = path_of(batch, sites)
         if not self.traits.reencodes:
-            return self._encode(batch.source, batch.is_source).limited(path)
+            return self._read(batch.source, batch.is_source), lambda memory: memory.limited(path)
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
-        prefixes = batch.source[plan.sentence, :size]
-        return PrefixMemory.over(self._encode(prefixes, is_token(plan.reads, size)), plan)
+        encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))
+        return encoded, lambda memory: PrefixMemory.over(memory, plan)
+
+    def _memory_for(self, batch: Batch, sites: Sites) -> SourceMemory:
+        """Return the memory that shows each target position what its site lets it read."""
+        encoded, shape = self._read_for(batch, sites)
+        return shape(self._remember(encoded))
 
     @property
     def _lead(self) -> int:
@@ -138,7 +210,8 @@ class TransformerSource(TranslationModel):
             assert isinstance(block, EncoderBlock)
             states.append(block.step(states[-1], stream.encoder, place, window))
         stream.encoder.advance()
-        column = self._memory([state[:, None] for state in states], None)
+        read = self._mixed([state[:, None] for state in states])
+        column: SourceMemory = self.source_projection(read, None)
         is_seen = tokens != PAD
         if self.config.source_marker == "none" and not is_first:
             is_seen = is_seen & (tokens != END)
@@ -164,6 +237,10 @@ class TransformerSource(TranslationModel):
         size = int(reads[rows].max())
         part = self._encode(source[rows, :size], is_token(reads[rows], size))
         return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
+
+
+def _whole(memory: SourceMemory) -> SourceMemory:
+    return memory
 
 
 def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:

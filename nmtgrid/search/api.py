@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nmtgrid.models.halt import Halt as Halt
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchPlan:
@@ -114,7 +116,10 @@ class Hypothesis:
     eq. (2.28) plus the coverage penalty. `alignment` [T + 1, S], on the CPU: for each token and
     the end symbol, shares of the source tokens, the source's end symbol last. `reads`, T + 1 of
     them, are how many source tokens had been read when each was written, the source's end symbol
-    counted; None where the whole source was there from the start.
+    counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
+    are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
+    was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
+    where nothing was computed.
     """
 
     tokens: list[int]
@@ -123,6 +128,8 @@ class Hypothesis:
     score: float
     alignment: Tensor | None = None
     reads: list[int] | None = None
+    exits: list[int] | None = None
+    exit_scores: Tensor | None = None
 
 
 class Agent(Protocol):

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
-from nmtgrid.models.api import TranslationModel
-from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
+from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.search.checks import check as check
 from nmtgrid.search.constraints import Banned, Constraint, MinLength
 from nmtgrid.search.records import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
@@ -41,19 +41,21 @@ def search(
     constraints: Sequence[Constraint] = (),
     keys: Tensor | None = None,
     agent: Agent | None = None,
+    halt: Halt | None = None,
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
 
     source [B, S] ends with `</s>`, padded on the right, lengths [B] count it; `models` (in
     evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
-    tell sentences apart in sampling, so that draws do not depend on the batch. `agent` says how
-    much of the source each write may look at (None: all of it).
+    tell sentences apart in sampling and to `halt`, so that draws do not depend on the batch (None:
+    their places in it). `agent` says how much of the source each write may look at (None: all of
+    it), `halt` when a row may leave the decoder (None: never early).
 
-    Raises ConfigError when alignments or limited reads are needed that a model does not have,
-    ModelError when the models' vocabularies differ in size.
+    Raises ConfigError when alignments, limited reads or exits are needed that a model does not
+    have, ModelError when the models' vocabularies differ in size.
     """
-    check(models, plan, align, agent)
-    run = _Run(models, source, lengths, plan, align, constraints, keys, agent)
+    check(models, plan, align, agent, halt)
+    run = _Run(models, source, lengths, plan, align, constraints, keys, agent, halt)
     for step in range(run.most_steps):
         if not run.advance(step):
             break
@@ -66,31 +68,16 @@ def search(
     ]
 
 
-def check(
-    models: Sequence[TranslationModel],
-    plan: SearchPlan,
-    align: bool = False,
-    agent: Agent | None = None,
-) -> None:
-    """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
-    for model in models if agent is not None else ():
-        if not model.traits.prefix_safe:
-            raise model.refusal()
-    if align or plan.coverage_penalty > 0:
-        blind = sorted({m.architecture for m in models if not m.traits.aligns})
-        if blind:
-            what = "Alignments" if align else "`search.coverage_penalty`"
-            raise ConfigError(
-                f"{what} cannot be had from `{'`, `'.join(blind)}`: "
-                "this architecture yields no alignments.",
-                "Leave the option away or use a model that aligns.",
-            )
-    sizes = [model.classifier().weight.shape[0] for model in models]
-    if len(set(sizes)) > 1:
-        raise ModelError(
-            f"The models of an ensemble have target vocabularies of different sizes: {sizes}.",
-            "Only models made from one dataset can be averaged.",
-        )
+class _ForRows:
+    """A halt that is asked with the keys of the sentences which the rows belong to."""
+
+    def __init__(self, halt: Halt, keys: Tensor) -> None:
+        """`keys` [R] are those of the rows of the next step."""
+        self.halt, self.keys, self.needs = halt, keys, halt.needs
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'], True where a row leaves; `keys` [R'] are numbers of rows."""
+        return self.halt.exits(exit, step, self.keys[keys], scores)
 
 
 class _Run:
@@ -106,6 +93,7 @@ class _Run:
         constraints: Sequence[Constraint],
         keys: Tensor | None,
         agent: Agent | None,
+        halt: Halt | None,
     ) -> None:
         device = source.device
         self.models, self.plan, self.aligned = models, plan, align
@@ -117,7 +105,8 @@ class _Run:
         self.select = _selection(plan, keys, groups, self.copies, device)
         self.constraints = _rules(plan, constraints)
         self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
-        self.agent, self.source_lengths = agent, lengths
+        self.agent, self.halt, self.source_lengths = agent, halt, lengths
+        self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.groups = torch.arange(groups, device=device)
         self.reads = None if agent is None else torch.ones_like(self.groups)
         self.tokens = torch.full((groups,), BEGIN, device=device)
@@ -183,10 +172,13 @@ class _Run:
     def _predict(self) -> Tensor:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
         wanted = self.aligned or self.coverage is not None
-        steps = [
-            model.step(self.tokens, state, reads=self.reads, align=wanted)
-            for model, state in zip(self.models, self.states, strict=True)
-        ]
+        if self.halt is None:
+            steps = [
+                model.step(self.tokens, state, reads=self.reads, align=wanted)
+                for model, state in zip(self.models, self.states, strict=True)
+            ]
+        else:
+            steps = [self._step_until(self.halt, wanted)]
         self.states = [step.state for step in steps]
         if wanted:
             shares = [step.alignment.float() for step in steps if step.alignment is not None]
@@ -199,6 +191,15 @@ class _Run:
         if len(values) == 1:
             return values[0]
         return torch.stack(values).logsumexp(0) - math.log(len(values))
+
+    def _step_until(self, halt: Halt, align: bool) -> Step:
+        """Return the step of the one model, whose rows leave when `halt` says so."""
+        for_rows = _ForRows(halt, self.keys[self._sentence()])
+        model = with_exits(self.models[0])
+        step = model.step(self.tokens, self.states[0], reads=self.reads, align=align, halt=for_rows)
+        assert step.exits is not None
+        self.history.add_exits(step.exits, step.scores)
+        return step
 
     def _coverage_score(self, rows: Tensor) -> Tensor:
         """Return [G, E], the coverage penalty (Wu et al., 2016) of hypotheses that end."""

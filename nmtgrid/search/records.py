@@ -17,12 +17,15 @@ from nmtgrid.text.vocabulary import BEGIN
 @dataclasses.dataclass(frozen=True)
 class Traced:
     """A prefix of T tokens: the whole log-probability after each, and, where they were kept, the
-    alignments [T + 1, S] and reads (T + 1) of the tokens and of the prediction that ended it."""
+    alignments [T + 1, S], reads and exits (T + 1), and scores of exits [T + 1, N] of the tokens and
+    of the prediction that ended it."""
 
     tokens: list[int]
     log_probabilities: list[float]
     alignment: Tensor | None
     reads: list[int] | None
+    exits: list[int] | None
+    exit_scores: Tensor | None
 
 
 class History:
@@ -35,6 +38,8 @@ class History:
         self._log_probabilities = [root]
         self._alignments: list[Tensor] = []
         self._reads: list[Tensor] = []
+        self._exits: list[Tensor] = []
+        self._exit_scores: list[Tensor] = []
         self.nodes = torch.arange(rows, device=device)
         self._count = rows
 
@@ -45,6 +50,12 @@ class History:
     def add_reads(self, reads: Tensor) -> None:
         """Keep the reads [R] with which whatever follows the live rows is written."""
         self._reads.append(reads)
+
+    def add_exits(self, exits: Tensor, scores: Tensor | None) -> None:
+        """Keep the exits [R] of whatever follows the live rows, and their scores [R, N]."""
+        self._exits.append(exits)
+        if scores is not None:
+            self._exit_scores.append(scores)
 
     def grow(self, tokens: Tensor, parents: Tensor, log_probabilities: Tensor) -> None:
         """Make [R'] new nodes the live rows; `parents` [R'] are nodes, not rows."""
@@ -65,8 +76,11 @@ class History:
         nodes = torch.stack(paths[::-1], 1)
         lengths = (parents[nodes] >= 0).sum(1).tolist()
         written, values = tokens[nodes].tolist(), torch.cat(self._log_probabilities)[nodes].tolist()
-        alignments = torch.cat(self._alignments) if self._alignments else None
-        reads = torch.cat(self._reads)[nodes].tolist() if self._reads else None
+        alignments, scores = _joined(self._alignments), _joined(self._exit_scores)
+        reads, exits = (
+            None if held is None else held[nodes].tolist()
+            for held in (_joined(self._reads), _joined(self._exits))
+        )
         found = []
         for place, length in enumerate(lengths):
             start = len(written[place]) - length
@@ -76,9 +90,15 @@ class History:
                     values[place][start:],
                     None if alignments is None else alignments[nodes[place, start - 1 :]].cpu(),
                     None if reads is None else reads[place][start - 1 :],
+                    None if exits is None else exits[place][start - 1 :],
+                    None if scores is None else scores[nodes[place, start - 1 :]].cpu(),
                 )
             )
         return found
+
+
+def _joined(held: list[Tensor]) -> Tensor | None:
+    return torch.cat(held) if held else None
 
 
 class Ledger:
@@ -144,6 +164,8 @@ class Ledger:
                     scores[place],
                     None if one.alignment is None else one.alignment[:, : lengths[owner]],
                     one.reads,
+                    one.exits,
+                    one.exit_scores,
                 )
             )
         return found

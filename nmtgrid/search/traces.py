@@ -2,13 +2,15 @@
 
     {"line": 1, "source": [units], "target": [units], "text": "...", "log_probabilities": [T + 1],
      "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)],
-     "reads": [T + 1]}
+     "reads": [T + 1], "exits": [T + 1], "exit_scores": [[N] x (T + 1)]}
 
 The last log-probability and the last row and column of the alignment are the end symbols'. Its
 numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
 line has empty lists and no alignment; a run without alignments has none anywhere. `reads`, of
 online decoding alone, are how many source units had been read when each unit was written, the end
-symbols counted on both sides.
+symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
+was predicted, and `exit_scores` what was decided from there: chi, or the largest probability, null
+where a block did not run or nothing was asked of it.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.lines import Translation
 from nmtgrid.text.files import read_lines
 
-_SHARE_DIGITS, _LOG_DIGITS = 4, 6
+_SHARE_DIGITS, _LOG_DIGITS, _SCORE_DIGITS = 4, 6, 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
     """The best translation of one line: units of both sides, natural logs, score, alignment.
 
-    `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads` (T + 1) likewise.
+    `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads`, `exits` (T + 1) and
+    `exit_scores` [T + 1, N], None where there is none, likewise.
     """
 
     line: int
@@ -48,6 +52,8 @@ class Trace:
     alignment: NDArray[numpy.float32] | None = None
     kind: str = "weights"
     reads: list[int] | None = None
+    exits: list[int] | None = None
+    exit_scores: list[list[float | None]] | None = None
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -66,6 +72,8 @@ class Trace:
             best.score,
             shares,
             reads=best.reads,
+            exits=best.exits,
+            exit_scores=_numbers(best.exit_scores),
         )
 
     def to_line(self) -> str:
@@ -75,8 +83,9 @@ class Trace:
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)
         del values["alignment"]
-        if self.reads is None:
-            del values["reads"]
+        for name in ("reads", "exits", "exit_scores"):
+            if values[name] is None:
+                del values[name]
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
@@ -113,7 +122,19 @@ def _from_values(values: dict[str, Any]) -> Trace:
         None if shares is None else numpy.array(shares, dtype=numpy.float32),
         values.get("kind", "weights"),
         values.get("reads"),
+        values.get("exits"),
+        values.get("exit_scores"),
     )
+
+
+def _numbers(scores: Tensor | None) -> list[list[float | None]] | None:
+    """Return rounded scores [T + 1, N], None where there is none."""
+    if scores is None:
+        return None
+    return [
+        [None if math.isnan(value) else round(value, _SCORE_DIGITS) for value in row]
+        for row in scores.tolist()
+    ]
 
 
 def _problem(values: Any) -> str:
@@ -143,7 +164,28 @@ def _problem(values: Any) -> str:
         return f"`kind` is neither weights nor energies, but {kind!r}"
     if not _is_path(values.get("reads"), count, width):
         return f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
-    return _shares_problem(values.get("alignment"), height, width, kind)
+    return _exits_problem(values, count) or _shares_problem(
+        values.get("alignment"), height, width, kind
+    )
+
+
+def _exits_problem(values: dict[str, Any], count: int) -> str:
+    exits, scores = values.get("exits"), values.get("exit_scores")
+    if exits is not None and (
+        not isinstance(exits, list)
+        or len(exits) != count
+        or any(type(exit) is not int or exit < 1 for exit in exits)
+    ):
+        return f"`exits` is not {count} whole numbers from 1 on"
+    if scores is None:
+        return ""
+    if exits is None or not isinstance(scores, list) or len(scores) != count:
+        return f"`exit_scores` are not those of {count} exits"
+    if not all(isinstance(row, list) and len(row) == len(scores[0]) for row in scores):
+        return "`exit_scores` is not a table"
+    if not all(v is None or (_is_number(v) and 0 <= v <= 1) for row in scores for v in row):
+        return "`exit_scores` are not probabilities"
+    return ""
 
 
 def _shares_problem(shares: Any, height: int, width: int, kind: str) -> str:

@@ -31,6 +31,7 @@ CROSSED = ("skip", "aggregation")
 NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
     "reader": (("source_causal", True),),
     "reader_detached": (("source_causal", True), ("reader", "shared")),
+    "halting": (("exits", "tied"),),
 }
 """What must be chosen beside a choice of this name."""
 
@@ -41,6 +42,20 @@ READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("tie", ("all",)),
 )
 """What each reader is tried with in the laws of reading probabilities."""
+
+EXITS: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (("exits", "tied"), ("encoder", "unidirectional"), ("alignment", "mean")),
+    (("exits", "separate"), ("encoder", "window"), ("norm", "pre")),
+    (("exits", "separate"), ("encoder", "unidirectional"), ("halting", "geometric")),
+    (("exits", "tied"), ("source_marker", "add-zero"), ("norm", "pre")),
+    (("exits", "separate"), ("source_marker", "begin"), ("halting", "sequence")),
+    (("exits", "separate"), ("transparent", True), ("norm", "pre")),
+    (("exits", "tied"), ("transparent", True), ("encoder", "window")),
+    (("exits", "separate"), ("tie", "none"), ("output_bias", True), ("norm", "pre")),
+    (("exits", "tied"), ("tie", "all"), ("output_bias", True)),
+    (("exits", "separate"), ("encoder_size", 12), ("halting", "sequence"), ("tie", "none")),
+)
+"""What the laws of exits are tried with, beside all halting networks for each kind of exits."""
 
 ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("encoder", "source_marker"), ()),
@@ -149,6 +164,22 @@ def reader_cases() -> list[Case]:
         for value in values
     ]
     return found + more
+
+
+@functools.cache
+def exit_cases() -> list[Case]:
+    """Return the models with exits, of four blocks, in the forms that matter to exits."""
+    found = []
+    for arch in zoo.architectures():
+        choices = _choices(zoo.architectures().get(arch).config)
+        if "exits" not in choices:
+            continue
+        names = ("exits", "halting", "norm")
+        kinds = [kind for kind in choices["exits"] if kind != "none"]
+        crossed = itertools.product(kinds, choices["halting"], choices["norm"])
+        settings = [tuple(zip(names, values, strict=True)) for values in crossed]
+        found += [Case(arch, (("decoder_depth", 4), *some)) for some in (*settings, *EXITS)]
+    return found
 
 
 def basic_cases() -> list[Case]:

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import Halt, Sites, TranslationModel, with_exits
 from nmtgrid.text.vocabulary import BEGIN
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
 from tests.laws.cases import TARGET_TYPES as TARGET_TYPES
 from tests.laws.cases import Case as Case
 from tests.laws.cases import basic_cases as basic_cases
 from tests.laws.cases import cases as cases
+from tests.laws.cases import exit_cases as exit_cases
 from tests.laws.cases import online_cases as online_cases
 from tests.laws.cases import reader_cases as reader_cases
 from tests.laws.cases import shake as shake
@@ -67,6 +68,12 @@ def random_path(batch: Batch, seed: int = 0) -> Tensor:
     return 1 + (shares * batch.source_lengths[:, None]).long()
 
 
+def random_exits(batch: Batch, count: int, seed: int = 0) -> Tensor:
+    """Return exits [B, T], each drawn evenly from 1 to `count`."""
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(1, count + 1, batch.target_input.shape, generator=draw)
+
+
 def stepwise(
     model: TranslationModel,
     batch: Batch,
@@ -74,8 +81,11 @@ def stepwise(
     *,
     align: bool = False,
     path: Tensor | None = None,
+    halt: Halt | None = None,
 ) -> tuple[Tensor, Tensor | None, Any]:
     """Feed the true prefixes step by step, reading along `path` [B, T] if there is one.
+
+    Rows leave the decoder early where `halt` says so.
 
     Returns log-probabilities [B, T, V], alignments [B, T, S] (None unless asked) and the state.
     """
@@ -83,10 +93,11 @@ def stepwise(
     values, alignments = [], []
     for place in range(batch.target_input.shape[1] if steps is None else steps):
         tokens = batch.target_input[:, place]
-        if path is None:
-            step = model.step(tokens, state, align=align)
+        reads = None if path is None else path[:, place]
+        if halt is None:
+            step = model.step(tokens, state, reads=reads, align=align)
         else:
-            step = model.step(tokens, state, reads=path[:, place], align=align)
+            step = with_exits(model).step(tokens, state, reads=reads, align=align, halt=halt)
         state = step.state
         values.append(step.logits.log_softmax(-1))
         if align:
