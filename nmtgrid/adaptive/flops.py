@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtgrid.models.api import TranslationModel, with_exits
+
 FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequence"]
 """How exits are chosen, which costs something too; "none" for fixed and given ones."""
 
@@ -107,3 +109,15 @@ def baseline_flops(sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor) -
 def average_exit(exits: Tensor) -> float:
     """Return the mean exit over all tokens, end symbols counted (section 5.4.3)."""
     return float(exits.double().sum() / (exits > 0).sum().clamp(min=1))
+
+
+def decoder_sizes(model: TranslationModel) -> DecoderSizes:
+    """Return the sizes of a model with exits. Raises ConfigError for one without."""
+    config = with_exits(model).config
+    return DecoderSizes(
+        blocks=config.decoder_depth,
+        size=config.size,
+        encoder_size=config.source_size,
+        feed_forward_size=config.feed_forward_size,
+        types=model.classifier().weight.shape[0],
+    )

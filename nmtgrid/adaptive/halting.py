@@ -1,4 +1,4 @@
-"""Who decides where a token leaves the decoder: the implementations of `search.api.Halt`.
+"""Who decides where a token leaves the decoder: the implementations of `models.halt.Halt`.
 
 Each is asked after every block but the last. What it looks at is in `needs`: nothing, the largest
 probability at the exit, Eq. (5.18), the chance of stopping chi, Eq. (5.20), or the exit that a
@@ -8,18 +8,19 @@ multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence,
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.models.api import TranslationModel, with_exits
+from nmtgrid.models.halt import Needs
 from nmtgrid.search.select import uniform
 
 Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]
 """Ways to tell where to stop: by thresholds (the first two) or by a predicted exit."""
-Needs = Literal["nothing", "confidence", "geometric", "multinomial", "sequence"]
-"""What a halt looks at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class FixedExit:
     """Every token leaves after block `number`, from 1."""
 
     number: int
-    needs = "nothing"
+    needs: ClassVar[Needs] = "nothing"
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an exit below 1."""
@@ -90,7 +91,7 @@ class RandomExit:
 
     count: int
     seed: int = 1
-    needs = "nothing"
+    needs: ClassVar[Needs] = "nothing"
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the drawn exit on."""
@@ -101,7 +102,7 @@ class RandomExit:
 class GivenExits:
     """Tokens leave at the exits [B, T] that are given, beyond T at the last: for replays."""
 
-    needs = "nothing"
+    needs: ClassVar[Needs] = "nothing"
 
     def __init__(self, table: Tensor, keys: Tensor | None = None) -> None:
         """`keys` [B] are those of the table's rows (None: the search's keys are its rows)."""
@@ -123,51 +124,44 @@ AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
 """The implementations."""
 
 
-def check_thresholds(values: tuple[float, ...]) -> None:
+def check_thresholds(values: Sequence[float]) -> None:
     """Raise ConfigError for thresholds outside of [0, 1]."""
     for place, value in enumerate(values, 1):
         if not 0 <= value <= 1:
             raise ConfigError(f"Threshold {place} must be from 0 to 1, but is {value}.")
 
 
-def check_halt(halt: AnyHalt, num_exits: int, halting: str) -> None:
-    """Raise ConfigError where `halt` does not fit a model.
+def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
+    """Raise ConfigError where `halt` does not fit a model."""
+    count = with_exits(model).traits.num_exits
+    if isinstance(halt, FixedExit) and halt.number > count:
+        raise ConfigError(
+            f"Exit {halt.number} is beyond the decoder's {count} blocks.",
+            f"Name an exit from 1 to {count}.",
+        )
+    if isinstance(halt, RandomExit) and halt.count != count:
+        raise ConfigError(
+            f"Exits are drawn from {halt.count} blocks, but this decoder has {count}."
+        )
+    if isinstance(halt, Thresholds):
+        check_count(halt.values, count)
+    if halt.needs not in ("nothing", "confidence", model.traits.halting):
+        raise no_predictor(model, halt.needs)
 
-    `num_exits` are the model's exits (1: it has none but its end), `halting` the family of its
-    own exit predictor, or "none".
-    """
-    if num_exits == 1:
-        raise no_exits()
-    if isinstance(halt, FixedExit) and halt.number > num_exits:
+
+def check_count(thresholds: Sequence[float], num_exits: int) -> None:
+    """Raise ConfigError unless there is a threshold for each exit but the last."""
+    if len(thresholds) != num_exits - 1:
         raise ConfigError(
-            f"Exit {halt.number} is beyond the decoder's {num_exits} blocks.",
-            f"Name an exit from 1 to {num_exits}.",
-        )
-    if isinstance(halt, RandomExit) and halt.count != num_exits:
-        raise ConfigError(
-            f"Exits are drawn from {halt.count} blocks, but this decoder has {num_exits}."
-        )
-    if isinstance(halt, Thresholds) and len(halt.values) != num_exits - 1:
-        raise ConfigError(
-            f"{len(halt.values)} thresholds are given, but a decoder of {num_exits} blocks needs "
+            f"{len(thresholds)} thresholds are given, but a decoder of {num_exits} blocks needs "
             f"{num_exits - 1}, one after each block but the last.",
             "Tune them on this model: `nmtgrid adaptive-tune`.",
         )
-    if halt.needs not in ("nothing", "confidence", halting):
-        raise no_predictor(halt.needs, halting)
 
 
-def no_exits() -> ConfigError:
-    """Return the error for early exits asked of a model that has one exit."""
-    return ConfigError(
-        "This model has no exits before its last block.",
-        "Train a `transformer` with `--set model.exits=tied` (or separate) and "
-        "`--objective exits-aligned`.",
-    )
-
-
-def no_predictor(wanted: str, halting: str) -> ConfigError:
-    """Return the error for decisions of a `wanted` predictor; the model's own is `halting`."""
+def no_predictor(model: TranslationModel, wanted: str) -> ConfigError:
+    """Return the error for decisions of a `wanted` predictor that `model` does not have."""
+    halting = model.traits.halting
     held = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
     return ConfigError(
         f"This model {held}; it cannot stop by `{wanted}`.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from nmtgrid.adaptive.flops import (
     DecoderSizes,
@@ -13,8 +14,13 @@ from nmtgrid.adaptive.flops import (
     average_exit,
     baseline_flops,
     corpus_flops,
+    decoder_sizes,
     token_flops,
 )
+from nmtgrid.adaptive.halting import AnyHalt, GivenExits, Predicted, Thresholds
+from nmtgrid.data.batches import collate
+from nmtgrid.models.api import Halting, Sites
+from tests.unit.tiny_transformer import tiny
 
 SIZES = DecoderSizes(blocks=4, size=6, encoder_size=10, feed_forward_size=14, types=23)
 EXITS = [[2, 1, 4, 1, 3], [1, 1], [3, 3, 3], [4]]
@@ -144,3 +150,57 @@ def exits_of_mean(average: float) -> torch.Tensor:
         mean = float((shares / shares.sum()) @ torch.arange(1.0, 7.0))
         low, high = (rate, high) if mean < average else (low, rate)
     return 1 + torch.multinomial(shares, 1000, replacement=True, generator=draw)
+
+
+HALTS: list[tuple[FlopsMechanism, Halting, AnyHalt]] = [
+    ("none", "none", GivenExits(torch.tensor([[2, 1, 4, 1, 3, 1, 4, 2]]))),
+    ("confidence", "none", Thresholds("confidence", (0.4, 0.312, 0.293))),
+    ("geometric", "geometric", Thresholds("geometric", (0.5, 0.52, 0.3))),
+    ("multinomial", "multinomial", Predicted("multinomial")),
+    ("sequence", "sequence", Predicted("sequence")),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "halting", "halt"), HALTS)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_formula_counts_what_a_model_runs(
+    mechanism: FlopsMechanism, halting: Halting, halt: AnyHalt, norm: str
+) -> None:
+    """All products of each step of a Transformer, of torch's own count; those of `begin` apart."""
+    model = tiny(
+        exits="separate", halting=halting, norm=norm, decoder_depth=4, encoder_size=12,
+        encoder="unidirectional",
+    ).double()  # fmt: skip
+    tokens = [5, 9, 4, 6, 7, 8, 3]
+    if mechanism == "multinomial":  # all sorts of exits, not one by its bias
+        batch = collate([[5, 6, 7, 8]], [tokens])
+        states = model.exit_features(batch, Sites.offline(batch))
+        mean = model.halting_logits(batch, states).mean(0).detach()
+        model.state_dict()["halting_map.bias"].sub_(mean)
+    source = torch.tensor([[5, 6, 7, 8, 2]])
+    state, counted, exits = model.begin(source, torch.tensor([5])), [], []
+    for token in [1, *tokens]:
+        count = FlopCounterMode(display=False, custom_mapping={_ATTENTION: _attention_flops})
+        with torch.no_grad(), count:
+            step = model.step(torch.tensor([token]), state, halt=halt)
+        state = step.state
+        assert step.exits is not None
+        counted.append(count.get_total_flops())
+        exits.append(int(step.exits))
+    sizes = decoder_sizes(model)
+    assert sizes == DecoderSizes(4, 8, 12, 10, 11)
+    wanted = token_flops(sizes, torch.tensor([5]), torch.tensor([exits]), mechanism)
+    if mechanism == "sequence":
+        counted[0] += 2 * 4 * 12  # asked once, with the encoder
+    else:
+        assert len(set(exits)) > 1, exits
+    assert counted == wanted[0].tolist()
+
+
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def _attention_flops(query: list[int], key: list[int], *_: Any, **__: Any) -> int:
+    """Return the cost of scores and weighted sums, for shapes [B, H, L, d]."""
+    rows, heads, length, size = query
+    return 4 * rows * heads * length * key[2] * size

@@ -15,8 +15,18 @@ from nmtgrid.adaptive.halting import (
     check_halt,
 )
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.models.api import ExitModel, Halting, Traits
+from nmtgrid.models.halt import Halt
 
 KEYS = torch.tensor([4, 0, 9])
+
+
+def model(count: int, halting: Halting) -> ExitModel:
+    """Return a model that says what it can and does nothing."""
+    found = ExitModel()
+    found.architecture = "transformer"  # type: ignore[misc]
+    found.traits = Traits(num_exits=count, halting=halting)
+    return found
 
 
 def stops(halt: AnyHalt, exit: int, scores: list[float] | None = None, step: int = 0) -> list[bool]:
@@ -83,14 +93,14 @@ def test_given_exits_by_row_and_by_key() -> None:
     [FixedExit(1), Thresholds("geometric", (0.5,)), Predicted("sequence"), RandomExit(2),
      GivenExits(KEYS[:, None])],
 )  # fmt: skip
-def test_all_are_halts(halt: AnyHalt) -> None:
+def test_all_are_halts(halt: Halt) -> None:
     assert halt.needs in ("nothing", "geometric", "sequence")
 
 
 @pytest.mark.parametrize(
     ("halt", "count", "halting", "message"),
     [
-        (FixedExit(1), 1, "none", "no exits before its last block"),
+        (FixedExit(1), 1, "none", "has one exit, behind its last block"),
         (FixedExit(5), 4, "none", r"Exit 5 is beyond the decoder's 4 blocks\. Name an exit from 1"),
         (RandomExit(3), 4, "none", "from 3 blocks, but this decoder has 4"),
         (Thresholds("confidence", (0.5,)), 4, "none", "1 thresholds are given.*needs 3"),
@@ -100,16 +110,16 @@ def test_all_are_halts(halt: AnyHalt) -> None:
     ],
 )
 def test_what_does_not_fit_a_model_is_refused(
-    halt: AnyHalt, count: int, halting: str, message: str
+    halt: AnyHalt, count: int, halting: Halting, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_halt(halt, count, halting)
+        check_halt(halt, model(count, halting))
 
 
 def test_what_fits_is_let_through() -> None:
-    check_halt(FixedExit(4), 4, "none")
-    check_halt(Thresholds("confidence", (0.5, 0.5)), 3, "geometric")
-    check_halt(Predicted("sequence"), 3, "sequence")
+    check_halt(FixedExit(4), model(4, "none"))
+    check_halt(Thresholds("confidence", (0.5, 0.5)), model(3, "geometric"))
+    check_halt(Predicted("sequence"), model(3, "sequence"))
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])

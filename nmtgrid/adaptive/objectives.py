@@ -1,0 +1,243 @@
+"""Objectives of decoders that predict after each block: aligned and mixed training (section 5.2).
+
+Aligned training lets all tokens of a sentence leave at one depth, and takes all depths at once;
+mixed training draws an exit for each token, so that a block meets states copied from below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmtgrid.adaptive.weights import Weighting, exit_weights, gradient_scales
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
+from nmtgrid.models.api import Classifier, ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.likelihood import check_smoothing
+
+_SEED = 5_106_107
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedSettings:
+    """Settings of aligned training."""
+
+    weights: Weighting = "uniform"
+    """Omega_n, what the exits' losses count, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
+    gradient_ratio: float = 0.0
+    """Gamma: in the gradient of block n its own exit's loss stands to the later ones' as gamma to
+    1; 0 leaves gradients as they are."""
+    gradient_form: Literal["exact", "printed"] = "exact"
+    """How that is done; "printed", algorithm 2, is an ablation that leaves the ratio as it is."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *not_negative("gradient_ratio", self.gradient_ratio),
+            *check_smoothing(self.label_smoothing),
+        ]
+
+
+class Aligned:
+    """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
+
+    `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` tell of all.
+
+    Departs: block n's gradient gets gamma_n - 1 times that of NLL(n) beside the loss's, with
+    everything but block n held fixed, so that the ratio is what is asked for; that changes
+    gradients alone, not the loss that is told.
+    """
+
+    def __init__(self, settings: AlignedSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model with one exit."""
+        with_exits(model)
+
+    def agent(self) -> None:
+        """Translations see the whole source."""
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
+        model, settings = with_exits(model), self.settings
+        sites = Sites.offline(batch)
+        count = model.traits.num_exits
+        form = settings.gradient_form if torch.is_grad_enabled() else "none"
+        scales = gradient_scales(settings.gradient_ratio, count)
+        if not settings.gradient_ratio or form == "none":
+            states = model.exit_features(batch, sites)
+        elif form == "printed":
+            states = model.exit_features(batch, sites, scales=scales)
+        else:
+            states = model.exit_features(batch, sites, own=True)
+        targets = batch.target_output[sites.sentence, sites.position]
+        weights = exit_weights(settings.weights, count)
+        smoothing = settings.label_smoothing
+        total, sums = aligned_loss(model, states[:count], targets, weights, smoothing)
+        if len(states) > count:
+            shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
+            total = total + own_gradients(model, states[count:], targets, shares, smoothing)
+        return LossParts(total, int(batch.target_lengths.sum()), sums[-1], by_exit(sums))
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedSettings:
+    """Settings of mixed training."""
+
+    sequences: int = 1
+    """M, the sequences of exits that are drawn for each sentence in each update."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        found = check_smoothing(self.label_smoothing)
+        if self.sequences < 1:
+            found.append(f"`objective.sequences` must be at least 1, but is {self.sequences}.")
+        return found
+
+
+class Mixed:
+    """The mean of the likelihoods along M sequences of exits, drawn evenly. Eq. (5.6), (5.7).
+
+    All sequences go through the model at once, as sentences of one batch. Outside of training the
+    draws are always the same ones.
+
+    Departs: n_t is the exit that predicts y_t.
+    """
+
+    def __init__(self, settings: MixedSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model with one exit."""
+        with_exits(model)
+
+    def agent(self) -> None:
+        """Translations see the whole source."""
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy, summed over the target tokens."""
+        model, count = with_exits(model), self.settings.sequences
+        rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
+        several = batch if count == 1 else batch.select(rows)
+        sites = Sites.offline(several)
+        generator = None if model.training else torch.Generator().manual_seed(_SEED)
+        depth = draw_exits(sites.position, model.traits.num_exits, generator)
+        sites = dataclasses.replace(sites, depth=depth, mixed=True)
+        features = model.features(several, sites)
+        targets = several.target_output[sites.sentence, sites.position]
+        total = nll = torch.zeros((), device=features.device)
+        for exit in range(1, model.traits.num_exits + 1):
+            here = (depth == exit).nonzero()[:, 0]
+            held = classifier_of(model, exit)
+            loss, likelihood = linear_cross_entropy(
+                features[here], held.weight, held.bias, targets[here],
+                label_smoothing=self.settings.label_smoothing,
+            )  # fmt: skip
+            total, nll = total + loss / count, nll + likelihood / count
+        tokens = int(batch.target_lengths.sum())
+        return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
+
+
+def aligned_loss(
+    model: ExitModel,
+    states: Sequence[Tensor],
+    targets: Tensor,
+    weights: Sequence[float],
+    label_smoothing: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the weighted sum of the exits' losses, and each one's negative log-likelihood.
+
+    states are N tensors [M, D], of exits 1 to N; targets [M].
+    """
+    total, sums = torch.zeros((), device=targets.device), []
+    for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
+        held = classifier_of(model, exit)
+        loss, likelihood = linear_cross_entropy(
+            state, held.weight, held.bias, targets, label_smoothing=label_smoothing
+        )
+        total = total + weight * loss
+        sums.append(likelihood)
+    return total, sums
+
+
+def own_gradients(
+    model: ExitModel,
+    states: Sequence[Tensor],
+    targets: Tensor,
+    shares: Sequence[float],
+    label_smoothing: float,
+) -> Tensor:
+    """Return zero, whose gradient is that of the weighted sum of exits' losses, classifiers fixed.
+
+    states are N tensors [M, D] which depend on the parameters of their own block alone.
+    """
+    total = torch.zeros((), device=targets.device)
+    for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
+        if share:
+            held = detached(model.classifier(exit))
+            loss, _ = linear_cross_entropy(
+                state, held.weight, held.bias, targets, label_smoothing=label_smoothing
+            )
+            total = total + share * loss
+    return total - total.detach()
+
+
+def by_exit(sums: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return what is logged of each exit's negative log-likelihood."""
+    return {f"nll_exit_{exit}": value for exit, value in enumerate(sums, 1)}
+
+
+def classifier_of(model: ExitModel, exit: int) -> Classifier:
+    """Return the classifier of an exit, fixed where no gradient is wanted.
+
+    The fused loss would compute one in its forward pass otherwise.
+    """
+    held = model.classifier(exit)
+    return held if torch.is_grad_enabled() else detached(held)
+
+
+def detached(held: Classifier) -> Classifier:
+    """Return a classifier that gets no gradient."""
+    return Classifier(held.weight.detach(), None if held.bias is None else held.bias.detach())
+
+
+def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:
+    """Return exits of the shape of `like`, drawn evenly from [1..N]."""
+    device = like.device if generator is None else generator.device
+    drawn = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)
+    return drawn.to(like.device)
+
+
+def not_negative(name: str, value: float) -> list[str]:
+    """Return what is wrong with a setting that is a number from 0 on."""
+    if 0 <= value < math.inf:
+        return []
+    return [f"`objective.{name}` must be a number from 0 on, but is {value}."]
+
+
+for _kind in (
+    ObjectiveKind(
+        "exits-aligned",
+        "early exits: the likelihood at every exit, all tokens leaving at one depth",
+        AlignedSettings,
+        Aligned,
+    ),
+    ObjectiveKind(
+        "exits-mixed",
+        "early exits: along exits drawn anew for each token",
+        MixedSettings,
+        Mixed,
+    ),
+):
+    objectives.add(_kind.name, _kind)
