@@ -115,8 +115,9 @@ def weights_file(folder: Path, weights: str = "best") -> Path:
 def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) -> None:
     """Read the weights in `path` into `model`.
 
-    To `begin` a training from them, they may lack the model's reader: it takes the values of the
-    translation network's tensors where it has the same, and stays as drawn where it has not.
+    To `begin` a training from them, they may lack a part of the model that has counterparts whole
+    (a reader, exits, the network that chooses them): it takes the values of other tensors where
+    the model says which, and stays as drawn where it does not.
 
     Raises ModelError naming tensors that are missing, left over or of another shape.
     """
@@ -126,11 +127,12 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         raise ModelError(fault.problem, fault.advice) from fault
     expected = model.state_dict()
     counterparts = model.counterparts() if begin else {}
-    if not any(name in tensors for name in counterparts):
-        tensors |= {
-            name: expected[name] if other is None else tensors.get(other, expected[name])
-            for name, other in counterparts.items()
-        }
+    present = {name.split(".")[0] for name in tensors}
+    tensors |= {
+        name: expected[name] if other is None else tensors.get(other, expected[name])
+        for name, other in counterparts.items()
+        if name.split(".")[0] not in present
+    }
     faults = [f"`{name}` is missing" for name in expected if name not in tensors]
     faults += [f"`{name}` is not known" for name in tensors if name not in expected]
     for name, tensor in expected.items():

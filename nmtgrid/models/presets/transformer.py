@@ -49,6 +49,17 @@ _EN_FR = {
     "training.average": 10,
     "search.beam": 4,
 }
+# Section 5.4.1: batches of 8K tokens on two GPUs; what it does not name as in table 3.7.
+_EXITS_DE_EN = {
+    **_PUBLISHED_TRAINING,
+    **_SMALL,
+    **_dropped(0.3),
+    "model.encoder_size": 512,
+    "model.tie": "none",
+    "model.exits": "separate",
+    "training.clip_norm": 3.0,
+    "batches.accumulation": 4,
+}
 # The CoNLL paper: 512 features, 4 heads, d_FF left blank. Its counts fit 1024 and three matrices.
 _CONLL = {
     **_PUBLISHED_TRAINING,
@@ -140,6 +151,17 @@ TRANSFORMER = (
         {**_TOY, "model.encoder_depth": 12, "model.size": 96, "model.transparent": True},
     ),
     Preset(
+        "toy-exits",
+        "the toy preset with six pre-norm decoder blocks and an exit behind each",
+        {
+            **_TOY,
+            "model.decoder_depth": 6,
+            "model.norm": "pre",
+            "model.exits": "tied",
+            "training.learning_rate": 0.002,
+        },
+    ),
+    Preset(
         "multi30k",
         "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks",
         {**_CORE, **_dropped(0.3)},
@@ -155,11 +177,22 @@ TRANSFORMER = (
         _DEEP,
     ),
     Preset(
+        "multi30k-exits",
+        "the multi30k preset with six decoder blocks and an exit behind each",
+        {**_CORE, **_dropped(0.3), "model.decoder_depth": 6, "model.exits": "tied"},
+    ),
+    Preset(
         "iwslt14-de-en",
         "table 3.7: small (d=256, d_FF=1024, 4 heads, 6+6 blocks)",
         {**_PUBLISHED_TRAINING, **_SMALL, **_dropped(0.3)},
         (8848, 6632),
         15.0e6,
+    ),
+    Preset(
+        "iwslt14-de-en-exits",
+        "section 5.4.1: small with an encoder of 512 features and six output classifiers",
+        _EXITS_DE_EN,
+        (8800, 6600),
     ),
     Preset(
         "iwslt14-de-en-v1",
@@ -210,6 +243,12 @@ TRANSFORMER = (
         "wmt14-en-fr",
         "chapter 5 without exits: big, 44K joint types, the three matrices tied",
         {**_EN_FR, **_BIG},
+        (44000, 44000),
+    ),
+    Preset(
+        "wmt14-en-fr-exits",
+        "section 5.4.1: the same with an exit behind every decoder block, classifiers tied too",
+        {**_EN_FR, **_BIG, "model.exits": "tied"},
         (44000, 44000),
     ),
     Preset("wmt14-en-fr-base", "base in the same set-up", _EN_FR, (44000, 44000)),
