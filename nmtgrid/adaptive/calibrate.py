@@ -127,7 +127,8 @@ def bleu_losses(
         0.0 if ours == theirs else (_bleu(theirs, wanted) - _bleu(ours, wanted)) / 100
         for theirs, ours, wanted in zip(full, adaptive, references, strict=True)
     ]
-    return numpy.clip(numpy.array(lost), 0.0, 1.0)
+    found: NDArray[Any] = numpy.array(lost).clip(0.0, 1.0)
+    return found
 
 
 def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[Any]:

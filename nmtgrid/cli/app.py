@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "nmtgrid.cli.train",
     "decode": "nmtgrid.cli.decode",
     "online-eval": "nmtgrid.cli.online_eval",
+    "adaptive-tune": "nmtgrid.cli.adaptive_tune",
     "analyze": "nmtgrid.cli.analyze",
     "export": "nmtgrid.cli.export",
 }

@@ -100,6 +100,14 @@ def command(
     weights: Annotated[
         Literal["best", "last", "average"], typer.Option(help="Which weights of MODEL.")
     ] = "best",
+    exit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|N|auto",
+            help="Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
+            "after block N, or where the model's own predictor says so.",
+        ),
+    ] = None,
     stream: Annotated[
         bool,
         typer.Option(
@@ -139,7 +147,7 @@ def command(
             "ensemble": ensemble, "sample": sample, "temperature": temperature, "top-k": top_k,
             "top-p": top_p, "seed": seed, "alignments": alignments,
             "replace-unknown": replace_unknown, "batch-tokens": batch_tokens,
-            "long-lines": long_lines,
+            "long-lines": long_lines, "exit": exit,
         }  # fmt: skip
         from nmtgrid.cli import decode_stream
 
@@ -158,6 +166,10 @@ def command(
         faults.append("`--forced` needs references: name a dataset with `--data`.")
     if forced and (out or ensemble or nbest or sample):
         faults.append("`--forced` translates nothing: leave out `--out`, `--ensemble`, `--nbest`.")
+    if exit is not None and forced:
+        faults.append("`--exit` is for decoding; `--forced` runs all blocks: leave one of them.")
+    if exit is not None and ensemble:
+        faults.append("`--exit` leaves one decoder early; it cannot go with `--ensemble`.")
     if energies and not forced:
         faults.append("`--energies` are those of given translations: add `--forced`.")
     if split is not None and data is None:
@@ -203,6 +215,7 @@ def command(
         weights=weights,
         precision=precision,
         device=find_device(device),
+        exit=exit,
     )
     outputs = decode_run.Outputs(out, traces, alignments)
     if forced and data is not None:

@@ -11,13 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from nmtgrid.adaptive.settings_store import AUTO, chosen_halt
 from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import DataError
 from nmtgrid.cli.options import PIPE_CLOSED, Leave
 from nmtgrid.data.dataset import Dataset, Split
-from nmtgrid.models.directory import load_model
+from nmtgrid.models.api import with_exits
+from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.search.api import Halt
 from nmtgrid.search.evaluate import scores
 from nmtgrid.search.lines import Translation
 from nmtgrid.search.traces import Trace
@@ -56,8 +59,13 @@ def make_translator(
     weights: str = "best",
     precision: Literal["fp32", "bf16"] = "fp32",
     device: torch.device | str = "cpu",
+    exit: str | None = None,
 ) -> Translator:
-    """Return the translator; every fault of the options is told before anything is decoded."""
+    """Return the translator; every fault of the options is told before anything is decoded.
+
+    `exit` says where tokens leave the decoder: the name of settings in the model's directory, a
+    block's number, or "auto".
+    """
     options = from_json(TranslationOptions, _given(changes.text))
     loaded = [load_model(path, None, weights) for path in models]
     plan = default_plan(loaded[0].settings)
@@ -65,7 +73,18 @@ def make_translator(
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     assignments = [text.removeprefix("search.") for text in changes.assignments]
     plan = override(override(plan, _given(changes.search)), assignments)
-    return Translator(loaded, plan, options, device=device, precision=precision, warn=console.warn)
+    halt = None if exit is None else _halt(exit, loaded[0])
+    return Translator(
+        loaded, plan, options, device=device, precision=precision, warn=console.warn, halt=halt
+    )
+
+
+def _halt(choice: str, loaded: LoadedModel) -> Halt | None:
+    """Return what lets tokens leave early. Raises ConfigError where `choice` does not fit."""
+    if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
+        console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
+        return None
+    return chosen_halt(choice, loaded.folder, loaded.model)
 
 
 def translate_text(translator: Translator, source: Path, outputs: Outputs) -> dict[str, Any]:

@@ -67,7 +67,22 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     total = sum(piece.log_probability for piece in pieces)
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
     parts = [piece.alignment for piece in pieces if piece.alignment is not None]
-    return Hypothesis(tokens, values, total, total / norm, _diagonal(parts))
+    exits, scores = _joined_exits(pieces)
+    return Hypothesis(
+        tokens, values, total, total / norm, _diagonal(parts), exits=exits, exit_scores=scores
+    )
+
+
+def _joined_exits(pieces: Sequence[Hypothesis]) -> tuple[list[int] | None, Tensor | None]:
+    """Return the exits (T + 1) of the whole, and their scores [T + 1, N], no inner ends."""
+    exits = [piece.exits for piece in pieces if piece.exits is not None]
+    scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
+    if len(exits) < len(pieces):
+        return None, None
+    joined = [exit for of_piece in exits[:-1] for exit in of_piece[:-1]] + exits[-1]
+    if len(scores) < len(pieces):
+        return joined, None
+    return joined, torch.cat([*(rows[:-1] for rows in scores[:-1]), scores[-1]])
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:

@@ -19,7 +19,7 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import collate
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.devices import find_device
 from nmtgrid.search.lines import Translation, restore
 from nmtgrid.search.pieces import cut, join
@@ -65,8 +65,11 @@ class Translator:
         device: torch.device | str = "cpu",
         precision: Literal["fp32", "bf16"] = "fp32",
         warn: Callable[[str], None] = lambda text: None,
+        halt: Halt | None = None,
     ) -> None:
         """`plan` defaults to the first model's settings; `warn` is told of lines too long.
+
+        `halt` says where tokens leave the decoder early (None: nowhere).
 
         Raises ConfigError for faulty plans, ModelError when the models' vocabularies differ.
         """
@@ -78,7 +81,8 @@ class Translator:
         check_config(self.options)
         self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
         self.models = [one.model.to(self.device).eval() for one in loaded]
-        engine.check(self.models, self.plan, self.options.replace_unknown)
+        self.halt = halt
+        engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
         """Return the translations of raw `lines`, one for each; empty lines stay empty."""
@@ -193,6 +197,7 @@ class Translator:
                 self.plan,
                 align=align,
                 keys=torch.tensor(keys),
+                halt=self.halt,
             )
 
     def _batches(self, sizes: list[int], width: int) -> Iterator[list[int]]:

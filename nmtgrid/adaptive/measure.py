@@ -1,0 +1,230 @@
+"""What early exit gives and costs: systems decode the same sentences, batch by batch in turn.
+
+In turn, because what a machine does beside slows all of them alike: their times can be compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+
+from nmtgrid.adaptive.flops import DecoderSizes, average_exit, corpus_flops
+from nmtgrid.adaptive.halting import AnyHalt
+from nmtgrid.adaptive.samples import Sample
+from nmtgrid.data.batches import collate
+from nmtgrid.metrics.quality import bleu
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search import engine
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.text.pipeline import Pipeline
+
+Clock = Literal["wall", "processor"]
+"""What seconds are told by; the processor's do not run while other programs have it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A model that decodes, and who says when a token leaves it (None: nobody)."""
+
+    name: str
+    model: TranslationModel
+    halt: AnyHalt | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """What a system made of the sentences, in their order, and the seconds that took.
+
+    An empty source has no hypothesis. Seconds are by the clock on the wall, or by the processor's,
+    those of all cores together.
+    """
+
+    system: System
+    hypotheses: list[Hypothesis | None]
+    wall_seconds: float
+    processor_seconds: float
+    clock: Clock = "wall"
+
+    @property
+    def seconds(self) -> float:
+        """By the clock that was asked for."""
+        return self.wall_seconds if self.clock == "wall" else self.processor_seconds
+
+    @property
+    def tokens(self) -> int:
+        """Units written, end symbols counted."""
+        return sum(len(one.tokens) + 1 for one in self.hypotheses if one is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Quality (tokenised BLEU, percent) and cost of a system; end symbols count as tokens.
+
+    `flops_per_token` are the decoder's, of one row; None where they are not known. `shares` are
+    those of the tokens that left at each exit, from the first on.
+    """
+
+    decoded: Decoded
+    bleu: float
+    signature: str
+    average_exit: float
+    shares: list[float]
+    flops_per_token: float | None
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys."""
+        return {
+            "bleu": self.bleu,
+            "average_exit": self.average_exit,
+            "flops_per_token": self.flops_per_token,
+            "seconds": self.decoded.seconds,
+            "wall_seconds": self.decoded.wall_seconds,
+            "processor_seconds": self.decoded.processor_seconds,
+            "tokens": self.decoded.tokens,
+            "tokens_per_second": self.decoded.tokens / max(self.decoded.seconds, 1e-9),
+            "exit_shares": self.shares,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How all systems decode: the search, sentences in a batch, and how often each is timed."""
+
+    plan: SearchPlan
+    batch: int = 64
+    repeats: int = 1
+    clock: Clock = "wall"
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    bf16: bool = False
+
+
+def decode(
+    systems: Sequence[System],
+    samples: Sequence[Sample],
+    way: Way,
+    advance: Callable[[int, int], None] = lambda sentences, tokens: None,
+) -> list[Decoded]:
+    """Return what each system makes of `samples`.
+
+    A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
+    `advance` is told of sentences and target tokens, those of all systems.
+    """
+    found: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
+    seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
+    for number, places in enumerate(batches(samples, way.batch)):
+        chosen = [samples[place] for place in places]
+        if number == 0:
+            for system in systems:
+                _timed(system, chosen[:2], way)
+        for turn, system in enumerate(systems):
+            runs = [_timed(system, chosen, way) for _ in range(way.repeats)]
+            hypotheses = runs[0][0]
+            seconds[turn] += min(run[1] for run in runs)
+            processor[turn] += min(run[2] for run in runs)
+            for place, one in zip(places, hypotheses, strict=True):
+                found[turn][place] = one
+            advance(len(chosen), sum(len(one.tokens) + 1 for one in hypotheses))
+    return [
+        Decoded(system, found[turn], seconds[turn], processor[turn], way.clock)
+        for turn, system in enumerate(systems)
+    ]
+
+
+def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
+    """Yield the places of the sentences that have a source, alike in length."""
+    usable = [place for place, one in enumerate(samples) if one.source]
+    usable.sort(key=lambda place: len(samples[place].source))
+    for first in range(0, len(usable), size):
+        yield usable[first : first + size]
+
+
+def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:
+    """Return the scores and costs of what was decoded."""
+    texts = translations(decoded, pipeline)
+    score = bleu(texts, [one.reference for one in samples], "none")
+    model = decoded.system.model
+    count = depth_of(model)
+    exits, lengths = _exits(decoded, samples, model, count)
+    sizes = decoder_sizes(model)
+    halt = decoded.system.halt
+    kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
+    written = exits[exits > 0]
+    return Measured(
+        decoded,
+        score.value,
+        score.signature,
+        average_exit(exits) if len(written) else math.nan,
+        [float((written == n).double().mean()) for n in range(1, count + 1)]
+        if len(written)
+        else [],
+        None if sizes is None else corpus_flops(sizes, lengths, exits, kind),
+    )
+
+
+def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
+    """Return the tokenised translations."""
+    return [
+        "" if one is None else pipeline.restore_tokenized(one.tokens) for one in decoded.hypotheses
+    ]
+
+
+def depth_of(model: TranslationModel) -> int:
+    """Return the decoder's blocks; 1 for an architecture without such."""
+    return int(getattr(model.config, "decoder_depth", 1))
+
+
+def decoder_sizes(model: TranslationModel) -> DecoderSizes | None:
+    """Return what the costs of a Transformer's decoder depend on; None for other decoders."""
+    config = model.config
+    if model.architecture != "transformer":
+        return None
+    return DecoderSizes(
+        blocks=config.decoder_depth,
+        size=config.size,
+        encoder_size=config.encoder_size or config.size,
+        feed_forward_size=config.feed_forward_size,
+        types=model.classifier().weight.shape[0],
+    )
+
+
+def _timed(
+    system: System, chosen: Sequence[Sample], way: Way
+) -> tuple[list[Hypothesis], float, float]:
+    """Return the hypotheses of a batch, and the seconds by the clock and by the processor."""
+    batch = collate([one.source for one in chosen], [[]] * len(chosen)).to(way.device)
+    keys = torch.tensor([one.line for one in chosen])
+    _wait(way.device)
+    started, busy = time.perf_counter(), time.process_time()
+    with torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16):
+        found = engine.search(
+            [system.model], batch.source, batch.source_lengths, way.plan, keys=keys,
+            halt=system.halt,
+        )  # fmt: skip
+    _wait(way.device)
+    taken = time.perf_counter() - started, time.process_time() - busy
+    return [hypotheses[0] for hypotheses in found], *taken
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _exits(
+    decoded: Decoded, samples: Sequence[Sample], model: TranslationModel, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the exits [B, T] of all sentences with a source, 0 behind their end, and |x| [B]."""
+    rows = [
+        (one.exits or [count] * (len(one.tokens) + 1), len(sample.source))
+        for one, sample in zip(decoded.hypotheses, samples, strict=True)
+        if one is not None
+    ]
+    longest = max((len(exits) for exits, _ in rows), default=0)
+    table = torch.tensor([[*exits, *[0] * (longest - len(exits))] for exits, _ in rows])
+    more = {"none": 0, "begin": 2, "add-zero": 2}.get(getattr(model.config, "source_marker", ""), 1)
+    return table.view(len(rows), longest), torch.tensor([length + more for _, length in rows])

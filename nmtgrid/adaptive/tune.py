@@ -1,0 +1,118 @@
+"""Choosing thresholds: sample vectors, replay them on records, decode only those worth it.
+
+For each budget (a range of average exits) the few vectors are kept that agree best with the full
+stack on the records; what they truly give is found out by decoding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.adaptive.record import Records
+from nmtgrid.adaptive.replay import replay
+from nmtgrid.base.errors import ConfigError
+
+_STEPS = 1000
+"""Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
+_EDGE = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Budgets:
+    """Ranges of average exits from 1 to N, each `width` wide; a budget is its range's upper end."""
+
+    width: float
+    exits: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a width that cannot be."""
+        if not 0 < self.width < math.inf:
+            raise ConfigError(f"`--budget` must be a number above 0, but is {self.width:g}.")
+
+    def place(self, average_exit: float) -> int:
+        """Return the range, from 0; its lower end belongs to it."""
+        last = math.ceil((self.exits - 1) / self.width - _EDGE) - 1
+        return max(0, min(last, math.floor((average_exit - 1) / self.width + _EDGE)))
+
+    def budget(self, average_exit: float) -> float:
+        """Return the upper end of the range."""
+        upper = 1 + (self.place(average_exit) + 1) * self.width
+        return min(float(self.exits), round(upper, 9))
+
+
+@dataclasses.dataclass(frozen=True)
+class Finalist:
+    """A vector of thresholds, and its average exit and agreement (a share) on the records."""
+
+    thresholds: tuple[float, ...]
+    average_exit: float
+    agreement: float
+
+
+def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
+    """Return `count` vectors [count, N - 1] drawn evenly from (0, 1), to the thousandth."""
+    drawn = numpy.random.default_rng(seed).integers(0, _STEPS, (count, exits - 1))
+    found: NDArray[Any] = (drawn + 0.5) / _STEPS
+    return found.round(4)
+
+
+def finalists(
+    records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int, *, truth: bool = False
+) -> list[Finalist]:
+    """Return the `keep` vectors of each budget that agree best, by rising average exit.
+
+    With the full stack, or, if `truth`, with the tokens that were forced. Of vectors that do the
+    same one is kept; on equal agreement the faster comes first.
+    """
+    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
+    order = numpy.lexsort((found.average_exit, -found.agreement))
+    kept: dict[int, list[Finalist]] = {}
+    for place in order.tolist():
+        one = Finalist(
+            tuple(thresholds[place].tolist()),
+            float(found.average_exit[place]),
+            float(found.agreement[place]),
+        )
+        held = kept.setdefault(budgets.place(one.average_exit), [])
+        if len(held) < keep and not any(_alike(one, other) for other in held):
+            held.append(one)
+    chosen = [one for held in kept.values() for one in held]
+    return sorted(chosen, key=lambda one: (one.average_exit, one.agreement))
+
+
+def frontier(
+    records: Records, thresholds: NDArray[Any], count: int, *, truth: bool = False
+) -> list[Finalist]:
+    """Return up to `count` vectors that none beats in both agreement and speed, safest first.
+
+    Evenly spaced in agreement between the safest and the fastest.
+    """
+    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
+    order = numpy.lexsort((found.average_exit, -found.agreement))
+    best: list[Finalist] = []
+    for place in order.tolist():
+        speed = float(found.average_exit[place])
+        if not best or speed < best[-1].average_exit:
+            vector = tuple(thresholds[place].tolist())
+            best.append(Finalist(vector, speed, float(found.agreement[place])))
+    return thinned(best, count)
+
+
+def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
+    """Return up to `count` of them, the first and last among them, evenly spaced in agreement."""
+    if len(best) <= count:
+        return list(best)
+    wanted = numpy.linspace(best[0].agreement, best[-1].agreement, count)
+    held = numpy.array([one.agreement for one in best])
+    places = sorted({int(numpy.abs(held - value).argmin()) for value in wanted})
+    return [best[place] for place in places]
+
+
+def _alike(one: Finalist, other: Finalist) -> bool:
+    return (one.average_exit, one.agreement) == (other.average_exit, other.agreement)

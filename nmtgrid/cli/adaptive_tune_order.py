@@ -1,0 +1,111 @@
+"""What `nmtgrid adaptive-tune` is asked for, and what can be wrong with it before it begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import DeviceName, PrecisionName
+
+MechanismName = Literal["confidence", "geometric", "multinomial", "sequence"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The command line of a tuning."""
+
+    model: Path | None
+    data: Path | None
+    split: str
+    test_split: str | None
+    samples: int
+    budget: float
+    finalists: int
+    mechanism: MechanismName | None
+    judge: Literal["full", "references"]
+    baselines: list[str]
+    allow_loss: float | None
+    risk: Literal["bleu", "agreement"]
+    confidence: float
+    candidates: int
+    name: str | None
+    keep: bool
+    beam: int
+    batch: int
+    repeats: int
+    clock: Literal["wall", "processor"]
+    sentences: int | None
+    seed: int
+    out: Path | None
+    weights: Literal["best", "last", "average"]
+    precision: PrecisionName
+    device: DeviceName
+
+    @property
+    def results_file(self) -> Path | None:
+        """Where the results go."""
+        if self.out is None or self.out.suffix == ".json":
+            return self.out
+        return self.out / "results.json"
+
+    @property
+    def picture_file(self) -> Path | None:
+        """Where the picture goes."""
+        if self.out is None or self.out.suffix != ".json":
+            return None if self.out is None else self.out / "curve.png"
+        return self.out.with_suffix(".png")
+
+    def faults(self) -> list[str]:
+        """Return what is wrong, one sentence each."""
+        found = []
+        if self.model is None:
+            found.append("Name a model directory, or tunings done before with `--results DIR`.")
+        if self.data is None:
+            found.append("Name the dataset to tune on with `--data DATA`.")
+        if self.test_split == self.split:
+            found.append(
+                f"`--split` and `--test-split` are both `{self.split}`: what is tuned on says "
+                "nothing about new sentences."
+            )
+        if not self.budget > 0:
+            found.append(f"`--budget` must be above 0, but is {self.budget:g}.")
+        counts = {
+            "--samples": self.samples,
+            "--finalists": self.finalists,
+            "--candidates": self.candidates,
+            "--beam": self.beam,
+            "--batch": self.batch,
+            "--repeats": self.repeats,
+            "--sentences": self.sentences,
+        }
+        found += [
+            f"`{name}` must be at least 1, but is {number}."
+            for name, number in counts.items()
+            if number is not None and number < 1
+        ]
+        if self.out is not None:
+            found += _bad_output(self.out)
+        return found
+
+
+def check(order: Order, asked: Sequence[str]) -> None:
+    """Raise ConfigError that names every fault; `asked` are the options given for calibration."""
+    faults = order.faults()
+    if asked and order.allow_loss is None:
+        faults.append(f"`{'`, `'.join(asked)}` belong to `--allow-loss`: say how much may be lost.")
+    if faults:
+        raise ConfigError(faults)
+
+
+def _bad_output(out: Path) -> list[str]:
+    if out.suffix == ".json":
+        if out.is_dir():
+            return [f"`--out {out}` is a folder: name a file, or a folder without `.json`."]
+        if not out.parent.is_dir():
+            return [f"`--out {out}`: there is no folder {out.parent}. Make it, or mend the path."]
+    elif out.exists() and not out.is_dir():
+        return [f"`--out {out}` is a file: name a folder, or a file that ends in `.json`."]
+    return []
