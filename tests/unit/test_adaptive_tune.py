@@ -1,0 +1,228 @@
+"""`adaptive-tune` and `decode --exit` from the command line, on small models with drawn weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.cli.app import main
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import save_model
+from nmtgrid.search.traces import read_traces
+
+SMALL: dict[str, Any] = {
+    "encoder_depth": 1, "decoder_depth": 3, "size": 16, "feed_forward_size": 16, "heads": 2,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "exits": {"exits": "tied"},
+    "chi": {"exits": "tied", "halting": "geometric"},
+    "four": {"exits": "tied", "decoder_depth": 4},
+    "seq": {"exits": "separate", "halting": "sequence"},
+    "plain": {"decoder_depth": 2},
+}
+KEYS = {"budget", "thresholds", "bleu", "average_exit", "flops_per_token", "seconds"}
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset `data` and models."""
+    folder = tmp_path_factory.mktemp("adaptive")
+    data = folder / "data"
+    assert main(["preprocess", "--toy", "60", "--out", str(data)]) == 0
+    assert main(["bpe", "learn", str(data), "--merges", "40"]) == 0
+    pipeline = Dataset.open(data).pipeline
+    for name, changes in MODELS.items():
+        torch.manual_seed(1)
+        model = zoo.build(
+            "transformer",
+            overrides=SMALL | changes,
+            source_vocab_size=len(pipeline.source_vocabulary),
+            target_vocab_size=len(pipeline.target_vocabulary),
+        )
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        search = {"max_length_a": 4.0, "max_length_b": 0.0, "beam": 4}
+        save_model(folder / name, model, pipeline, {"search": search})
+    return folder
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return home
+
+
+def tune(*arguments: object) -> int:
+    given = ["--sentences", COUNT, "--samples", 300, "--finalists", 1, "--device", "cpu"]
+    return main(["adaptive-tune", *map(str, arguments), *map(str, given)])
+
+
+def report(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run what must be refused; return the message."""
+    assert main(list(map(str, arguments))) == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return " ".join(message.split())
+
+
+def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, file = tmp_path / "out", tmp_path / "r.json"
+    given = ("exits", "--data", "data", "--test-split", "test", "--out", out, "--json", file)
+    assert tune(*given, "--baselines", "b2=plain", "--budget", 1, "--name", "conf") == 0
+    shown = capsys.readouterr().err
+    assert "full stack" in shown and "random exits" in shown and "decode --exit conf-" in shown
+    values = report(file)
+    assert values == report(out / "results.json")
+    assert (values["mechanism"], values["exits"], values["sentences"]) == ("confidence", 3, COUNT)
+    assert values["points"]
+    for one in values["points"]:
+        assert one.keys() >= KEYS and len(one["thresholds"]) == 2
+        assert one["budget"] in (2.0, 3.0) and one["budget"] - 1 <= one["average_exit"]
+        assert one["stored"] == f"conf-{one['budget']:g}" and one["test"]["flops_per_token"] > 0
+    assert [one["exit"] for one in values["fixed"]] == [1, 2, 3]
+    assert [one["average_exit"] for one in values["fixed"]] == [1, 2, 3]
+    assert values["fixed"][2]["bleu"] == values["full"]["bleu"]
+    flops = [one["flops_per_token"] for one in values["fixed"]]
+    assert flops == sorted(flops)
+    assert [(one["name"], one["depth"]) for one in values["baselines"]] == [("b2", 2)]
+    assert values["baselines"][0]["average_exit"] == 2
+    assert 1 < values["uniform"]["average_exit"] < 3
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    stored = report(here / "exits" / "exits.json")["settings"]
+    assert {one["stored"] for one in values["points"]} <= stored.keys()
+
+
+def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) -> None:
+    file, traces, scores = tmp_path / "r.json", tmp_path / "t.jsonl", tmp_path / "s.json"
+    whole = ["--sentences", 10_000, "--name", "whole", "--json", file, "--batch", 7]
+    given = ["adaptive-tune", "chi", "--data", "data", "--split", "test", "--samples", "200"]
+    more = ["--device", "cpu", "--finalists", "1", "--budget", "2"]
+    assert main([*given, *more, *map(str, whole)]) == 0
+    point = report(file)["points"][0]
+    assert point["stored"] == "whole-3" and report(file)["mechanism"] == "geometric"
+    order = ["decode", "chi", "--data", "data", "--exit", "whole-3", "--beam", "1"]
+    assert main([*order, "--traces", str(traces), "--json", str(scores)]) == 0
+    assert report(scores)["bleu_tokenized"] == pytest.approx(point["bleu"])
+    exits: list[int] = []
+    for trace in read_traces(traces):
+        if trace.source:
+            assert trace.exits is not None and len(trace.exits) == len(trace.target) + 1
+            assert trace.exit_scores is not None and len(trace.exit_scores) == len(trace.exits)
+            exits += trace.exits
+    assert sum(exits) / len(exits) == pytest.approx(point["average_exit"])
+
+
+def test_a_predictor_without_thresholds_is_one_point(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    assert tune("seq", "--data", "data", "--out", file) == 0
+    values = report(file)
+    assert [one["thresholds"] for one in values["points"]] == [[]]
+    assert values["mechanism"] == "sequence" and (tmp_path / "r.png").is_file()
+    stored = report(here / "seq" / "exits.json")["settings"]
+    assert [one["mechanism"] for one in stored.values()] == ["sequence"]
+
+
+def test_a_promise(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.json"
+    given = ("exits", "--data", "data", "--test-split", "test", "--json", file, "--no-keep")
+    more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--candidates", 3)
+    assert tune(*given, *more) == 0
+    found = report(file)["calibrated"]
+    assert found["certified"] and found["p_value"] <= 0.5 and found["loss"] <= 95
+    assert found["test"]["holds"] == (found["test"]["loss"] <= 95)
+    assert found["sentences"] == 3 and len(report(file)["points"]) == 1
+    assert "Certified" in capsys.readouterr().err
+    message = refused(
+        capsys, "adaptive-tune", "exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5
+    )
+    assert "598 are needed" in message and "1,196 sentences" in message
+
+
+def test_pooled_results(here: Path, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("two", 2)):
+        given = ("exits", "--data", "data", "--seed", seed, "--out", tmp_path / name, "--no-keep")
+        assert tune(*given) == 0
+    picture, file = tmp_path / "p.svg", tmp_path / "r.json"
+    named = [f"--results=ours={tmp_path / name}" for name in ("one", "two")]
+    assert main(["adaptive-tune", *named, "--out", str(picture), "--json", str(file)]) == 0
+    rows = report(file)["rows"]
+    assert [row["label"] for row in rows if row["system"] == "fixed"] == ["1", "2", "3"]
+    assert sum(row["system"] == "ours" for row in rows) >= 1
+    assert picture.read_text().count("<!-- ours") == 1
+
+
+def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def said(*arguments: object) -> str:
+        return refused(capsys, "adaptive-tune", *arguments, "--device", "cpu")
+
+    assert "one exit, behind its last block" in said("plain", "--data", "data")
+    assert "MODEL" not in said("exits", "--data", "data", "--split", "nothing")
+    assert "no split `nothing`" in said("exits", "--data", "data", "--split", "nothing")
+    assert "The raw text of `train`" in said("exits", "--data", "data", "--split", "train")
+    message = said("--samples", 0, "--budget", -1, "--risk", "bleu", "--test-split", "valid")
+    for words in ("Name a model", "`--data DATA`", "`--samples`", "`--budget`", "`--allow-loss`",
+                  "are both `valid`"):  # fmt: skip
+        assert words in message
+    assert "cannot stop by `geometric`" in said(
+        "exits", "--data", "data", "--mechanism", "geometric"
+    )
+    assert "cannot be named" in said("exits", "--data", "data", "--name", "a b")
+    two = ("--baselines", "plain", "--baselines", "plain=plain")
+    assert "Two baselines" in said("exits", "--data", "data", *two)
+    assert "leave out MODEL" in said("exits", "--results", tmp_path)
+
+
+def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "in.qa"
+    lines = Dataset.open(here / "data").split("test").raw_source()[:3]
+    text.write_text("\n".join([*lines, ""]) + "\n", encoding="utf-8")
+    for choice, model, expected in (
+        ("2", "exits", {2}),
+        ("auto", "exits", None),
+        ("auto", "chi", {}),
+    ):
+        traces = tmp_path / "t.jsonl"
+        given = ["decode", model, str(text), "--exit", choice, "--out", str(tmp_path / "o")]
+        assert main([*given, "--traces", str(traces), "--max-source", "4"]) == 0
+        found = list(read_traces(traces))
+        assert len(found) == 4 and not found[3].source
+        for trace in found[:3]:
+            if expected is None:
+                assert trace.exits is None, "this model cannot tell: all blocks ran"
+            else:
+                assert trace.exits is not None and len(trace.exits) == len(trace.target) + 1
+                assert not expected or set(trace.exits) == expected
+    assert "no exit predictor" in capsys.readouterr().err
+
+
+def test_decode_exit_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: object) -> str:
+        return refused(capsys, "decode", *arguments)
+
+    assert "beyond the decoder's 3 blocks" in said("exits", "--exit", 4)
+    assert "Exits count from 1" in said("exits", "--exit", 0)
+    assert "one exit" in said("plain", "--exit", 1)
+    assert "one exit" in said("plain", "--exit", "auto")
+    assert "named `fast`" in said("four", "--exit", "fast")
+    assert "`--ensemble`" in said("exits", "--exit", 1, "--ensemble", "four")
+    assert "`--forced`" in said("exits", "--exit", 1, "--data", "data", "--forced")
+    assert "exit" in said("exits", "--stream", "--k", 1, "--exit", 1)
+    assert tune("exits", "--data", "data", "--name", "alien") == 0
+    capsys.readouterr()
+    shutil.copy(here / "exits" / "exits.json", here / "four" / "exits.json")
+    names = report(here / "exits" / "exits.json")["settings"]
+    alien = next(name for name in names if name.startswith("alien"))
+    message = said("four", "--exit", alien)
+    assert "2 thresholds are given, but a decoder of 4 blocks needs 3" in message
