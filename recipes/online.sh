@@ -16,7 +16,8 @@
 # ON=multi30k, or toy, toy-words (words as units, so that the delay that each needs is known exactly),
 # iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en.
 # MINUTES of processor time for each model (10; toy 3), those of agents TUNE_MINUTES (half of it);
-# the presets of the publications are for a GPU: MINUTES=0 trains as long as they say.
+# the presets of the publications are for a GPU: MINUTES=0 trains as long as they say. START_MINUTES=14
+# lets every Pervasive Attention begin from one offline model of that many minutes (0: from nothing).
 # TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
 # of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
 # SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. NMTGRID_DATA=DIR reads the corpora from there (see common.sh). What has been trained
@@ -42,6 +43,7 @@ toy*) MINUTES="${MINUTES:-3}" ;;
 multi30k) MINUTES="${MINUTES:-10}" ;;
 *) MINUTES="${MINUTES:-0}" ;;
 esac
+START_MINUTES="${START_MINUTES:-0}"
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"
 dataset "$ON" "$DATA" "$HERE/text"
 PRESET="$(preset_of "$ON")"
@@ -65,8 +67,14 @@ train() {
 
 # A Transformer or a Pervasive Attention that can go online: `transformer NAME OPTION...`.
 transformer() { train "$1" transformer "$MINUTES" --set model.encoder=unidirectional "${@:2}"; }
+CAUSAL=(--set model.source_causal=true --set model.aggregation=max)
 pervasive() {
-    train "$1" pervasive "$MINUTES" --set model.source_causal=true --set model.aggregation=max "${@:2}"
+    local from=()
+    if [ "$START_MINUTES" != 0 ]; then
+        train pa-start pervasive "$START_MINUTES" "${CAUSAL[@]}"
+        from=(--init "$HERE/pa-start-seed$SEED" --set training.learning_rate=0.002)
+    fi
+    train "$1" pervasive "$MINUTES" "${CAUSAL[@]}" "${from[@]}" "${@:2}"
 }
 
 # Train for one wait-k path, or offline: `along ARCHITECTURE NAME K OPTION...`, K may be inf.
@@ -200,9 +208,9 @@ figure_4_14() {
         MODEL="$start" evaluate "$start-oracle" --oracle "${LAMBDAS:-0,0.5,1,2,4}"
         for lambda in ${AGENTS:-0 1}; do
             local name="$start-agent$lambda"
-            train "$name" pervasive "$TUNE_MINUTES" --set model.source_causal=true \
-                --set model.aggregation=max --set model.reader=own --objective dynamic \
-                --set "objective.delay_weight=$lambda" --init "$HERE/$start-seed$SEED"
+            train "$name" pervasive "$TUNE_MINUTES" "${CAUSAL[@]}" --set model.reader=own \
+                --objective dynamic --set "objective.delay_weight=$lambda" \
+                --init "$HERE/$start-seed$SEED"
             evaluate "$name" --thresholds "$THRESHOLDS"
             names+=("$name")
         done
