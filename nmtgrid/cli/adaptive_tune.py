@@ -44,6 +44,13 @@ def command(
             "translations, or the references."
         ),
     ] = "full",
+    only: Annotated[
+        Literal["points", "fixed"] | None,
+        typer.Option(
+            help="Leave out what stands beside the tuned points, or tune nothing and measure fixed "
+            "and random exits alone."
+        ),
+    ] = None,
     baselines: Annotated[
         list[str] | None,
         typer.Option(
@@ -147,6 +154,7 @@ def command(
         finalists=finalists,
         mechanism=mechanism,
         judge=judge,
+        only=only,
         baselines=baselines or [],
         allow_loss=allow_loss,
         risk=risk or "bleu",

@@ -26,6 +26,7 @@ class Order:
     finalists: int
     mechanism: MechanismName | None
     judge: Literal["full", "references"]
+    only: Literal["points", "fixed"] | None
     baselines: list[str]
     allow_loss: float | None
     risk: Literal["bleu", "agreement"]
@@ -72,6 +73,8 @@ class Order:
             )
         if not self.budget > 0:
             found.append(f"`--budget` must be above 0, but is {self.budget:g}.")
+        if self.only == "fixed" and self.allow_loss is not None:
+            found.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
         counts = {
             "--samples": self.samples,
             "--finalists": self.finalists,

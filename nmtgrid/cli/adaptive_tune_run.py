@@ -47,14 +47,14 @@ def tune(order: Order, json: Path | None) -> None:
         order, name, mechanism, model.traits.num_exits, way.plan, list(map(len, samples))
     )
     found: list[Choice] = []
-    if order.allow_loss is None:
+    if order.allow_loss is None and order.only != "fixed":
         found = choices(order, model, mechanism, samples[0], way, budgets)
-    else:
+    elif order.allow_loss is not None:
         tests = samples[1] if order.test_split else None
         texts = loaded.pipeline
         chosen, report.calibrated = calibrate(order, full, mechanism, samples[0], tests, way, texts)
         found = [] if chosen is None else [chosen]
-    beside = [*_beside(model), *others]
+    beside = [*([] if order.only == "points" else _beside(model)), *others]
 
     def measured(systems: Sequence[System], place: int) -> list[Measured]:
         with progress(f"decoding {report.splits[place]}", len(systems) * len(samples[place])) as go:

@@ -78,7 +78,9 @@ def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
     """Return JSON keys."""
     assert report.full is not None
     order, full = report.order, report.full
-    fixed = [*report.of_kind(FixedExit), full]
+    fixed = report.of_kind(FixedExit)
+    # The last exit is the full stack.
+    fixed = [*fixed, full] if order.only != "points" else []
     random = report.of_kind(RandomExit)
     return {
         "model": str(order.model),

@@ -137,6 +137,7 @@ def _translate(
         for translation in stream:
             _write(files, translation, translator.plan.nbest)
             meter.sentences += 1
+            meter.count_exits(translation)
             if keep:
                 kept.append(translation if not align else _without_alignments(translation))
     seconds = time.perf_counter() - started
@@ -147,6 +148,8 @@ def _translate(
         "tokens_per_second": meter.tokens / max(seconds, 1e-9),
         "search": dataclasses.asdict(translator.plan),
     }
+    if meter.exits:
+        report["average_exit"] = meter.exits / meter.left
     return report, kept
 
 
@@ -190,7 +193,13 @@ class _Meter:
     def __init__(self, bar: Any) -> None:
         self._bar = bar
         self._started = time.perf_counter()
-        self.sentences = self.tokens = 0
+        self.sentences = self.tokens = self.exits = self.left = 0
+
+    def count_exits(self, translation: Translation) -> None:
+        """Add where the tokens of the best hypothesis left the decoder, its end symbol's too."""
+        if translation.hypotheses and translation.hypotheses[0].exits is not None:
+            self.exits += sum(translation.hypotheses[0].exits)
+            self.left += len(translation.hypotheses[0].exits)
 
     def advance(self, lines: int, tokens: int) -> None:
         self.tokens += tokens
@@ -220,6 +229,8 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
     )
     for key in names:
         console.say(f"signature of {key}: {found[f'signature_{key}']}")
+    if "average_exit" in report:
+        console.say(f"average exit: {report['average_exit']:.2f} blocks per token")
     if found["references_lowercased"]:
         console.say(
             "The dataset is lower-cased: raw references are compared in lower case (case:lc)."

@@ -115,6 +115,7 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
     order = ["decode", "chi", "--data", "data", "--exit", "whole-3", "--beam", "1"]
     assert main([*order, "--traces", str(traces), "--json", str(scores)]) == 0
     assert report(scores)["bleu_tokenized"] == pytest.approx(point["bleu"])
+    assert report(scores)["average_exit"] == pytest.approx(point["average_exit"])
     exits: list[int] = []
     for trace in read_traces(traces):
         if trace.source:
@@ -153,7 +154,9 @@ def test_a_promise(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_pooled_results(here: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 2)):
         given = ("exits", "--data", "data", "--seed", seed, "--out", tmp_path / name, "--no-keep")
-        assert tune(*given) == 0
+        assert tune(*given, *(("--only", "points") if name == "one" else ())) == 0
+    first = report(tmp_path / "one" / "results.json")
+    assert first["fixed"] == [] and first["uniform"] is None and first["points"]
     picture, file = tmp_path / "p.svg", tmp_path / "r.json"
     named = [f"--results=ours={tmp_path / name}" for name in ("one", "two")]
     assert main(["adaptive-tune", *named, "--out", str(picture), "--json", str(file)]) == 0
@@ -181,6 +184,7 @@ def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     assert "cannot be named" in said("exits", "--data", "data", "--name", "a b")
     two = ("--baselines", "plain", "--baselines", "plain=plain")
     assert "Two baselines" in said("exits", "--data", "data", *two)
+    assert "`--only fixed`" in said("exits", "--data", "data", "--only", "fixed", "--allow-loss", 1)
     assert "leave out MODEL" in said("exits", "--results", tmp_path)
 
 
