@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
+from nmtgrid.layers.lean_step import lean_step
 from nmtgrid.layers.maps import outward_map
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.multihead import AttentionMaps, SelfAttention, SourceAttention
@@ -144,6 +145,8 @@ class DecoderBlock(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token."""
+        if not (self.training or torch.is_grad_enabled()):
+            return lean_step(self, features, cache, memory, weights)
         features = self.add_self(
             features, lambda inner: self.self_attention.step(inner, cache, self.place)
         )
@@ -163,6 +166,8 @@ class DecoderBlock(nn.Module):
         `maps` are those of the self-attention; rows that are not named have left at an earlier
         block and leave keys and values of the state that they left with.
         """
+        if not (self.training or torch.is_grad_enabled()):
+            return lean_step(self, features, cache, memory, weights, rows, maps)
         some = self.add_self.of_rows(
             features,
             rows,

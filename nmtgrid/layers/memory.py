@@ -174,5 +174,4 @@ class SourceMemory:
 
     def _grouped(self, query: Tensor) -> Tensor:
         """Return [B, H, width, d]: the queries of each sentence's rows as target positions."""
-        grouped: Tensor = query.unflatten(0, (-1, self.width)).transpose(1, 2)
-        return grouped
+        return query.reshape(-1, self.width, *query.shape[1:]).transpose(1, 2)

@@ -35,6 +35,13 @@ class TokenCache:
         newest[..., :size], newest[..., size:] = keys, values
         return live[..., :size], live[..., size:]
 
+    def push_pair(self, place: int, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """Do what `push` does for keys and values that lie together, [R, 2, H, d]."""
+        live = self._room(pair[:, 0])[:, :, place, : self.filled + 1]
+        rows, _, heads, size = pair.shape
+        live[:, :, self.filled].view(rows, heads, 2, size).copy_(pair.transpose(1, 2))
+        return live[..., :size], live[..., size:]
+
     def push_rest(self, first: int, keys: Tensor, values: Tensor) -> None:
         """Write the newest keys and values [R, H, n, d] in the last n blocks, `first` and after."""
         size = keys.shape[3]

@@ -68,7 +68,8 @@ class HaltingStep:
             assert self.state.maps is not None
             maps = self.state.maps.of(exit - 1)
             some = block.step_some(self.features, rows, cache, self.memory, maps, weights)
-            self.features = self.features.index_copy(0, rows, some)
+            copied = self.features.clone() if torch.is_grad_enabled() else self.features
+            self.features = copied.index_copy_(0, rows, some)
         if weights is not None:
             self._add_shares(weights[0])
         if self.halt.needs == "confidence":

@@ -77,7 +77,7 @@ class _ForRows:
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True where a row leaves; `keys` [R'] are numbers of rows."""
-        return self.halt.exits(exit, step, self.keys[keys], scores)
+        return self.halt.exits(exit, step, self.keys.index_select(0, keys), scores)
 
 
 class _Run:
@@ -137,13 +137,13 @@ class _Run:
     def _rule(self, following: Tensor, step: int) -> Tensor:
         """Strike out what must not follow; a row at its limit can end whatever the rules say."""
         sentence = self._sentence()
-        end = following[:, END].clone()
+        end = following[:, END].clone() if step >= self.shortest_limit else None
         if self.reads is not None and self.agent is not None and self.agent.finish_reading:
             is_early = self.reads < self.source_lengths[sentence]
             following[:, END] = following[:, END].masked_fill(is_early, -math.inf)
         for constraint in self.constraints:
             following = constraint.apply(following, step, sentence)
-        if step < self.shortest_limit:
+        if end is None:
             return following
         only_end = torch.full_like(following, -math.inf)
         only_end[:, END] = end
@@ -152,6 +152,8 @@ class _Run:
     def _sentence(self) -> Tensor:
         """Return [R]: the place of each row's sentence in the batch."""
         rows_per_group = len(self.tokens) // len(self.groups)
+        if rows_per_group == self.copies == 1:
+            return self.groups
         return (self.groups // self.copies).repeat_interleave(rows_per_group)
 
     def _read(self, step: int) -> None:

@@ -122,6 +122,9 @@ class Ledger:
         log_probabilities [G, E] (-inf: nothing), `extra` [G, E] is added to their scores, and
         nodes [G, E] are the last tokens before the end symbol.
         """
+        is_end = log_probabilities > -math.inf
+        if groups.device.type == "cpu" and not bool(is_end.any()):
+            return
         norm = self.plan.length_norm(torch.tensor(length, device=groups.device))
         new = log_probabilities / norm + extra
         scores, kept = best(torch.cat([self.scores[groups], new], 1), self.width)
@@ -129,7 +132,7 @@ class Ledger:
         self.scores[groups] = scores
         self.log_probabilities[groups] = both.gather(1, kept)
         self.nodes[groups] = torch.cat([self.nodes[groups], nodes], 1).gather(1, kept)
-        self._ended[groups] += (log_probabilities > -math.inf).sum(1)
+        self._ended[groups] += is_end.sum(1)
 
     def is_done(self, groups: Tensor, live: Tensor, length: int) -> Tensor:
         """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
