@@ -21,6 +21,8 @@ from nmtgrid.base.errors import ConfigError
 _STEPS = 1000
 """Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
 _EDGE = 1e-9
+_LEAST = 1e-4
+"""Share of tokens: disagreement below it is all one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +93,7 @@ def frontier(
 ) -> list[Finalist]:
     """Return up to `count` vectors that none beats in both agreement and speed, safest first.
 
-    Evenly spaced in agreement between the safest and the fastest.
+    From the safest to the fastest, in even ratios of what does not agree.
     """
     found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
     order = numpy.lexsort((found.average_exit, -found.agreement))
@@ -105,11 +107,11 @@ def frontier(
 
 
 def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
-    """Return up to `count` of them, the first and last among them, evenly spaced in agreement."""
+    """Return up to `count` of them, the first and last among them: what may pass lies close."""
     if len(best) <= count:
         return list(best)
-    wanted = numpy.linspace(best[0].agreement, best[-1].agreement, count)
-    held = numpy.array([one.agreement for one in best])
+    held = numpy.log([1 - one.agreement + _LEAST for one in best])
+    wanted = numpy.linspace(held[0], held[-1], count)
     places = sorted({int(numpy.abs(held - value).argmin()) for value in wanted})
     return [best[place] for place in places]
 

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
+from nmtgrid.cli import adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
@@ -149,6 +151,30 @@ def test_a_promise(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         capsys, "adaptive-tune", "exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5
     )
     assert "598 are needed" in message and "1,196 sentences" in message
+
+
+@pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])
+def test_no_promise(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, loss: float, needed: int | None,
+) -> None:  # fmt: skip
+    """Nothing is certified: the full stack stays, and what would be needed is said."""
+
+    def losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
+        return numpy.full(len(full), loss)
+
+    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", losses)
+    file = tmp_path / "r.json"
+    given = ("seq", "--data", "data", "--only", "points", "--json", file, "--no-keep")
+    more = ("--allow-loss", 50, "--confidence", 0.8, "--risk", "agreement")
+    assert tune(*given, *more) == 0
+    found = report(file)
+    assert not found["calibrated"]["certified"] and found["points"] == []
+    # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
+    assert found["calibrated"]["needed"] == needed
+    message = " ".join(capsys.readouterr().err.split())
+    assert "the full stack it stays" in message
+    assert ("about 9 are needed" if needed else "allow more") in message
 
 
 def test_pooled_results(here: Path, tmp_path: Path) -> None:
