@@ -51,6 +51,12 @@ class LazyMemory(SourceMemory):
         """Return itself: whatever is made is contiguous."""
         return self
 
+    def written(self, rows: Tensor, part: SourceMemory) -> SourceMemory:
+        """Return the memory, all of it made, with `rows` [R'] replaced by those of `part`."""
+        keys, values = zip(*(self._pair(p) for p in range(self.projection.blocks)), strict=True)
+        whole = SourceMemory(keys, values, self.mask, self.width, self.lead)
+        return whole.written(rows, part)
+
     def take_rows(self, rows: Tensor) -> LazyMemory:
         """Return the memory of `rows` [R']: nothing is copied while rows stay with theirs."""
         kept, width = self._kept(rows)

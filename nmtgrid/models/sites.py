@@ -31,7 +31,7 @@ class Sites:
     position: Tensor
     reads: Tensor | None = None
     depth: Tensor | None = None
-    mixed: bool = False
+    mixed: bool = dataclasses.field(default=False, kw_only=True)
 
     @classmethod
     def offline(cls, batch: Batch) -> Sites:

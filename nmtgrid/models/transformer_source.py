@@ -98,8 +98,7 @@ class TransformerSource(ExitModel):
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
         encoded = self._read(source, is_token(source_lengths, source.shape[1]))
         # Where blocks may never be reached, their part of the memory is made when they are.
-        is_lazy = maps is not None and not self.traits.reencodes
-        memory = self._remember(encoded, is_lazy=is_lazy).ready()
+        memory = self._remember(encoded, is_lazy=maps is not None).ready()
         kept = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
         chosen = None
         if self.config.halting == "sequence":
