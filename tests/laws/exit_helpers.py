@@ -1,0 +1,88 @@
+"""What the laws of exits share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.adaptive.halting import (
+    AnyHalt,
+    FixedExit,
+    Predicted,
+    RandomExit,
+    Thresholds,
+)
+from nmtgrid.data.batches import Batch
+from nmtgrid.models import zoo
+from nmtgrid.models.api import ExitModel, Sites, with_exits
+from tests.laws.helpers import (
+    SOURCE_TYPES,
+    Case,
+)
+
+
+def build(case: Case) -> ExitModel:
+    return with_exits(case.build())
+
+
+def sites_at(batch: Batch, depths: Tensor, *, mixed: bool, path: Tensor | None = None) -> Sites:
+    """Return all sites of the batch, at the exits `depths` [B, T]."""
+    sites = Sites.offline(batch) if path is None else Sites.along(batch, path)
+    depth = depths[sites.sentence, sites.position]
+    return dataclasses.replace(sites, depth=depth, mixed=mixed)
+
+
+def predicted(model: ExitModel, batch: Batch, sites: Sites) -> Tensor:
+    """Return log-probabilities [B, T, V] of sites by their own exits' classifiers."""
+    features = model.features(batch, sites)
+    held = [model.classifier(exit) for exit in range(1, model.traits.num_exits + 1)]
+    assert sites.depth is not None
+    logits = torch.stack(
+        [
+            feature @ held[exit].weight.t() + (0 if (b := held[exit].bias) is None else b)
+            for feature, exit in zip(features, (sites.depth - 1).tolist(), strict=True)
+        ]
+    )
+    found = logits.new_zeros(*batch.target_input.shape, logits.shape[-1])
+    return found.index_put((sites.sentence, sites.position), logits.log_softmax(-1))
+
+
+def halts(model: ExitModel) -> list[AnyHalt]:
+    """Return one halt of each kind that the model serves, with thresholds in the middle."""
+    count = model.traits.num_exits
+    found: list[AnyHalt] = [FixedExit(1), FixedExit(2), FixedExit(count), RandomExit(count, 3)]
+    found.append(Thresholds("confidence", (0.3,) * (count - 1)))
+    halting = model.traits.halting
+    if halting == "geometric":
+        found.append(Thresholds("geometric", (0.5,) * (count - 1)))
+    elif halting != "none":
+        found.append(Predicted(halting))
+    return found
+
+
+def truncated(model: ExitModel, depth: int) -> ExitModel:
+    """Return a model of the first `depth` decoder blocks and the classifier behind them."""
+    config = dataclasses.replace(
+        model.config, decoder_depth=depth, exits="none", halting="none", tie="none"
+    )
+    types = model.classifier().weight.shape[0]
+    source_types = types if model.config.tie == "all" else SOURCE_TYPES
+    short = zoo.from_config(model.architecture, config, source_types, types).eval()
+    full, held = model.state_dict(), model.classifier(depth)
+    mine = {}
+    for name, tensor in short.state_dict().items():
+        own = f"exit_norms.{depth - 1}." + name.rsplit(".", 1)[-1]
+        if name == "output_weight":
+            mine[name] = held.weight
+        elif name == "output_bias":
+            assert held.bias is not None
+            mine[name] = held.bias
+        elif name.startswith("decoder_norm") and own in full:
+            mine[name] = full[own]
+        else:
+            mine[name] = full[name][: len(tensor)]
+    short.load_state_dict(mine)
+    assert isinstance(short, ExitModel)
+    return short
