@@ -32,7 +32,9 @@ _OTHERS: dict[Kind, tuple[str, Any, str]] = {
     "uniform": ("#777777", "", "x"),
 }
 """Colour, dashes and marker of what is not adaptive."""
-_ADAPTIVE = ("o", "^", "s", "D", "v", "P")
+_ADAPTIVE = ("o", "^", "s", "D", "v", "P", "X")
+_COLOURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
+"""Greys are for what is not adaptive."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _styled(curves: Sequence[Curve]) -> list[_Drawn]:
     for one in curves:
         if one.kind == "adaptive":
             looks: tuple[str, Any, str] = (
-                COLOURS[adaptive % len(COLOURS)], "-", _ADAPTIVE[adaptive % len(_ADAPTIVE)],
+                _COLOURS[adaptive % len(_COLOURS)], "-", _ADAPTIVE[adaptive % len(_ADAPTIVE)],
             )  # fmt: skip
             adaptive += 1
         else:
