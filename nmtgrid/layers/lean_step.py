@@ -7,7 +7,7 @@ those of layers/blocks.py and layers/multihead.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.products import product
 from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.multihead import AttentionMaps
 from nmtgrid.layers.token_cache import TokenCache
 
-if TYPE_CHECKING:
-    from nmtgrid.layers.blocks import AddNorm, DecoderBlock
-    from nmtgrid.layers.multihead import AttentionMaps
+# Of layers/blocks.py, which imports this file.
+AddNorm: TypeAlias = Any
+DecoderBlock: TypeAlias = Any
 
 
 def lean_step(

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmtgrid.models.halt import Halt as Halt
+from nmtgrid.models.api import Halt as Halt
 
 
 @dataclasses.dataclass(frozen=True)
