@@ -10,12 +10,13 @@ import numpy
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.batch_norm import frozen_statistics
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training import events
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
@@ -176,6 +177,8 @@ def test_every_parameter_learns(case: Case) -> None:
     loss = Likelihood(LikelihoodSettings()).loss(model, batch).total
     if model.traits.reads:
         loss = loss + model.reading(batch)[batch.is_target].square().sum()
+    if model.traits.num_exits > 1:
+        loss = loss + _of_exits(with_exits(model), batch)
     loss.backward()
     idle = [
         name
@@ -183,6 +186,18 @@ def test_every_parameter_learns(case: Case) -> None:
         if parameter.grad is None or not bool((parameter.grad != 0).any())
     ]
     assert idle == []
+
+
+def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
+    """Return a loss that all classifiers and the halting network have a part in."""
+    states = model.exit_features(batch, Sites.offline(batch))
+    held = [model.classifier(exit) for exit in range(1, len(states) + 1)]
+    pairs = zip(states, held, strict=True)
+    logits = [torch.nn.functional.linear(state, one.weight, one.bias) for state, one in pairs]
+    loss = torch.stack(logits).logsumexp(-1).square().sum()
+    if model.traits.halting == "none":
+        return loss
+    return loss + model.halting_logits(batch, states).square().sum()
 
 
 @every_case
