@@ -76,6 +76,12 @@ class Chain(TranslationModel):
 class Sum:
     """The loss is the sum of the features at all target positions."""
 
+    def check(self, model: TranslationModel) -> None:
+        pass
+
+    def agent(self) -> None:
+        pass
+
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         total = model.features(batch, Sites.offline(batch)).sum()
         return LossParts(total, int(batch.target_lengths.sum()), total.detach())
