@@ -34,6 +34,18 @@ class DecoderSizes:
     feed_forward_size: int
     types: int
 
+    @classmethod
+    def of(cls, model: TranslationModel) -> DecoderSizes:
+        """Return the sizes of a Transformer, with or without exits."""
+        config = model.config
+        return cls(
+            blocks=config.decoder_depth,
+            size=config.size,
+            encoder_size=config.source_size,
+            feed_forward_size=config.feed_forward_size,
+            types=model.classifier().weight.shape[0],
+        )
+
     @property
     def output(self) -> float:
         """Return the cost of one classifier, 2 |V| d."""
@@ -113,11 +125,4 @@ def average_exit(exits: Tensor) -> float:
 
 def decoder_sizes(model: TranslationModel) -> DecoderSizes:
     """Return the sizes of a model with exits. Raises ConfigError for one without."""
-    config = with_exits(model).config
-    return DecoderSizes(
-        blocks=config.decoder_depth,
-        size=config.size,
-        encoder_size=config.source_size,
-        feed_forward_size=config.feed_forward_size,
-        types=model.classifier().weight.shape[0],
-    )
+    return DecoderSizes.of(with_exits(model))

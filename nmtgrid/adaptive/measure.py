@@ -150,7 +150,7 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     model = decoded.system.model
     count = depth_of(model)
     exits, lengths = _exits(decoded, samples, model, count)
-    sizes = decoder_sizes(model)
+    sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
     halt = decoded.system.halt
     kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
     written = exits[exits > 0]
@@ -176,20 +176,6 @@ def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
 def depth_of(model: TranslationModel) -> int:
     """Return the decoder's blocks; 1 for an architecture without such."""
     return int(getattr(model.config, "decoder_depth", 1))
-
-
-def decoder_sizes(model: TranslationModel) -> DecoderSizes | None:
-    """Return what the costs of a Transformer's decoder depend on; None for other decoders."""
-    config = model.config
-    if model.architecture != "transformer":
-        return None
-    return DecoderSizes(
-        blocks=config.decoder_depth,
-        size=config.size,
-        encoder_size=config.encoder_size or config.size,
-        feed_forward_size=config.feed_forward_size,
-        types=model.classifier().weight.shape[0],
-    )
 
 
 def _timed(

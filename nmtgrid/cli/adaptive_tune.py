@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune_order import Order, check
-from nmtgrid.cli.options import Device, JsonFile, Precision, check_outputs
+from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_outputs
 
 
 def command(
@@ -122,9 +122,7 @@ def command(
             help="Results and picture: a folder, or a .json file (with `--results`: a picture).",
         ),
     ] = None,
-    weights: Annotated[
-        Literal["best", "last", "average"], typer.Option(help="Which weights of the models.")
-    ] = "best",
+    weights: Weights = "best",
     precision: Precision = "fp32",
     device: Device = "auto",
     json: JsonFile = None,

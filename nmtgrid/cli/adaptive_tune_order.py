@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import DeviceName, PrecisionName
+from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
 
 MechanismName = Literal["confidence", "geometric", "multinomial", "sequence"]
 
@@ -41,7 +41,7 @@ class Order:
     sentences: int | None
     seed: int
     out: Path | None
-    weights: Literal["best", "last", "average"]
+    weights: WeightsName
     precision: PrecisionName
     device: DeviceName
 

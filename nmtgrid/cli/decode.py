@@ -13,6 +13,7 @@ from nmtgrid.cli.options import (
     JsonFile,
     Overrides,
     Precision,
+    Weights,
     check_outputs,
     write_report,
 )
@@ -97,9 +98,7 @@ def command(
         Literal["split", "cut"] | None,
         typer.Option(help="Translate longer ones in pieces, or cut them.  [default: split]"),
     ] = None,
-    weights: Annotated[
-        Literal["best", "last", "average"], typer.Option(help="Which weights of MODEL.")
-    ] = "best",
+    weights: Weights = "best",
     exit: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmtgrid.base import console
-from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+from nmtgrid.cli.options import JsonFile, Weights, check_outputs, write_report
 
 Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16",
@@ -26,9 +26,7 @@ def command(
         Quantization,
         typer.Option("--quantization", help="How weights are stored; int8 is smallest, fastest."),
     ] = "float32",
-    weights: Annotated[
-        Literal["best", "last", "average"], typer.Option(help="Which weights of MODEL.")
-    ] = "best",
+    weights: Weights = "best",
     json: JsonFile = None,
 ) -> None:
     """Write MODEL for another program: for CTranslate2, a fast engine for Transformers.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmtgrid.cli.online_eval_order import Order, check, check_alone
-from nmtgrid.cli.options import Device, JsonFile, Precision, check_outputs
+from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_outputs
 from nmtgrid.online.settings import read_settings
 
 
@@ -99,9 +99,7 @@ def command(
     batch_tokens: Annotated[
         int, typer.Option(metavar="N", help="Source tokens x beam of a batch.")
     ] = 4000,
-    weights: Annotated[
-        Literal["best", "last", "average"], typer.Option(help="Which weights of the models.")
-    ] = "best",
+    weights: Weights = "best",
     precision: Precision = "fp32",
     device: Device = "auto",
     json: JsonFile = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.options import DeviceName, PrecisionName
+from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
 from nmtgrid.online.published import curves
 from nmtgrid.online.settings import Setting
 
@@ -31,7 +31,7 @@ class Order:
     published: str | None
     lines: list[int]
     batch_tokens: int
-    weights: Literal["best", "last", "average"]
+    weights: WeightsName
     precision: PrecisionName
     device: DeviceName
 

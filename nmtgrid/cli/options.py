@@ -28,6 +28,8 @@ Device = Annotated[
 Precision = Annotated[
     PrecisionName, typer.Option("--precision", help="`bf16` is faster where the machine has it.")
 ]
+WeightsName = Literal["best", "last", "average"]
+Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; may be repeated."),

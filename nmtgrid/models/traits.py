@@ -26,6 +26,8 @@ class Traits:
     """Number of depths at which a prediction can be made."""
     halting: Halting = "none"
     """The network that says at which of them."""
+    hides_source_end: bool = False
+    """The model is not shown where its source ends, so it cannot know when to end (appendix C)."""
     source_receptive_field: int | None = None
     """Source tokens that one feature sees, or None for all."""
     target_receptive_field: int | None = None

@@ -82,6 +82,7 @@ class Transformer(TransformerExits):
             aligns=True,
             num_exits=1 if config.exits == "none" else config.decoder_depth,
             halting=config.halting,
+            hides_source_end=config.source_marker == "none",
         )
 
     def features(self, batch: Batch, sites: Sites) -> Tensor:

@@ -16,11 +16,11 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, linear_nll
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.online.agents import Threshold
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
-from nmtgrid.online.paths import area_sites, is_cell, is_right_of
+from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.read_write import (
     Area,
     agent_accuracy,
@@ -28,6 +28,7 @@ from nmtgrid.online.read_write import (
     agent_loss,
     threshold_paths,
 )
+from nmtgrid.online.writing_costs import cell_costs, grid_cells
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import check_smoothing
 
@@ -108,17 +109,16 @@ class Dynamic:
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
-        cells = is_cell(*lengths, batch.target_input.shape[1], columns)
+        cells = grid_cells(batch)
         sites = area_sites(cells)
         features, logits = self._run(model, batch, sites)
-        targets = batch.target_output[sites.sentence, sites.position]
-        held = model.classifier()
-        costs = torch.zeros(cells.shape, device=features.device)
-        costs[cells] = linear_nll(features, held.weight, held.bias, targets).float()
+        costs = cell_costs(model, batch, cells, features)
         paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
         total = costs.new_zeros(())
         extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
         if settings.alpha:
+            targets = batch.target_output[sites.sentence, sites.position]
+            held = model.classifier()
             chosen = self._written(paths, batch)[cells]
             written, _ = linear_cross_entropy(
                 features[chosen], held.weight, held.bias, targets[chosen],

@@ -27,7 +27,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 def hides_the_end(models: Sequence[TranslationModel]) -> bool:
     """Return whether a model is not shown where its source ends (appendix C)."""
-    return any(getattr(model.config, "source_marker", "") == "none" for model in models)
+    return any(model.traits.hides_source_end for model in models)
 
 
 @dataclasses.dataclass(frozen=True)

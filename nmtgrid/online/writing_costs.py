@@ -30,12 +30,24 @@ def writing_costs(model: TranslationModel, batch: Batch) -> Tensor:
 
     For models with `traits.every_cell`, in evaluation mode.
     """
+    cells = grid_cells(batch)
+    return cell_costs(model, batch, cells, model.features(batch, area_sites(cells)))
+
+
+def grid_cells(batch: Batch) -> Tensor:
+    """Return [B, T, S], True where the grid has no padding."""
     rows, columns = batch.target_output.shape[1], batch.source.shape[1]
-    cells = is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
-    sites = area_sites(cells)
-    targets = batch.target_output[sites.sentence, sites.position]
+    return is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
+
+
+def cell_costs(model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor) -> Tensor:
+    """Return `writing_costs` from the features [M, D] of the True `cells` [B, T, S], in order.
+
+    Without gradient; nothing else of the model runs than the classifier.
+    """
+    places = cells.nonzero()
     held = model.classifier()
-    values = linear_nll(model.features(batch, sites), held.weight, held.bias, targets)
-    costs = torch.zeros(cells.shape, device=values.device)
-    costs[cells] = values.float()
+    targets = batch.target_output[places[:, 0], places[:, 1]]
+    costs = torch.zeros(cells.shape, device=features.device)
+    costs[cells] = linear_nll(features, held.weight, held.bias, targets).float()
     return costs

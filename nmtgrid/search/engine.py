@@ -102,11 +102,11 @@ class _Run:
         self.limits = plan.limits(lengths)
         self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        self.select = _selection(plan, keys, groups, self.copies, device)
         self.constraints = _rules(plan, constraints)
         self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
         self.agent, self.halt, self.source_lengths = agent, halt, lengths
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
+        self.select = _selection(plan, self.keys, self.copies)
         self.groups = torch.arange(groups, device=device)
         self.reads = None if agent is None else torch.ones_like(self.groups)
         self.tokens = torch.full((groups,), BEGIN, device=device)
@@ -248,14 +248,10 @@ class _Run:
             self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
 
 
-def _selection(
-    plan: SearchPlan, keys: Tensor | None, groups: int, copies: int, device: torch.device
-) -> Select:
+def _selection(plan: SearchPlan, keys: Tensor, copies: int) -> Select:
     if plan.sample:
-        copy = torch.arange(groups, device=device)
-        own = copy if keys is None else keys.to(device).repeat_interleave(copies)
-        own = copy // copies if keys is None else own
-        return Sample(plan, own * 1_000_003 + copy % copies)
+        copy = torch.arange(copies, device=keys.device)
+        return Sample(plan, (keys[:, None] * 1_000_003 + copy).flatten())
     return Greedy() if plan.beam == 1 else Beam(plan.beam)
 
 

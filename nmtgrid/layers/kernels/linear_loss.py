@@ -10,6 +10,7 @@ both are applied to [M, D] and [V, D] tensors rather than to the logits.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -80,14 +81,9 @@ def linear_nll(
 ) -> Tensor:
     """Return -log p of each target [M], without gradient; see `linear_cross_entropy`."""
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    total = torch.promote_types(dtype, torch.float32)
-    found = features.new_empty(len(targets), dtype=total)
-    with torch.autocast(features.device.type, enabled=False):
-        matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
-        for start in range(0, len(targets), chunk):
-            place = slice(start, start + chunk)
-            logits = product(features[place].to(dtype), matrix, shift).to(total)
-            found[place] = F.cross_entropy(logits, targets[place], reduction="none")
+    found = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
+    for place, logits in _logits(features, weight, bias, dtype, chunk):
+        found[place] = F.cross_entropy(logits, targets[place], reduction="none")
     return found
 
 
@@ -104,17 +100,24 @@ def linear_nll_and_hits(
     Of equally likely types the lowest is the likeliest.
     """
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    total = torch.promote_types(dtype, torch.float32)
-    found = features.new_empty(len(targets), dtype=total)
+    found = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
     hits = torch.empty_like(targets, dtype=torch.bool)
-    with torch.autocast(features.device.type, enabled=False):
-        matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
-        for start in range(0, len(targets), chunk):
-            place = slice(start, start + chunk)
-            logits = product(features[place].to(dtype), matrix, shift).to(total)
-            found[place] = F.cross_entropy(logits, targets[place], reduction="none")
-            hits[place] = logits.argmax(1) == targets[place]
+    for place, logits in _logits(features, weight, bias, dtype, chunk):
+        found[place] = F.cross_entropy(logits, targets[place], reduction="none")
+        hits[place] = logits.argmax(1) == targets[place]
     return found, hits
+
+
+def _logits(
+    features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield places and their logits [chunk, V] (float32 at least), so many at a time."""
+    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    for start in range(0, len(features), chunk):
+        place = slice(start, start + chunk)
+        with torch.autocast(features.device.type, enabled=False):
+            logits = product(features[place].to(dtype), matrix, shift)
+        yield place, logits.to(torch.promote_types(dtype, torch.float32))
 
 
 def _dtype_and_chunk(
