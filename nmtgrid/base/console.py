@@ -41,12 +41,18 @@ def error(problem: str, advice: str = "") -> None:
         messages.print(_printable(f"       {advice}"), markup=False)
 
 
-def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table on standard error; numbers stand right."""
+def table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    is_right: Sequence[bool] | None = None,
+) -> None:
+    """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
     drawn = Table(title=title, title_justify="left")
     rows = [list(row) for row in rows]
     for place, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[place], (int, float)) for row in rows)
+        numeric = numeric if is_right is None else is_right[place]
         # Folded, not cut: what stands in a table can be copied whole.
         drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:

@@ -64,6 +64,14 @@ def read_json(path: Path) -> Any:
         raise explain(path, fault, "read") from fault
 
 
+def split_label(text: str) -> tuple[str | None, Path]:
+    """Return label and path of `LABEL=PATH`; no label for what is a path as it stands."""
+    label, sign, path = text.partition("=")
+    if not sign or not label or not path or Path(text).exists():
+        return None, Path(text)
+    return label, Path(path)
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it is there."""
     with contextlib.suppress(OSError):

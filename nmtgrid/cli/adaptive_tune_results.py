@@ -11,7 +11,7 @@ from nmtgrid.analysis.exit_curves import draw_exit_curves
 from nmtgrid.analysis.exit_results import Tuned, best_of, curves, read_tuned
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.analyze_curves import split_label
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.options import write_report
 
 

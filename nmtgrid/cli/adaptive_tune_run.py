@@ -15,11 +15,11 @@ from nmtgrid.adaptive.settings_store import ExitSettings, save_exit
 from nmtgrid.adaptive.tune import Budgets
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.adaptive_tune_calibrated import calibrate
 from nmtgrid.cli.adaptive_tune_choice import Choice, choices, mechanism_of
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.adaptive_tune_show import Report, Row, write
-from nmtgrid.cli.analyze_curves import split_label
 from nmtgrid.cli.decode_run import check_languages, check_vocabularies
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import with_exits

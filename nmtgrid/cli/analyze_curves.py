@@ -10,6 +10,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, StorageError
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -72,14 +73,6 @@ def analyze(
         _warn(run)
     drawn = [] if out is None else _draw(runs, out, against, picture)
     return {"models": [{**summary(run), **curves(run)} for run in runs], "pictures": drawn}
-
-
-def split_label(text: str) -> tuple[str | None, Path]:
-    """Return label and path of `LABEL=MODEL`; no label for what is a path as it stands."""
-    label, sign, path = text.partition("=")
-    if not sign or not label or not path or Path(text).exists():
-        return None, Path(text)
-    return label, Path(path)
 
 
 def _check(out: Path | None) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.analyze_curves import split_label
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw"]

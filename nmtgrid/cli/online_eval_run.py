@@ -12,7 +12,7 @@ from typing import Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.analyze_curves import split_label
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.decode_run import check_languages
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped

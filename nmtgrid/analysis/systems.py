@@ -1,0 +1,101 @@
+"""The translations to look into: plain text of any system, or traces of `nmtgrid decode`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.files import split_label
+from nmtgrid.search.traces import read_traces
+from nmtgrid.text.files import SUFFIXES, read_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A name and its translations, line for line; from which file they came."""
+
+    name: str
+    path: Path
+    lines: Sequence[str]
+
+
+def named_files(texts: Sequence[str]) -> dict[str, Path]:
+    """Return the files by name; one without a name is called as its file, without suffixes.
+
+    Raises ConfigError for a system named twice.
+    """
+    found: dict[str, Path] = {}
+    faults = []
+    for label, path in map(split_label, texts):
+        name = label or path.name.split(".")[0] or path.name
+        if name in found:
+            faults.append(f"Two systems are called `{name}`: {found[name]} and {path}.")
+        found[name] = path
+    if faults:
+        raise ConfigError(faults, "Name them apart: NAME=FILE.")
+    return found
+
+
+def read_systems(texts: Sequence[str], reference: Path | None = None) -> list[System]:
+    """Return the systems given as `NAME=FILE` or `FILE`.
+
+    A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
+    Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
+    with a line left out, and for files of different lengths (that of `reference` included).
+    """
+    found = [
+        System(name, path, read_translations(path)) for name, path in named_files(texts).items()
+    ]
+    lengths = {one.path: len(one.lines) for one in found}
+    if reference is not None:
+        lengths[reference] = len(read_text(reference))
+    check_lengths(lengths)
+    return found
+
+
+def read_text(path: Path) -> list[str]:
+    """Return the lines of a text file. Raises InputError for a file without any."""
+    lines = list(read_lines(path))
+    if not lines:
+        raise InputError("it is empty.", "Give a file with a line for each sentence.", path=path)
+    return lines
+
+
+def read_translations(path: Path) -> list[str]:
+    """Return the translations in a text file or, if it ends in .jsonl, in a file of traces."""
+    if not is_traces(path):
+        return read_text(path)
+    lines = []
+    for place, trace in enumerate(read_traces(path), start=1):
+        if trace.line != place:
+            raise InputError(
+                f"the trace of line {trace.line} stands where that of line {place} belongs.",
+                "Give the whole file, as `nmtgrid decode --traces FILE` wrote it.",
+                path=path,
+                line=place,
+            )
+        lines.append(trace.text)
+    if not lines:
+        raise InputError("it is empty.", "Give a file with a trace for each sentence.", path=path)
+    return lines
+
+
+def is_traces(path: Path) -> bool:
+    """Return whether a file is named as traces are: .jsonl, plain or compressed."""
+    return any(path.name.lower().endswith(f".jsonl{suffix}") for suffix in SUFFIXES)
+
+
+def check_lengths(lengths: dict[Path, int]) -> None:
+    """Raise InputError unless all files have the same number of lines."""
+    if len(set(lengths.values())) <= 1:
+        return
+    first, count = next(iter(lengths.items()))
+    other, length = next((path, n) for path, n in lengths.items() if n != count)
+    raise InputError(
+        f"it has {length:,} lines, but {first} has {count:,}.",
+        "Line n of each file must belong to line n of the others.",
+        path=other,
+        line=min(length, count) + 1,
+    )
