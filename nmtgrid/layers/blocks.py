@@ -15,6 +15,7 @@ from nmtgrid.layers.maps import outward_map
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.multihead import AttentionMaps, SelfAttention, SourceAttention
 from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.points import Point
 from nmtgrid.layers.token_cache import TokenCache
 
 Norm = Literal["post", "pre"]
@@ -55,6 +56,17 @@ class AddNorm(nn.Module):
         change = sublayer(features if self.is_post else self.norm(features))
         added = self._add(features.index_select(0, rows), change)
         return self.norm(added) if self.is_post else added
+
+    def points(self, name: str, sublayer: nn.Module) -> dict[str, Point]:
+        """Return what is normalised, what comes of it and what `sublayer`, called `name`, yields.
+
+        In the order of the forward pass; with `norm` post, what is normalised is the sum.
+        """
+        given, normed = Point(self.norm, "inside", "input"), Point(self.norm, "inside")
+        change = {f"{name}.change": Point(sublayer, "change")}
+        norm = {f"{name}.sum" if self.is_post else f"{name}.read": given}
+        norm[f"{name}.normalised"] = normed
+        return change | norm if self.is_post else norm | change
 
     def _add(self, features: Tensor, change: Tensor) -> Tensor:
         if not (self.training and self.dropout_rate):
@@ -98,6 +110,13 @@ class EncoderBlock(nn.Module):
         following: Tensor = self.add_feed_forward(features, self.feed_forward)
         return following
 
+    def points(self) -> dict[str, Point]:
+        """Return the points of the block, in order."""
+        return {
+            **self.add_attention.points("attention", self.attention),
+            **self.add_feed_forward.points("feed-forward", self.feed_forward),
+        }
+
     def step(
         self, features: Tensor, cache: TokenCache, place: int, window: int | None = None
     ) -> Tensor:
@@ -136,6 +155,14 @@ class DecoderBlock(nn.Module):
             features, lambda inner: self.self_attention(inner, None, causal=True)
         )
         return self._finish(features, memory, weights)
+
+    def points(self) -> dict[str, Point]:
+        """Return the points of the block, in order."""
+        return {
+            **self.add_self.points("self-attention", self.self_attention),
+            **self.add_source.points("source-attention", self.source_attention),
+            **self.add_feed_forward.points("feed-forward", self.feed_forward),
+        }
 
     def step(
         self,

@@ -7,87 +7,20 @@ leaves the convolution itself to `Cells` (layers/grid.py), so that training and 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from nmtgrid.layers.grid import Cells, DepthwiseConvolution
+from nmtgrid.layers.grid import Cells
+from nmtgrid.layers.grid_network import (
+    GridNetwork,
+    NetworkPlan,
+    SeparableConvolution,
+    Skip,
+    linear_map,
+)
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.normalisation import PositionNorm
-
-Skip = Literal["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
-Accumulate = Literal["layers", "blocks"]
-AccumulateScale = Literal["square-root", "count"]
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkPlan:
-    """What a grid network is built from; sizes in features, kernels in cells."""
-
-    depth: int
-    size: int
-    feed_forward_size: int
-    target_kernel: int
-    source_kernel: int
-    source_causal: bool
-    dropout: float
-    accumulate: Accumulate
-    accumulate_scale: AccumulateScale
-    growth: int
-    bottleneck: int
-    normalise: bool
-    checkpoint_activations: bool
-
-
-class SeparableConvolution(nn.Module):
-    """1 x 1 map, then the depthwise causal convolution, with no ReLU between, Eq. (3.15)."""
-
-    def __init__(self, input_size: int, size: int, plan: NetworkPlan) -> None:
-        super().__init__()
-        self.map = _linear(input_size, size)
-        self.convolution = DepthwiseConvolution(
-            size, plan.target_kernel, plan.source_kernel, source_causal=plan.source_causal
-        )
-
-    def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., size]."""
-        return cells.convolve(self.convolution, self.map(features))
-
-
-class FeedForward(nn.Module):
-    """Two maps with a ReLU between, the same at every cell, Eq. (2.41)."""
-
-    def __init__(self, plan: NetworkPlan) -> None:
-        super().__init__()
-        self.widen = _linear(plan.size, plan.feed_forward_size)
-        self.narrow = _linear(plan.feed_forward_size, plan.size)
-
-    def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]; `cells` is not needed, all layers share one form."""
-        narrowed: Tensor = self.narrow(torch.relu_(self.widen(features)))
-        return narrowed
-
-
-class GridNetwork(nn.Module):
-    """The 2N layers that alternate convolution and feed-forward map; subclasses connect them."""
-
-    def __init__(self, plan: NetworkPlan) -> None:
-        super().__init__()
-        self.plan = plan
-        self.layers = nn.ModuleList()
-        for _ in range(plan.depth):
-            self.layers.append(SeparableConvolution(plan.size, plan.size, plan))
-            self.layers.append(FeedForward(plan))
-
-    def run(self, deed: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Return `deed(*inputs)`, recomputed in the backward pass if the plan says so."""
-        if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(deed, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
-        return deed(*inputs)
+from nmtgrid.layers.points import Point
 
 
 class ResidualNetwork(GridNetwork):
@@ -95,14 +28,15 @@ class ResidualNetwork(GridNetwork):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
-        for layer in self.layers:
+        features = self.states[0](features)
+        for layer, state in zip(self.layers, self.states[1:], strict=True):
 
             def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
                 return residual_dropout(
                     before, layer(before, cells), self.plan.dropout, 1.0, self.training
                 )
 
-            features = self.run(connect, features)
+            features = state(self.run(connect, features))
         return features
 
 
@@ -116,9 +50,20 @@ class ResidualNormNetwork(GridNetwork):
         super().__init__(plan)
         self.norms = nn.ModuleList(PositionNorm(plan.size) for _ in self.layers)
 
+    def points(self) -> dict[str, Point]:
+        """Return where activations can be watched: "3.sum" is what is normalised in layer 3."""
+        found: dict[str, Point] = {}
+        for name, point in super().points().items():
+            place, _, what = name.partition(".")
+            if what == "state" and place != "0":
+                found[f"{place}.sum"] = Point(self.norms[int(place) - 1], "inside", "input")
+            found[name] = point
+        return found
+
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
-        for layer, norm in zip(self.layers, self.norms, strict=True):
+        features = self.states[0](features)
+        for layer, norm, state in zip(self.layers, self.norms, self.states[1:], strict=True):
 
             def connect(before: Tensor, layer: nn.Module = layer, norm: nn.Module = norm) -> Tensor:
                 after = layer(before, cells)
@@ -127,7 +72,7 @@ class ResidualNormNetwork(GridNetwork):
                 )
                 return normed
 
-            features = self.run(connect, features)
+            features = state(self.run(connect, features))
         return features
 
 
@@ -142,6 +87,7 @@ class ResidualCumulativeNetwork(GridNetwork):
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
         every = 1 if self.plan.accumulate == "layers" else 2
+        features = self.states[0](features)
         total, terms = _widened(features), 1
         for place, layer in enumerate(self.layers, 1):
 
@@ -150,7 +96,7 @@ class ResidualCumulativeNetwork(GridNetwork):
                     before, layer(before, cells), self.plan.dropout, 0.5**0.5, self.training
                 )
 
-            features = self.run(connect, features)
+            features = self.states[place](self.run(connect, features))
             if place % every == 0:
                 total, terms = total + features, terms + 1
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
@@ -171,8 +117,13 @@ class ResidualGatedNetwork(GridNetwork):
         self.forward_gates = nn.Parameter(torch.full((count, plan.size), 0.5**0.5))
         self.snapshot_gates = nn.Parameter(torch.full((count + 1, plan.size), (count + 1) ** -0.5))
 
+    def stages(self) -> list[nn.Module]:
+        """Return the parts whose outputs are H^0 .. H^2N: nothing reads the last h_n."""
+        return [self.states[0], *self.layers]
+
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
+        features = self.states[0](features)
         total = self.snapshot_gates[0] * _widened(features)
         for place, layer in enumerate(self.layers):
 
@@ -182,7 +133,7 @@ class ResidualGatedNetwork(GridNetwork):
             after = self.run(connect, features)
             gate = self.forward_gates[place].to(features.dtype)
             total = total + self.snapshot_gates[place + 1] * after
-            features = gate * (features + after)
+            features = self.states[place + 1](gate * (features + after))
         return total.to(features.dtype)
 
 
@@ -197,7 +148,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         middle = plan.bottleneck * plan.growth
         self.first_norm = PositionNorm(input_size) if plan.normalise else nn.Identity()
-        self.narrow = _linear(input_size, middle)
+        self.narrow = linear_map(input_size, middle)
         self.second_norm = PositionNorm(middle) if plan.normalise else nn.Identity()
         self.convolution = SeparableConvolution(middle, plan.growth, plan)
         self.dropout_rate = plan.dropout
@@ -224,14 +175,32 @@ class DenseNetwork(GridNetwork):
         self.layers = nn.ModuleList(
             DenseLayer(plan.size + place * plan.growth, plan) for place in range(plan.depth)
         )
+        self.states = nn.ModuleList([nn.Identity()])
         self.compress = nn.Sequential(
-            _linear(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
-            _linear(plan.feed_forward_size, plan.size),
+            linear_map(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
+            linear_map(plan.feed_forward_size, plan.size),
         )
+
+    def stages(self) -> list[nn.Module]:
+        """Return the parts whose outputs are H^0 and the features that each layer adds."""
+        return [self.states[0], *self.layers]
+
+    def points(self) -> dict[str, Point]:
+        """Return where activations can be watched; a state is all that the next layer reads."""
+        found = {"0.state": Point(self.states[0])}
+        readers = [*self.layers[1:], self.compress]
+        for place, (layer, reader) in enumerate(zip(self.layers, readers, strict=True), 1):
+            assert isinstance(layer, DenseLayer)
+            found[f"{place}.normalised"] = Point(layer.first_norm, "inside")
+            found[f"{place}.narrowed"] = Point(layer.narrow, "inside")
+            found[f"{place}.normalised-narrowed"] = Point(layer.second_norm, "inside")
+            found[f"{place}.change"] = Point(layer, "change")
+            found[f"{place}.state"] = Point(reader, "state", "input")
+        return found
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
-        held = [features]
+        held = [self.states[0](features)]
         for layer in self.layers:
 
             def connect(*before: Tensor, layer: nn.Module = layer) -> Tensor:
@@ -255,11 +224,3 @@ NETWORKS: dict[Skip, type[GridNetwork]] = {
 def _widened(features: Tensor) -> Tensor:
     """Return `features` in fp32 at least: long sums lose too much in bf16."""
     return features.to(torch.promote_types(features.dtype, torch.float32))
-
-
-def _linear(input_size: int, output_size: int) -> nn.Linear:
-    """Return a map with Xavier-uniform weights and a zero bias."""
-    made = nn.Linear(input_size, output_size)
-    nn.init.xavier_uniform_(made.weight)
-    nn.init.zeros_(made.bias)
-    return made

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.points import Point as Point
 from nmtgrid.models.halt import Halt as Halt
 from nmtgrid.models.sites import Sites as Sites
 from nmtgrid.models.sites import check_reads as check_reads
@@ -181,6 +182,14 @@ class TranslationModel(nn.Module):
         reported for. Empty where the architecture has no such parts.
         """
         return {}
+
+    def points(self) -> dict[str, Point]:
+        """Return where activations can be watched, in order: the stages, and what lies between.
+
+        Names begin with the part of the network and, where there is one, the layer's number:
+        "network.3.change", "output.pooled". `features` passes each of them.
+        """
+        return {name: Point(module) for name, module in self.stages().items()}
 
     def refusal(self) -> ConfigError:
         """Return the error for limited reads asked of a model that must see the whole source."""

@@ -24,7 +24,7 @@ from nmtgrid.layers.grid_rows import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.running import Parts, running
-from nmtgrid.models.api import Classifier, Sites, Step, TranslationModel, check_reads
+from nmtgrid.models.api import Classifier, Point, Sites, Step, TranslationModel, check_reads
 
 
 class GridModel(TranslationModel):
@@ -92,6 +92,26 @@ class GridModel(TranslationModel):
             scores = self.aggregator.contributions(features.to(readout.dtype), real, readout)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return scores.float().masked_fill(~present, 0.0)
+
+    def points(self) -> dict[str, Point]:
+        """Return both embeddings, the points of the network, and those between it and the logits.
+
+        "output.network" is what the network yields, "output.pooled" its aggregate over the source.
+        """
+        found = {
+            "embedding.target": Point(self.target_embedding),
+            "embedding.source": Point(self.source_embedding),
+            **self._network_points(),
+            "output.network": Point(self.network),
+            "output.pooled": Point(self.output_map, side="input"),
+        }
+        if isinstance(self.output_map, nn.Linear):
+            found["output.mapped"] = Point(self.output_map)
+        return found
+
+    def _network_points(self) -> dict[str, Point]:
+        """Return the points of the network alone."""
+        return super().points()
 
     def _columns(self, source: Tensor) -> Tensor:
         """Return [B, S, D]: the source's part of the grid."""

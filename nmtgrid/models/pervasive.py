@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aggregation import LastCell, aggregator
+from nmtgrid.layers.grid_network import GridNetwork
 from nmtgrid.layers.grid_rows import GridState
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.running import running
-from nmtgrid.models.api import Report, Sites, Traits
+from nmtgrid.models.api import Point, Report, Sites, Traits
 from nmtgrid.models.grid_model import GridModel, output_map
 from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.pervasive_grid import PervasiveGrid
@@ -31,6 +32,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
     """The thesis' model with every skip connection, aggregator and option of its tables."""
 
     architecture = "pervasive"
+    network: GridNetwork
 
     def __init__(
         self, config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
@@ -163,6 +165,17 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             source_length,
             target_length,
         )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the grid H^0 and what stands behind each of the 2N layers.
+
+        That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
+        the one is not read by anything, and the other has none.
+        """
+        return {f"network.{place}": part for place, part in enumerate(self.network.stages())}
+
+    def _network_points(self) -> dict[str, Point]:
+        return {f"network.{name}": point for name, point in self.network.points().items()}
 
     def _widen(self, features: Tensor, state: GridState) -> GridState:
         """Take the features [R, h, D] of a new column into what the state keeps of the cells."""

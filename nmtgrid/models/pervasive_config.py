@@ -7,7 +7,7 @@ from typing import Literal
 
 from nmtgrid.layers.aggregation import Aggregation
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.layers.skips import Accumulate, AccumulateScale, NetworkPlan, Skip
+from nmtgrid.layers.grid_network import Accumulate, AccumulateScale, NetworkPlan, Skip
 from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
 
 

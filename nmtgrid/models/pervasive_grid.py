@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.grid_network import GridNetwork
 from nmtgrid.layers.skips import NETWORKS
 from nmtgrid.models.grid_model import grid_embedding
 from nmtgrid.models.pervasive_config import PervasiveConfig, network_plan
@@ -20,7 +21,7 @@ class PervasiveGrid(nn.Module):
     target_embedding: Embedding
     grid_map: nn.Parameter
     grid_bias: nn.Parameter | None
-    network: nn.Module
+    network: GridNetwork
 
     def make_grid(self, source_vocab_size: int, target_vocab_size: int, depth: int) -> None:
         """Draw the parts that `config` asks for, with `depth` blocks."""

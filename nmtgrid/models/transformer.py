@@ -22,7 +22,7 @@ from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.models.api import Report, Sites, Step, Traits
+from nmtgrid.models.api import Point, Report, Sites, Step, Traits
 from nmtgrid.models.halt import Halt
 from nmtgrid.models.transformer_config import TransformerConfig, block_plan
 from nmtgrid.models.transformer_exits import TransformerExits, without_lead
@@ -162,6 +162,15 @@ class Transformer(TransformerExits):
             for side, held in sides.items()
             for place, stage in enumerate(held)
         }
+
+    def points(self) -> dict[str, Point]:
+        """Return the stages and, before each block's, the points of its sub-layers."""
+        found: dict[str, Point] = {}
+        for name, stage in self.stages().items():
+            if isinstance(stage, (EncoderBlock, DecoderBlock)):
+                found |= {f"{name}.{inner}": point for inner, point in stage.points().items()}
+            found[name] = Point(stage)
+        return found
 
     def _embedding(self, count: int, size: int) -> Embedding:
         return Embedding(

@@ -1,0 +1,23 @@
+"""Points of a network whose activations can be watched: what a part yields, or what it is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from torch import nn
+
+Kind = Literal["state", "change", "inside"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """The output of `part`, or the first of its inputs: a tensor [..., D].
+
+    A "state" is what one layer passes on to the next, a "change" what a layer computes before a
+    skip connection takes it in, and anything else lies "inside".
+    """
+
+    part: nn.Module
+    kind: Kind = "state"
+    side: Literal["output", "input"] = "output"
