@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
+from numpy.typing import NDArray
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
 
-from nmtgrid.base.errors import InputError
+from nmtgrid.base.errors import ConfigError, InputError
+
+MetricName = Literal["bleu", "chrf", "ter"]
+TestName = Literal["bootstrap", "randomisation"]
+SEED = 12345
+"""SacreBLEU's own."""
+_MOST_BYTES = 4 * 2**30
+"""Of what a test draws at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,3 +91,139 @@ def _score(
         raise InputError("There is no sentence to score.")
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(float(value), str(metric.get_signature()))
+
+
+def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:
+    """Return what splits a line into the tokens that BLEU counts."""
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    return lambda line: metric._preprocess_segment(line).split()
+
+
+def ter_counts(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> list[list[float]]:
+    """Return edits and reference words of each sentence; slow."""
+    metric = TER(case_sensitive=not lowercase)
+    found: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
+    return found
+
+
+class Scorer:
+    """Turns sums of a metric's counts (`sentence_counts`, `ter_counts`) into scores in percent."""
+
+    def __init__(self, name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> None:
+        self._metric = _counted(name, tokenize, lowercase)
+        self.signature = str(self._metric.get_signature())
+
+    def score(self, counts: Sequence[float]) -> float:
+        """Return the score of the sentences whose counts have been summed."""
+        return float(self._metric._compute_score_from_stats(list(counts)).score)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tested:
+    """A system in a paired test: its score in percent and the p-value against the first.
+
+    `mean` and `interval` (95 %: mean - interval to mean + interval) are those of the resamples;
+    the first system has no p-value, and randomisation neither mean nor interval.
+    """
+
+    score: float
+    p_value: float | None
+    mean: float | None
+    interval: float | None
+
+
+def paired_test(
+    kind: TestName,
+    samples: int,
+    counts: Mapping[MetricName, Sequence[NDArray[Any]]],
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    seed: int = SEED,
+) -> dict[MetricName, tuple[list[Tested], str]]:
+    """Return for each metric how each system stands against the first, and the signature.
+
+    `counts` has [sentences, columns] for each system. SacreBLEU's own test: its paired bootstrap
+    or its approximate randomisation, with its random numbers. Raises ConfigError where it would
+    draw more than 4 GiB at once.
+    """
+    first = next(iter(counts.values()))
+    _check_memory(kind, samples, len(first[0]), max(held[0].shape[1] for held in counts.values()))
+    systems = [
+        (str(place), _Lines({name: held[place] for name, held in counts.items()}))
+        for place in range(len(first))
+    ]
+    metrics: dict[str, Metric] = {n: _counted(n, tokenize, lowercase) for n in counts}
+    with _seeded(seed):
+        short = "bs" if kind == "bootstrap" else "ar"
+        # What stands where sacreBLEU expects lines is counted already.
+        signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
+    # SacreBLEU names its answers as it prints them, in the order of the metrics.
+    told = [name for name in scores if name != "System"]
+    return {
+        name: ([_tested(one) for one in scores[title]], str(signatures[title]))
+        for name, title in zip(counts, told, strict=True)
+    }
+
+
+def _tested(result: Any) -> Tested:
+    assert isinstance(result, Result)
+    held = (result.p_value, result.mean, result.ci)
+    return Tested(float(result.score), *(None if one is None else float(one) for one in held))
+
+
+class _Lines:
+    """Stands where sacreBLEU expects a system's lines: what its metrics would count in them."""
+
+    def __init__(self, counts: Mapping[MetricName, NDArray[Any]]) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(next(iter(self.counts.values())))
+
+
+def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Metric:
+    """Return sacreBLEU's metric, made to take `_Lines`."""
+    metric: Metric
+    if name == "bleu":
+        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    elif name == "chrf":
+        metric = CHRF(lowercase=lowercase)
+    else:
+        metric = TER(case_sensitive=not lowercase)
+    metric.num_refs = 1
+
+    def counts(lines: _Lines, _: object) -> list[list[float]]:
+        found: list[list[float]] = lines.counts[name].tolist()
+        return found
+
+    metric._extract_corpus_statistics = counts  # type: ignore[method-assign, assignment]
+    return metric
+
+
+def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) -> None:
+    # The numbers of the sentences drawn and their counts; or two choices, and one as integers.
+    each = 8 + 4 * columns if kind == "bootstrap" else 10
+    if samples * sentences * each > _MOST_BYTES:
+        most = _MOST_BYTES // (sentences * each)
+        raise ConfigError(
+            f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take "
+            f"{samples * sentences * each / 2**30:.0f} GiB of memory.",
+            f"Ask for {most:,} samples or fewer." if most else "Test on fewer sentences.",
+        )
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Set the seed where sacreBLEU looks for it."""
+    name = "SACREBLEU_SEED"
+    before = os.environ.get(name)
+    os.environ[name] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,177 @@
+"""Systems against one reference, counted once: what buckets, lengths and comparisons are made of.
+
+evaluation = Evaluation.of(systems, reference, source, "13a")
+section = buckets.section(evaluation)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.analysis.systems import (
+    System,
+    check_lengths,
+    named_files,
+    read_systems,
+    read_text,
+)
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.metrics import ngrams
+from nmtgrid.metrics.ngrams import Ragged
+from nmtgrid.metrics.quality import Scorer, ter_counts, tokenizer
+from nmtgrid.metrics.sentence_counts import (
+    Counts,
+    bleu_counts,
+    chrf_characters,
+    chrf_counts,
+    sentence_bleus,
+)
+
+Measure = Literal["bleu", "sentence-bleu", "chrf"]
+TITLES: dict[str, str] = {
+    "bleu": "BLEU", "sentence-bleu": "sentence BLEU", "chrf": "chrF", "ter": "TER",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Lines and their tokens by number; counts are made when they are first asked for.
+
+    `tokens` are those of `systems`, `source` is None where none is given.
+    """
+
+    systems: Sequence[System]
+    reference_lines: Sequence[str]
+    source_lines: Sequence[str] | None
+    tokenize: str
+    lowercase: bool
+    vocabulary: Sequence[str]
+    tokens: Sequence[Ragged]
+    reference: Ragged
+    source: Ragged | None
+
+    @classmethod
+    def of(
+        cls,
+        systems: Sequence[System],
+        reference: Sequence[str],
+        source: Sequence[str] | None = None,
+        tokenize: str = "13a",
+        lowercase: bool = False,
+    ) -> Evaluation:
+        """Split all lines into tokens; they must be equally many."""
+        split = tokenizer(tokenize, lowercase)
+        vocabulary: dict[str, int] = {}
+        held = ngrams.words(map(split, reference), vocabulary)
+        tokens = [ngrams.words(map(split, one.lines), vocabulary) for one in systems]
+        # Words of the source are counted, not compared: they have numbers of their own.
+        read = None if source is None else ngrams.words(map(split, source), {})
+        words = list(vocabulary)
+        return cls(systems, reference, source, tokenize, lowercase, words, tokens, held, read)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the systems' names."""
+        return [one.name for one in self.systems]
+
+    @functools.cached_property
+    def bleu(self) -> list[Counts]:
+        """Return `sentence_counts.bleu_counts` of each system."""
+        return [bleu_counts(one, self.reference) for one in self.tokens]
+
+    @functools.cached_property
+    def sentence_bleu(self) -> list[NDArray[numpy.float64]]:
+        """Return each sentence's BLEU in percent, of each system."""
+        return [sentence_bleus(one) for one in self.bleu]
+
+    @functools.cached_property
+    def chrf(self) -> list[Counts]:
+        """Return `sentence_counts.chrf_counts` of each system."""
+        reference = chrf_characters(self.reference_lines, self.lowercase)
+        return [
+            chrf_counts(chrf_characters(one.lines, self.lowercase), reference)
+            for one in self.systems
+        ]
+
+    @functools.cached_property
+    def ter(self) -> list[NDArray[numpy.float64]]:
+        """Return `quality.ter_counts` of each system; slow."""
+        return [
+            numpy.array(ter_counts(one.lines, self.reference_lines, self.lowercase))
+            for one in self.systems
+        ]
+
+    def scorer(self, name: Literal["bleu", "chrf", "ter"]) -> Scorer:
+        """Return what makes scores of sums of counts."""
+        return Scorer(name, self.tokenize, self.lowercase)
+
+    def scores(
+        self, measure: Measure, buckets: Sequence[NDArray[numpy.int64]]
+    ) -> list[list[float | None]]:
+        """Return the score of each system in each bucket, given as line numbers from 0.
+
+        BLEU and chrF are corpus scores of the bucket, sentence BLEU is the mean; percent, and
+        None for a bucket without lines.
+        """
+        if measure == "sentence-bleu":
+            return [
+                [float(held[lines].mean()) if len(lines) else None for lines in buckets]
+                for held in self.sentence_bleu
+            ]
+        scorer = self.scorer(measure)
+        counts = self.bleu if measure == "bleu" else self.chrf
+        return [
+            [scorer.score(held[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
+            for held in counts
+        ]
+
+    def told(self) -> str:
+        """Return in a sentence how tokens are made."""
+        how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
+        if self.tokenize == "none":
+            how = "Tokens are split at white space"
+        return how + (", in lower case." if self.lowercase else ".")
+
+
+def read_evaluation(
+    systems: Sequence[str],
+    reference: Path,
+    source: Path | None = None,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> Evaluation:
+    """Return the evaluation of files: systems as NAME=FILE, reference, source.
+
+    Raises ConfigError for a reference or source that is given as a system, or a name given twice,
+    InputError for files of different lengths, or without a line.
+    """
+    _check_files(systems, reference, source)
+    found = read_systems(systems, reference)
+    wanted = read_text(reference)
+    lines = None if source is None else read_text(source)
+    if source is not None and lines is not None:
+        check_lengths({reference: len(wanted), source: len(lines)})
+    return Evaluation.of(found, wanted, lines, tokenize, lowercase)
+
+
+def _check_files(systems: Sequence[str], reference: Path, source: Path | None) -> None:
+    """Raise ConfigError for a system that is the reference or the source."""
+    texts = {"reference": reference, "source": source}
+    faults = [
+        f"{path}, given as the system `{name}`, is the {what}."
+        for name, path in named_files(systems).items()
+        for what, other in texts.items()
+        if other is not None and os.path.realpath(path) == os.path.realpath(other)
+    ]
+    if source is not None and os.path.realpath(reference) == os.path.realpath(source):
+        faults.append(f"{source} is given as source and as reference.")
+    if faults:
+        raise ConfigError(faults, "Give translations as systems.")

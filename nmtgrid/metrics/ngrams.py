@@ -1,0 +1,148 @@
+"""N-grams that two texts share, counted for all lines at once.
+
+Symbols are whole numbers: characters, or words by their place in a vocabulary. An n-gram of a line
+is one number, built digit by digit with the line as the leading digit, so that sorting brings
+equal n-grams of a line together; numbers that would grow beyond 64 bits are replaced by their
+ranks first. All counts are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy
+from numpy.typing import NDArray
+
+_CHUNK = 400_000
+"""Symbols of both texts that are sorted at a time."""
+_MOST = 2**62
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Lines of symbols [total], one after the other, and the `lengths` [lines] of each."""
+
+    symbols: NDArray[numpy.int32]
+    lengths: NDArray[numpy.int64]
+
+    @property
+    def starts(self) -> NDArray[numpy.int64]:
+        """Return where each line begins, and where the last one ends [lines + 1]."""
+        return numpy.concatenate([[0], numpy.cumsum(self.lengths)])
+
+    def lines(self) -> Iterator[list[int]]:
+        """Yield the symbols of each line."""
+        starts = self.starts.tolist()
+        for first, last in itertools.pairwise(starts):
+            yield self.symbols[first:last].tolist()
+
+    def part(self, first: int, last: int) -> Ragged:
+        """Return lines `first` to `last - 1`."""
+        starts = self.starts
+        return Ragged(self.symbols[starts[first] : starts[last]], self.lengths[first:last])
+
+
+def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
+    """Return words by number; those not in `vocabulary` are added to it."""
+    symbols: list[int] = []
+    lengths: list[int] = []
+    for line in lines:
+        symbols += [vocabulary.setdefault(word, len(vocabulary)) for word in line]
+        lengths.append(len(line))
+    return Ragged(numpy.array(symbols, numpy.int32), numpy.array(lengths, numpy.int64))
+
+
+def characters(lines: Sequence[str]) -> Ragged:
+    """Return the characters of each line by code point, white space left out."""
+    held = ["".join(line.split()) for line in lines]
+    # Half characters, which a string of Python may hold, count as characters too.
+    codes = "".join(held).encode("utf-32-le", "surrogatepass")
+    lengths = numpy.fromiter(map(len, held), numpy.int64, len(held))
+    return Ragged(numpy.frombuffer(codes, numpy.int32), lengths)
+
+
+def totals(lengths: NDArray[numpy.int64], most: int) -> NDArray[numpy.int64]:
+    """Return how many n-grams of order 1 to `most` lines have [lines, most]."""
+    found: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(most), 0)
+    return found
+
+
+def matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
+    """Return the n-grams of order 1 to `most` that both texts have in each line [lines, most].
+
+    One that stands twice in a line of both counts twice.
+    """
+    found = numpy.zeros((len(first.lengths), most), numpy.int64)
+    for start, end in _chunks(first.lengths + second.lengths):
+        found[start:end] = _matches(first.part(start, end), second.part(start, end), most)
+    return found
+
+
+def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of lines, of about as many symbols and at least one line."""
+    reached = numpy.cumsum(lengths)
+    start, before = 0, 0
+    while start < len(lengths):
+        end = int(numpy.searchsorted(reached, before + _CHUNK, side="right"))
+        end = max(end, start + 1)
+        yield start, end
+        start, before = end, int(reached[end - 1])
+
+
+def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
+    count = len(first.lengths)
+    found = numpy.zeros((count, most), numpy.int64)
+    symbols, size = _ranked(numpy.concatenate([first.symbols, second.symbols]))
+    lengths = numpy.concatenate([first.lengths, second.lengths])
+    keys = numpy.repeat(numpy.tile(numpy.arange(count), 2), lengths)
+    # How many symbols there are from each to the end of its line, itself counted.
+    ends = numpy.repeat(numpy.cumsum(lengths), lengths)
+    left = ends - numpy.arange(len(symbols))
+    places = numpy.arange(len(symbols))
+    is_second = (places >= len(first.symbols)).astype(numpy.int64)
+    bound = count
+    for order in range(1, most + 1):
+        stay = left[places] >= order
+        places, keys = places[stay], keys[stay]
+        if not len(places):
+            break
+        keys, bound = longer(keys, bound, symbols[places + order - 1], size)
+        grams = totals(first.lengths, order)[:, -1] + totals(second.lengths, order)[:, -1]
+        line = numpy.repeat(numpy.arange(count), grams)
+        where, shared, _ = common(keys, is_second[places])
+        found[:, order - 1] = numpy.bincount(line[where], weights=shared, minlength=count)
+    return found
+
+
+def longer(
+    keys: NDArray[numpy.int64], bound: int, symbols: NDArray[numpy.int64], size: int
+) -> tuple[NDArray[numpy.int64], int]:
+    """Return n-grams (below `bound`) made longer by one symbol (below `size`), and their bound."""
+    if bound * size > _MOST:
+        kinds, keys = numpy.unique(keys, return_inverse=True)
+        bound = len(kinds)
+    return keys * size + symbols, bound * size
+
+
+def common(
+    keys: NDArray[numpy.int64], is_second: NDArray[numpy.int64]
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Return for each key of both texts its place among all in order, how often, and the key."""
+    tagged = numpy.sort(keys * 2 + is_second)
+    starts = numpy.concatenate([[0], numpy.flatnonzero(tagged[1:] != tagged[:-1]) + 1])
+    counts = numpy.diff(starts, append=len(tagged))
+    kinds = tagged[starts]
+    both = numpy.flatnonzero((kinds[:-1] + 1 == kinds[1:]) & (kinds[:-1] & 1 == 0))
+    return starts[both], numpy.minimum(counts[both], counts[both + 1]), kinds[both] >> 1
+
+
+def _ranked(symbols: NDArray[numpy.int32]) -> tuple[NDArray[numpy.int64], int]:
+    """Return the symbols numbered without gaps, and how many there are."""
+    if not len(symbols):
+        return symbols.astype(numpy.int64), 1
+    is_used = numpy.zeros(int(symbols.max()) + 1, bool)
+    is_used[symbols] = True
+    ranks = numpy.cumsum(is_used) - 1
+    return ranks[symbols], int(ranks[-1]) + 1

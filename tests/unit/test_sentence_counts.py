@@ -1,0 +1,89 @@
+"""Counts of all sentences at once against sacreBLEU's, sentence by sentence."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmtgrid.metrics import ngrams, quality
+from nmtgrid.metrics.sentence_counts import (
+    bleu_counts,
+    chrf_characters,
+    chrf_counts,
+    sentence_bleus,
+)
+
+# Few letters, so that texts share n-grams; and white space, wide letters, marks, half characters.
+LINES = st.text(st.sampled_from("aabbAB .,1\u00a0\u3000é漢字😀\u0301ßİ\x85\ud800"), max_size=30)
+PAIRS = st.lists(st.tuples(LINES, LINES), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "none", "intl", "char", "zh"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(PAIRS)
+def test_bleu_counts_are_sacrebleus(
+    tokenize: str, lowercase: bool, pairs: list[tuple[str, str]]
+) -> None:
+    hypotheses, references = [one for one, _ in pairs], [two for _, two in pairs]
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=True, force=True)
+    wanted = metric._extract_corpus_statistics(hypotheses, [references])
+    split = quality.tokenizer(tokenize, lowercase)
+    vocabulary: dict[str, int] = {}
+    ours = ngrams.words(map(split, hypotheses), vocabulary)
+    found = bleu_counts(ours, ngrams.words(map(split, references), vocabulary))
+    assert found.tolist() == wanted
+    scores = [metric.sentence_score(one, [two]).score for one, two in pairs]
+    assert sentence_bleus(found).tolist() == pytest.approx(scores, abs=1e-9)
+    summed = quality.Scorer("bleu", tokenize, lowercase).score(found.sum(axis=0).tolist())
+    assert summed == quality.bleu(hypotheses, references, tokenize, lowercase).value
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@settings(max_examples=80, deadline=None)
+@given(PAIRS)
+def test_chrf_counts_are_sacrebleus(lowercase: bool, pairs: list[tuple[str, str]]) -> None:
+    hypotheses, references = [one for one, _ in pairs], [two for _, two in pairs]
+    wanted = CHRF(lowercase=lowercase)._extract_corpus_statistics(hypotheses, [references])
+    texts = [chrf_characters(lines, lowercase) for lines in (hypotheses, references)]
+    found = chrf_counts(*texts)
+    assert found.tolist() == wanted
+    summed = quality.Scorer("chrf", lowercase=lowercase).score(found.sum(axis=0).tolist())
+    assert summed == quality.chrf(hypotheses, references, lowercase).value
+
+
+def test_many_kinds_of_symbols_and_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 6-grams of 20,000 kinds of characters do not fit into 64 bits.
+    draw = numpy.random.default_rng(1)
+    pool = [chr(0x4E00 + place) for place in range(20_000)]
+    lines = ["".join(draw.choice(pool, 60)) for _ in range(400)]
+    others = [line[:30] + line[31:40] + line[:20] for line in lines]
+    wanted = CHRF()._extract_corpus_statistics(others, [lines])
+    texts = [chrf_characters(others), chrf_characters(lines)]
+    assert chrf_counts(*texts).tolist() == wanted
+    monkeypatch.setattr(ngrams, "_CHUNK", 100)
+    assert chrf_counts(*texts).tolist() == wanted
+
+
+def test_signatures_say_what_sacrebleus_say() -> None:
+    lines = ["a b c d"]
+    assert (
+        quality.Scorer("bleu", "intl", True).signature
+        == quality.bleu(lines, lines, "intl", True).signature
+    )
+    assert quality.Scorer("chrf").signature == quality.chrf(lines, lines).signature
+    assert quality.Scorer("ter").signature == quality.ter(lines, lines).signature
+
+
+def test_ragged_lines_by_hand() -> None:
+    held = ngrams.words([["a", "b"], [], ["b"]], {"b": 0})
+    assert list(held.lines()) == [[1, 0], [], [0]]
+    assert held.starts.tolist() == [0, 2, 2, 3]
+    assert list(held.part(1, 3).lines()) == [[], [0]]
+    # "a a b" and "a a a b": 2 + 1 words, "a a" and "a b", and "a a b".
+    one, two = (ngrams.words([text.split()], {"a": 0, "b": 1}) for text in ("a a b", "a a a b"))
+    assert ngrams.matches(one, two, 4).tolist() == [[3, 2, 1, 0]]
