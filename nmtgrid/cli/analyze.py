@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.cli import analyze_curves, analyze_latency
+from nmtgrid.cli import analyze_activations, analyze_buckets, analyze_curves, analyze_latency
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ _SHOWN = ("sentences", "entropy", "coverage")
 app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
 
 
+app.command("activations")(analyze_activations.command)
+app.command("buckets")(analyze_buckets.command)
 app.command("curves")(analyze_curves.command)
 app.command("latency")(analyze_latency.command)
 
