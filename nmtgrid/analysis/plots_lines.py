@@ -67,6 +67,8 @@ class Panel:
     exponential: str = ""
     level: float | None = None
     """Where to draw a thin line across."""
+    whole: bool = False
+    """Whether only whole numbers are named under the axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +155,8 @@ def _draw_lines(axes: Axes, panel: Panel, labels: dict[str, str]) -> None:
         )  # fmt: skip
     ends = [max((x for x in line.x), default=0.0) for line in panel.lines]
     axes.set_xlim(0.0, 1.008 * max(max(ends, default=0.0), 1e-9))
+    if panel.whole:
+        axes.locator_params(axis="x", integer=True)
     least, most = _limits(panel)
     if panel.logarithmic:
         axes.set_yscale("log")

@@ -248,9 +248,9 @@ def check_languages(translator: Translator, dataset: Dataset) -> None:
         )
 
 
-def check_vocabularies(translator: Translator, dataset: Dataset) -> None:
+def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
     """Raise DataError unless the dataset's ids are the model's."""
-    ours, theirs = translator.pipeline, dataset.pipeline
+    ours, theirs = model.pipeline, dataset.pipeline
     for side in ("source", "target"):
         types = [getattr(one, f"{side}_vocabulary").types for one in (ours, theirs)]
         if types[0] != types[1]:
