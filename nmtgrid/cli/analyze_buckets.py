@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.analyze_show import (
     Format,
@@ -27,6 +27,7 @@ PropertyName = Literal[
     "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
 ]
 MeasureName = Literal["bleu", "sentence-bleu", "chrf"]
+_PROPERTIES, _MEASURES = get_args(PropertyName), get_args(MeasureName)
 
 
 def command(
@@ -34,18 +35,19 @@ def command(
     reference: Reference,
     source: Source = None,
     by: Annotated[
-        list[PropertyName] | None,
+        list[str] | None,
         typer.Option(
-            help="What the buckets are of; may be repeated.  [default: reference-length, and "
-            "length-ratio (reference / source) if there is `--source`; difficulty alone if there "
-            "is `--difficulty`]"
+            metavar="PROPERTY",
+            help=f"{', '.join(_PROPERTIES)} (|y| / |x|); may be repeated.  [default: "
+            "reference-length, and length-ratio with `--source`; difficulty with `--difficulty`]",
         ),
     ] = None,
     metric: Annotated[
-        list[MeasureName] | None,
+        list[str] | None,
         typer.Option(
-            help="What is shown; may be repeated (JSON has all).  [default: bleu; sentence-bleu "
-            "by difficulty]"
+            metavar="METRIC",
+            help=f"{', '.join(_MEASURES)}; may be repeated (JSON has all).  [default: bleu; "
+            "sentence-bleu by difficulty]",
         ),
     ] = None,
     edges: Annotated[
@@ -65,12 +67,10 @@ def command(
     """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
     inputs = [split_label(one)[1] for one in systems]
     check_out(out, json, [*inputs, reference, source, difficulty])
-    wanted: list[PropertyName] = list(by or [])
-    if not wanted:
-        wanted = ["difficulty"] if difficulty else ["reference-length"]
-        if source is not None and not difficulty:
-            wanted.append("length-ratio")
-    bounds = _check(wanted, source, edges, difficulty, metric)
+    wanted = by or (["difficulty"] if difficulty else ["reference-length"])
+    if source is not None and not by and not difficulty:
+        wanted.append("length-ratio")
+    bounds = _check(wanted, source, edges, difficulty, metric or [])
     from nmtgrid.analysis import buckets
     from nmtgrid.analysis.bucketing import read_numbers
     from nmtgrid.analysis.evaluation import read_evaluation
@@ -79,21 +79,33 @@ def command(
     numbers = None
     if difficulty is not None:
         numbers = read_numbers(difficulty, reference, len(evaluation.reference_lines))
-    section = buckets.section(evaluation, wanted, metric, bounds, numbers)
+    section = buckets.section(
+        evaluation,
+        [one for one in _PROPERTIES if one in wanted],
+        [one for one in _MEASURES if one in (metric or [])],
+        bounds,
+        numbers,
+    )
     if source is None and not by and difficulty is None:
         console.say("Buckets by length ratio too: give `--source FILE`.")
     show([section], out, picture, json)
 
 
 def _check(
-    by: list[PropertyName],
+    by: list[str],
     source: Path | None,
     edges: str | None,
     difficulty: Path | None,
-    metric: list[MeasureName] | None,
+    metric: list[str],
 ) -> list[float] | None:
     """Return the edges as numbers; all faults at once."""
     faults = [
+        f"`{option} {one}` is not known. {nearest(one, known)}"
+        for option, given, known in (("--by", by, _PROPERTIES), ("--metric", metric, _MEASURES))
+        for one in given
+        if one not in known
+    ]
+    faults += [
         f"`--by {one}` takes the source: add `--source FILE`."
         for one in ("source-length", "length-ratio")
         if one in by and source is None
