@@ -44,14 +44,15 @@ NAMES: Mapping[Property, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """Sentences (from 0) in buckets: the first below `edges[0]`, the last from `edges[-1]` on.
+    """Sentences (from 0) in buckets, each from its `least` on and below the next one's.
 
-    `without` are sentences for which the property is not known.
+    The first has no `least` and the last no end (None); `without` counts sentences for which the
+    property is not known.
     """
 
     by: Property
-    edges: Sequence[float]
     labels: Sequence[str]
+    bounds: Sequence[tuple[float | None, float | None]]
     sentences: Sequence[NDArray[numpy.int64]]
     without: int = 0
 
@@ -59,6 +60,13 @@ class Buckets:
     def sizes(self) -> list[int]:
         """Return the number of sentences in each."""
         return [len(lines) for lines in self.sentences]
+
+    def trimmed(self) -> Buckets:
+        """Return the buckets without the empty ones at both ends."""
+        held = [place for place, size in enumerate(self.sizes) if size] or [0]
+        kept = slice(held[0], held[-1] + 1)
+        parts = (self.labels[kept], self.bounds[kept], self.sentences[kept])
+        return Buckets(self.by, *parts, self.without)
 
 
 def check_edges(edges: Sequence[float]) -> list[str]:
@@ -74,14 +82,19 @@ def check_edges(edges: Sequence[float]) -> list[str]:
 
 
 def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
-    """Return the names of buckets; those of whole numbers say their last: 10-19."""
-    found = [f"< {edges[0]:g}"]
-    for low, high in itertools.pairwise(edges):
-        if not is_whole:
-            found.append(f"{low:g} to {high:g}")
+    """Return the names of buckets; those of whole numbers say their last: 10–19."""
+    is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
+    digits = max(len(f"{edge:.10g}".partition(".")[2]) for edge in edges)
+    told = [f"{edge:,.{digits}f}" for edge in edges]
+    found = [f"< {told[0]}"]
+    for (low, high), (first, end) in zip(
+        itertools.pairwise(edges), itertools.pairwise(told), strict=True
+    ):
+        if is_whole:
+            found.append(first if high - low == 1 else f"{first}–{high - 1:,.0f}")
         else:
-            found.append(f"{low:g}" if high - low == 1 else f"{low:g}–{high - 1:g}")
-    return [*found, f"≥ {edges[-1]:g}"]
+            found.append(f"{first}–{end}")
+    return [*found, f"≥ {told[-1]}"]
 
 
 def split(
@@ -95,9 +108,8 @@ def split(
     sentences = [
         numpy.flatnonzero((places == bucket) & is_known) for bucket in range(len(edges) + 1)
     ]
-    is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
-    held = labels(edges, is_whole)
-    return Buckets(by, list(edges), held, sentences, int((~is_known).sum()))
+    bounds = list(itertools.pairwise([None, *edges, None]))
+    return Buckets(by, labels(edges, is_whole), bounds, sentences, int((~is_known).sum()))
 
 
 def values(

@@ -29,9 +29,13 @@ def measure(
     edges: Sequence[float] | None = None,
     difficulty: Sequence[float] | None = None,
 ) -> Scored:
-    """Return all measures of all systems in buckets of sentences."""
+    """Return all measures of all systems in buckets of sentences.
+
+    Without `edges`, those of the thesis, as far as there are sentences.
+    """
     held = values(evaluation, by, difficulty)
     buckets = split(held, edges or EDGES[by], by, is_whole=by.endswith("-length"))
+    buckets = buckets if edges else buckets.trimmed()
     return Scored(buckets, {name: evaluation.scores(name, buckets.sentences) for name in MEASURES})
 
 
@@ -50,8 +54,7 @@ def section(
 ) -> Section:
     """Return tables and pictures of `measures` by each property; JSON has all measures.
 
-    `measures` is BLEU if not given, and sentence BLEU by difficulty; `edges` are those of the
-    thesis.
+    `measures` is BLEU if not given, and sentence BLEU by difficulty.
     """
     tables: list[Table] = []
     pictures: list[Picture] = []
@@ -88,7 +91,8 @@ def section(
 def _text(evaluation: Evaluation) -> str:
     return (
         "Sentences are put into buckets by what is known of the source and the reference alone, so "
-        "that all systems are scored on the same sentences. BLEU and chrF are corpus scores of "
+        "that all systems are scored on the same sentences; a bucket holds its lower edge, not its "
+        "upper one. BLEU and chrF are corpus scores of "
         "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
         f"all in percent. {evaluation.told()} BLEU: {evaluation.scorer('bleu').signature}; "
         f"chrF: {evaluation.scorer('chrf').signature}."
@@ -154,9 +158,7 @@ def _bounds(held: Buckets) -> dict[str, Any]:
     return {
         "buckets": [
             {"bucket": label, "least": least, "below": below}
-            for label, least, below in zip(
-                held.labels, [None, *held.edges], [*held.edges, None], strict=True
-            )
+            for label, (least, below) in zip(held.labels, held.bounds, strict=True)
         ]
     }
 
