@@ -196,7 +196,7 @@ def _ratio(counts: Numbers, totals: Numbers, rows: NDArray[numpy.int32], bayesia
 
 
 def exp_digamma(x: Numbers) -> Numbers:
-    """Return exp(digamma(x)) for x >= 0, to 8 digits: the recurrence, then the asymptotic series."""
+    """Return exp(digamma(x)) for x >= 0, to 8 digits: by recurrence, then asymptotic series."""
     # digamma(x) = digamma(x + 6) - 1/x - ... - 1/(x + 5), the fractions added in pairs.
     y = x + 6.0
     square = 1.0 / (y * y)

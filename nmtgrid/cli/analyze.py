@@ -9,7 +9,14 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.cli import analyze_activations, analyze_buckets, analyze_curves, analyze_latency
+from nmtgrid.cli import (
+    analyze_activations,
+    analyze_align,
+    analyze_buckets,
+    analyze_curves,
+    analyze_difficulty,
+    analyze_latency,
+)
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -22,8 +29,10 @@ app = typer.Typer(help="Look into translations and models.", no_args_is_help=Tru
 
 
 app.command("activations")(analyze_activations.command)
+app.command("align")(analyze_align.command)
 app.command("buckets")(analyze_buckets.command)
 app.command("curves")(analyze_curves.command)
+app.command("difficulty")(analyze_difficulty.command)
 app.command("latency")(analyze_latency.command)
 
 

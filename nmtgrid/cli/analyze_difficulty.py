@@ -1,0 +1,118 @@
+"""`nmtgrid analyze difficulty`: how far one must lag behind each source, by word alignments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.files import split_label
+from nmtgrid.cli.analyze_align import (
+    Heuristic,
+    LinksOut,
+    Train,
+    aligning,
+    check_aligned,
+    trained,
+    warn_of_little,
+)
+from nmtgrid.cli.analyze_show import (
+    Format,
+    Lowercase,
+    Out,
+    Reference,
+    Tokenize,
+    check_out,
+    show,
+)
+from nmtgrid.cli.options import JsonFile, check_outputs
+
+
+def command(
+    reference: Reference,
+    source: Annotated[
+        Path, typer.Option("--source", "-s", metavar="FILE", help="Source, a line each.")
+    ],
+    systems: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]FILE...", help="Translations: sentence BLEU by difficulty, a bar each."
+        ),
+    ] = None,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Links of source and reference, `i-j` from 0.  [default: learned]"
+        ),
+    ] = None,
+    train: Train = None,
+    heuristic: Heuristic = "grow-diag-final-and",
+    edges: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Where buckets begin: 1,2,4.  [default: thesis]"),
+    ] = None,
+    difficulty_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a number a line, for `analyze buckets`."),
+    ] = None,
+    alignments_out: LinksOut = None,
+    tokenize: Tokenize = "13a",
+    lowercase: Lowercase = False,
+    out: Out = None,
+    picture: Format = "png",
+    json: JsonFile = None,
+) -> None:
+    """Show how far one must lag behind each source to write its reference, and who does it well.
+
+    Words are what spaces separate: give tokenised text, or raw text and more of it with `--train`.
+    """
+    given = [split_label(one)[1] for one in systems or []]
+    inputs = {"--reference": reference, "--source": source, "--alignments": alignments}
+    inputs |= {**trained(train), **{f"FILE {path}": path for path in given}}
+    check_out(out, json, [*inputs.values()])
+    check_outputs({"--difficulty-out": difficulty_out, "--alignments-out": alignments_out}, inputs)
+    check_aligned(alignments, train)
+    bounds = _bounds(edges)
+    from nmtgrid.analysis import difficulty
+    from nmtgrid.analysis.aligner import AlignerSettings
+    from nmtgrid.analysis.evaluation import read_evaluation
+    from nmtgrid.analysis.pairs import read_pairs
+    from nmtgrid.analysis.pharaoh import write_links
+
+    evaluation = None
+    if systems:
+        evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)
+    with aligning() as advance:
+        pairs = read_pairs(
+            source, reference, alignments, train, AlignerSettings(heuristic=heuristic), advance
+        )
+    if alignments is None and train is None:
+        warn_of_little(len(pairs.links))
+    found = difficulty.measure(pairs)
+    if difficulty_out is not None:
+        difficulty.write_numbers(difficulty_out, found.lagging)
+        console.say(f"Written: {difficulty_out}")
+    if alignments_out is not None:
+        write_links(alignments_out, pairs.links)
+        console.say(f"Written: {alignments_out}")
+    show([difficulty.section(pairs, found, evaluation, bounds)], out, picture, json)
+
+
+def _bounds(edges: str | None) -> list[float] | None:
+    """Return the edges of buckets. Raises ConfigError for what are none."""
+    if edges is None:
+        return None
+    from nmtgrid.analysis.bucketing import check_edges
+
+    try:
+        bounds = [float(edge) for edge in edges.split(",")]
+    except ValueError as fault:
+        raise ConfigError(
+            f"`--edges {edges}` are no numbers with commas between: 1,2,4."
+        ) from fault
+    if faults := check_edges(bounds):
+        raise ConfigError([f"`--edges {edges}`: {fault}" for fault in faults])
+    return bounds
