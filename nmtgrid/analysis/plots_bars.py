@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TypeGuard
 
 from nmtgrid.analysis.labels import drawable, shortened
-from nmtgrid.analysis.plots import Axes, Figure, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
+from nmtgrid.analysis.plots_heads import (
+    Rows,
+    colour,
+    hatch,
+    head_height,
+    name_rows,
+    write_head,
+)
+from nmtgrid.analysis.plots_lines import INK, PALE
 
 _FONT, _SMALL, _LINE = 8.5, 7.0, 0.15
 """Points: letters and small letters; inches: a line of them."""
@@ -19,9 +27,7 @@ _LEFT, _RIGHT, _HEIGHT = 0.72, 0.2, 2.5
 _NARROWEST, _WIDEST = 4.1, 9.5
 _BAR, _LEAST_BAR, _BETWEEN = 0.27, 0.09, 0.16
 """Inches: a bar that has room for its number, the thinnest, and half of what lies between groups"""
-_HATCHES = ("", "////", "....")
-_SWATCH = 0.12
-_LONGEST_LABEL, _LONGEST_NAME = 24, 48
+_LONGEST_LABEL = 24
 """Letters."""
 
 
@@ -69,7 +75,7 @@ def draw_bars(
     for place, one in enumerate(series):
         _write_values(axes, page, one, place)
     _write_groups(axes, page, size_label, x_label)
-    _write_names(figure, page, title)
+    write_head(figure, title, page.names, "bar")
     save(figure, path)
 
 
@@ -89,7 +95,7 @@ class _Page:
     labels: float
     """Height of the groups' labels; they stand upright where they are wider than their group."""
     is_upright: bool
-    names: Sequence[Sequence[tuple[int, str]]]
+    names: Rows
 
     @classmethod
     def of(cls, groups: Sequence[Group], series: Sequence[Series], size_label: str) -> _Page:
@@ -109,7 +115,7 @@ class _Page:
         bottom = 0.1 + labels + (_LINE if sizes else 0.0) + 0.26
         left = max(_LEFT, 0.16 + text_width(size_label, _SMALL) if sizes else 0.0)
         inside = group * number
-        names = _rows([one.name for one in series], left + inside - 0.1)
+        names = name_rows([one.name for one in series], left + inside)
         return cls(held, bar, group, count, left, inside, bottom, labels, is_upright, names)
 
     @property
@@ -120,7 +126,7 @@ class _Page:
     @property
     def head(self) -> float:
         """Inches above the inside."""
-        return 0.42 + (_LINE + 0.03) * len(self.names)
+        return head_height(self.names)
 
     @property
     def height(self) -> float:
@@ -134,21 +140,6 @@ class _Page:
 
 def _short(text: str, most: int) -> str:
     return shortened(drawable(text), most)
-
-
-def _rows(names: Sequence[str], room: float) -> list[list[tuple[int, str]]]:
-    """Return places and names in rows that fit into so many inches."""
-    rows: list[list[tuple[int, str]]] = []
-    used = math.inf
-    for place, name in enumerate(names):
-        name = _short(name, _LONGEST_NAME)
-        width = text_width(name, _FONT) + _SWATCH + 0.22
-        if used + width > room:
-            rows.append([])
-            used = 0.0
-        rows[-1].append((place, name))
-        used += width
-    return rows
 
 
 def _frame(axes: Axes, y_label: str) -> None:
@@ -168,8 +159,8 @@ def _draw_series(axes: Axes, page: _Page, one: Series, place: int) -> None:
     # A thin white edge tells bars apart where colours are lost.
     axes.bar(
         middles, [value for _, value in held], width=page.bar / page.group,
-        color=_colour(place), edgecolor="white", linewidth=0.6, zorder=3,
-        hatch=_HATCHES[place // len(COLOURS) % len(_HATCHES)],
+        color=colour(place), edgecolor="white", linewidth=0.6, zorder=3,
+        hatch=hatch(place),
     )  # fmt: skip
     for (group, value), middle in zip(held, middles, strict=True):
         low, high = _interval(one, group, value)
@@ -245,38 +236,3 @@ def _write_groups(axes: Axes, page: _Page, size_label: str, x_label: str) -> Non
         0.5, place(page.bottom - 0.08), x_label, transform=axes.transAxes, ha="center",
         va="bottom", fontsize=_FONT, color=INK, parse_math=False,
     )  # fmt: skip
-
-
-def _write_names(figure: Figure, page: _Page, title: str) -> None:
-    """Write the title and, each behind its colour, the names."""
-    whole = title = drawable(title)
-    while text_width(title, 11.6) > page.width - 0.2 and len(title) > 9:
-        title = shortened(whole, len(title) - 2)
-    top = page.height - 0.1
-    figure.text(
-        0.1 / page.width, top / page.height, title, fontsize=10, fontweight="bold", color=INK,
-        va="top", parse_math=False,
-    )  # fmt: skip
-    for row, names in enumerate(page.names):
-        x, y = 0.1, top - 0.3 - row * (_LINE + 0.03)
-        for place, name in names:
-            swatch = figure.add_axes(
-                (x / page.width, (y - 0.045) / page.height,
-                 _SWATCH / page.width, 0.09 / page.height)
-            )  # fmt: skip
-            swatch.set_axis_off()
-            swatch.set(xlim=(0, 1), ylim=(0, 1))
-            swatch.bar(
-                [0.5], [1.0], width=1.0, color=_colour(place), edgecolor="white", linewidth=0,
-                hatch=_HATCHES[place // len(COLOURS) % len(_HATCHES)],
-            )  # fmt: skip
-            x += _SWATCH + 0.05
-            figure.text(
-                x / page.width, y / page.height, name, fontsize=_FONT, va="center_baseline",
-                color=darker(_colour(place)), parse_math=False,
-            )  # fmt: skip
-            x += text_width(name, _FONT) + 0.17
-
-
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]

@@ -16,6 +16,7 @@ from nmtgrid.cli import (
     analyze_curves,
     analyze_difficulty,
     analyze_latency,
+    analyze_lengths,
 )
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
@@ -34,6 +35,7 @@ app.command("buckets")(analyze_buckets.command)
 app.command("curves")(analyze_curves.command)
 app.command("difficulty")(analyze_difficulty.command)
 app.command("latency")(analyze_latency.command)
+app.command("lengths")(analyze_lengths.command)
 
 
 @app.callback()
