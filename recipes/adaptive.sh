@@ -15,8 +15,10 @@
 #
 # ON=multi30k, or toy, iwslt14-de-en, wmt14-en-fr. MINUTES of processor time for each model (10; toy
 # 3), those of fine-tuning TUNE_MINUTES (a quarter of it); the presets of the publications are for a
-# GPU: MINUTES=0 trains as long as they say, and fine-tunes for 3,000 updates. SMALL=1 runs in
-# minutes: less of everything, and not the best of it.
+# GPU: MINUTES=0 trains as long as they say, and fine-tunes for 3,000 updates. UPDATES=N (and
+# TUNE_UPDATES, a quarter of it) counts updates in place of minutes, as the tables do: one of aligned
+# training costs up to three of a plain decoder. SMALL=1 runs in minutes: less of everything, and not
+# the best of it.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model.
@@ -51,6 +53,8 @@ iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
 *) fail "there is no corpus $ON here: toy multi30k iwslt14-de-en wmt14-en-fr" ;;
 esac
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 4 }')}"
+UPDATES="${UPDATES:-0}"
+TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 4))}"
 if [ "$MINUTES" = 0 ]; then CLOCK="${CLOCK:-wall}"; else CLOCK="${CLOCK:-processor}"; fi
 DEPTHS="${DEPTHS:-1 2 3 4 5 6}"
 LAMBDAS="${LAMBDAS:-0 0.05 0.2}"
@@ -76,13 +80,16 @@ https://www.statmt.org/wmt14/translation-task.html"
 environment
 if [ "$ON" = wmt14-en-fr ]; then wmt14_dataset; else dataset "$ON" "$DATA" "$HERE/text"; fi
 
-# `train NAME MINUTES OPTION...`: train a Transformer, unless it is there.
+# `train NAME MINUTES UPDATES OPTION...`: train a Transformer, unless it is there.
 train() {
-    local name="$1" minutes="$2" model="$HERE/$1-seed$SEED"
+    local name="$1" minutes="$2" updates="$3" model="$HERE/$1-seed$SEED"
     local limit=()
-    shift 2
+    shift 3
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    if [ "$minutes" != 0 ]; then
+    if [ "$updates" != 0 ]; then
+        limit=(--max-updates "$updates" --max-minutes 0 --set training.schedule=cosine
+            --set "training.warmup_updates=$((updates / 12))" --set "training.clock=$CLOCK")
+    elif [ "$minutes" != 0 ]; then
         limit=(--max-minutes "$minutes" --max-updates 0 --set training.clock=processor
             --set training.schedule=cosine-time)
     fi
@@ -92,7 +99,7 @@ train() {
 }
 
 # `with_exits NAME OPTION...`: a decoder with exits, trained from nothing.
-with_exits() { train "$1" "$MINUTES" "${@:2}"; }
+with_exits() { train "$1" "$MINUTES" "$UPDATES" "${@:2}"; }
 aligned() { with_exits aligned --objective exits-aligned; }
 
 # Train a decoder of each depth by itself; set BASELINES to what measures them beside.
@@ -101,7 +108,7 @@ baselines() {
     local depth
     BASELINES=()
     for depth in $DEPTHS; do
-        train "blocks$depth" "$MINUTES" --set model.exits=none --set "model.decoder_depth=$depth"
+        train "blocks$depth" "$MINUTES" "$UPDATES" --set model.exits=none --set "model.decoder_depth=$depth"
         BASELINES+=(--baselines "blocks$depth=$HERE/blocks$depth-seed$SEED")
     done
 }
@@ -167,7 +174,7 @@ table_5_5() {
 variant() {
     local limit=()
     if [ "$MINUTES" = 0 ]; then limit=(--max-updates 3000); fi
-    train "$1" "$TUNE_MINUTES" "${limit[@]}" --init "$HERE/aligned-seed$SEED" \
+    train "$1" "$TUNE_MINUTES" "$TUNE_UPDATES" "${limit[@]}" --init "$HERE/aligned-seed$SEED" \
         --set "model.halting=$2" --objective exits-halting --set "objective.oracle=$3" \
         --set "objective.depth_penalty=$4" --set "objective.sigma=$5"
 }

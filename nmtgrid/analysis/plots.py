@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,13 @@ def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
 def log_label(tick: float) -> str:
     """Return a round number for people: 0.05, 300, 1e-6."""
     return f"{tick:,.10g}" if 1e-3 <= tick < 1e6 else f"{tick:.1g}".replace("e-0", "e-")
+
+
+@contextlib.contextmanager
+def as_text() -> Iterator[None]:
+    """Within it, .svg files hold letters as text, drawn by the reader's fonts, not as shapes."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        yield
 
 
 def save(figure: Figure, path: Path) -> None:

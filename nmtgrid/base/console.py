@@ -22,6 +22,18 @@ Item = TypeVar("Item")
 
 output = Console(soft_wrap=True, highlight=False)
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
+_speaker = ""
+
+
+def hush() -> None:
+    """Print nothing from now on: of several processes that do the same, another one speaks."""
+    messages.quiet = True
+
+
+def speak_as(name: str) -> None:
+    """Print again, errors with `name` before them."""
+    global _speaker
+    messages.quiet, _speaker = False, f"{name}: "
 
 
 def say(text: str) -> None:
@@ -36,7 +48,7 @@ def warn(text: str) -> None:
 
 def error(problem: str, advice: str = "") -> None:
     """Print an error on standard error."""
-    messages.print(_printable(f"error: {problem}"), style="bold red", markup=False)
+    messages.print(_printable(f"{_speaker}error: {problem}"), style="bold red", markup=False)
     if advice:
         messages.print(_printable(f"       {advice}"), markup=False)
 

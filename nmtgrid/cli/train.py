@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import Device, JsonFile, Leave, Overrides, check_outputs, write_report
 
@@ -61,8 +62,15 @@ def command(
     """Train a model on DATA into the model directory OUT.
 
     Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
-    goes on from there, as it does after a kill.
+    goes on from there, as it does after a kill. Under torchrun each process takes a share of every
+    update's batches: N of them do `batches.accumulation` x N batches an update.
     """
+    from nmtgrid.training.processes import asked_for
+
+    processes = asked_for()
+    if not processes.is_first:
+        console.hush()
+        json = None
     check_outputs({"--json": json})
     if list_:
         from nmtgrid.cli.train_plan import show_list
@@ -100,11 +108,14 @@ def command(
     assert data is not None and out is not None
     from nmtgrid.cli.train_run import run_all
     from nmtgrid.search.devices import find_device
+    from nmtgrid.training.processes import joined, own_device
 
-    chosen = find_device(device)
-    code, values = run_all(
-        request, data, out, chosen, seeds, resume=resume, overwrite=overwrite, init=init
-    )
+    chosen = find_device(device if processes.count == 1 else own_device(device))
+    with joined(processes, chosen):
+        code, values = run_all(
+            request, data, out, chosen, seeds, processes,
+            resume=resume, overwrite=overwrite, init=init,
+        )  # fmt: skip
     write_report(json, values)
     if code:
         raise Leave(code)

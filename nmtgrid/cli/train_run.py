@@ -17,12 +17,14 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.cli.options import Leave
 from nmtgrid.training import events
+from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.gradients import check_watch
 from nmtgrid.training.meters import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, prepare
+from nmtgrid.training.processes import Processes
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings, TrainingSettings
-from nmtgrid.training.trainer import StopRequest, Trainer
+from nmtgrid.training.trainer import Trainer
 
 _MOST_SEEDS = 1000
 _SIGNALS = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
@@ -34,6 +36,7 @@ def run_all(
     out: Path,
     device: torch.device,
     seeds: str | None,
+    processes: Processes,
     *,
     resume: bool,
     overwrite: bool,
@@ -43,7 +46,7 @@ def run_all(
     if seeds is None:
         settings = _settings(request, out, resume)
         code, report = run_one(
-            data, settings, out, device, resume=resume, overwrite=overwrite, init=init
+            data, settings, out, device, processes, resume=resume, overwrite=overwrite, init=init
         )
         return code, report
     reports = []
@@ -55,8 +58,9 @@ def run_all(
         asked = Request(request.arch, request.preset, request.objective, request.changes, flags)
         settings = _settings(asked, folder, started)
         code, report = run_one(
-            data, settings, folder, device, resume=started, overwrite=overwrite, init=init
-        )
+            data, settings, folder, device, processes,
+            resume=started, overwrite=overwrite, init=init,
+        )  # fmt: skip
         reports.append({"seed": seed, **report})
         if code:
             return code, {"seeds": reports}
@@ -68,30 +72,44 @@ def run_one(
     settings: RunSettings,
     out: Path,
     device: torch.device,
+    processes: Processes,
     *,
     resume: bool,
     overwrite: bool,
     init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
-    """Train one model; return the exit code (0, or 128 + signal) and the report."""
+    """Train one model; return the exit code (0, or 128 + signal) and the report.
+
+    Of several processes the first one tells of it and writes the log.
+    """
     check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
-        data, settings, out, device, resume=resume, overwrite=overwrite, init=init, stop=stop
-    )
+        data, settings, out, device,
+        resume=resume, overwrite=overwrite, init=init, stop=stop, processes=processes,
+    )  # fmt: skip
     log = MetricsLog(out / METRICS)
-    log.keep_until(trainer.progress.update)
+    if processes.is_first:
+        log.keep_until(trainer.progress.update)
+    else:
+        # From here on the processes differ in what they do, so each tells of its own faults.
+        console.speak_as(f"process {processes.rank}")
     finished, ratio = None, None
-    with _stopping(stop) as caught, console.progress("training", _total(settings.training)) as bar:
+    with (
+        _stopping(stop, processes) as caught,
+        console.progress("training", _total(settings.training)) as bar,
+    ):
         for event in trainer.run():
-            log.write(event)
-            show(event, bar, settings.training, ratio)
+            if processes.is_first:
+                log.write(event)
+                show(event, bar, settings.training, ratio)
             if isinstance(event, events.Gradients):
                 ratio = event.gradient_ratio
             if isinstance(event, events.Finished):
                 finished = event
     assert finished is not None
-    console.say(f"The model is in {out}.")
+    if processes.is_first:
+        console.say(f"The model is in {out}.")
     code = 128 + caught[0] if caught else 0
     return code, _report(finished, trainer)
 
@@ -160,7 +178,7 @@ def _settings(request: Request, out: Path, resume: bool) -> RunSettings:
 
 
 @contextlib.contextmanager
-def _stopping(stop: StopRequest) -> Iterator[list[int]]:
+def _stopping(stop: StopRequest, processes: Processes) -> Iterator[list[int]]:
     """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
     caught: list[int] = []
 
@@ -170,7 +188,8 @@ def _stopping(stop: StopRequest) -> Iterator[list[int]]:
             raise Leave(128 + caught[0])
         caught.append(number)
         stop.reason = f"stopped by {_SIGNALS[signal.Signals(number)]}"
-        console.say("Stopping after this update; the state will be saved.")
+        if processes.is_first:
+            console.say("Stopping after this update; the state will be saved.")
 
     before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
@@ -187,9 +206,14 @@ def _total(training: TrainingSettings) -> float | None:
 def _started(event: events.Started) -> str:
     skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
     begun = f"Going on from update {event.update:,}" if event.update else "Training"
+    shared = f", {event.processes} processes" if event.processes > 1 else ""
+    anew = (
+        "\nIt goes on with another number of processes than before: the same batches, dealt anew, "
+        "and other random numbers."
+    )
     return (
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
-        f"{event.device}, {event.precision}."
+        f"{event.device}{shared}, {event.precision}.{anew if event.is_dealt_anew else ''}"
     )
 
 

@@ -151,6 +151,11 @@ class BatchPlan:
                     )
             epoch += 1
 
+    def cells(self, indices: NDArray[Any]) -> int:
+        """Return the grid cells of the batch of these pairs, padding and end symbols included."""
+        height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
+        return len(indices) * (int(height) + 1) * (int(width) + 1)
+
     @staticmethod
     def _following(epoch: int, pool: int, batch: int, batches: int, pools: int) -> Place:
         if batch + 1 < batches:

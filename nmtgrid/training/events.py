@@ -17,6 +17,9 @@ class Started:
     parameters: int
     device: str
     precision: str
+    processes: int = 1
+    is_dealt_anew: bool = False
+    """Whether a resumed run goes on with another number of processes than before."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.processes import Processes
 from nmtgrid.training.settings import RunSettings
 
 
@@ -73,13 +74,17 @@ class GradientWatch:
             for handle in handles:
                 handle.remove()
 
-    def norms(self, tokens: int) -> dict[str, float]:
-        """Return the norm at each stage, in order, for an update of so many target tokens."""
+    def norms(self, tokens: int, processes: Processes) -> dict[str, float]:
+        """Return the norm at each stage, in order, for an update of so many target tokens.
+
+        That of all `processes` together, if there are several.
+        """
         zero = torch.zeros((), dtype=torch.float64)
         # Brought over together: a GPU is waited for once.
         held = [self._squares.get(name, zero) for name in self._order]
         device = next((value.device for value in self._squares.values()), zero.device)
-        values: list[float] = torch.stack([v.to(device) for v in held]).sqrt().tolist()
+        squares = processes.sum(torch.stack([v.to(device) for v in held]))
+        values: list[float] = squares.sqrt().tolist()
         return {name: value / tokens for name, value in zip(self._order, values, strict=True)}
 
     def _adder(self, name: str) -> Callable[[Tensor], None]:

@@ -11,6 +11,7 @@ from typing import Any
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import write_text
 from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
+from nmtgrid.training.limits import Progress
 from nmtgrid.training.update import UpdateResult
 
 
@@ -40,6 +41,36 @@ class Meter:
         self.gradient_norm = result.gradient_norm
         for name, value in result.extra.items():
             self.extra[name] = self.extra.get(name, 0.0) + value
+
+    @property
+    def minutes_each(self) -> float:
+        """Minutes of an update."""
+        return max(self.seconds, 1e-9) / 60 / self.updates
+
+    @property
+    def minutes_per_pair(self) -> float:
+        """Minutes for each training pair."""
+        return max(self.seconds, 1e-9) / 60 / max(self.pairs, 1)
+
+    def event(
+        self, progress: Progress, minutes: float, learning_rate: float, left: float | None
+    ) -> Updated:
+        """Return what there is to tell; `left` are the minutes until the run ends."""
+        seconds = max(self.seconds, 1e-9)
+        return Updated(
+            update=progress.update,
+            epoch=progress.place.epoch,
+            minutes=minutes,
+            learning_rate=learning_rate,
+            loss=self.loss / self.tokens,
+            nll=self.nll / self.tokens,
+            gradient_norm=self.gradient_norm,
+            tokens_per_second=self.tokens / seconds,
+            cells_per_second=self.cells / seconds,
+            minutes_left=left,
+            extra={name: value / self.tokens for name, value in self.extra.items()},
+            tokens=self.tokens,
+        )
 
 
 class MetricsLog:

@@ -21,8 +21,11 @@ from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
 from nmtgrid.training.api import objectives
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
+from nmtgrid.training.clock import StopRequest
+from nmtgrid.training.processes import Processes
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.trainer import StopRequest, Trainer
+from nmtgrid.training.state import seed_process
+from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import has_native_bf16
 from nmtgrid.training.validate import SplitValidator
 
@@ -39,9 +42,14 @@ def prepare(
     overwrite: bool = False,
     init: Path | None = None,
     stop: StopRequest | None = None,
+    processes: Processes | None = None,
 ) -> Trainer:
-    """Return a trainer, its model built (or resumed) and its folder begun."""
-    if not resume:
+    """Return a trainer, its model built (or resumed) and its folder begun.
+
+    Of several processes the first one checks, clears and begins the folder.
+    """
+    processes = processes or Processes()
+    if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
     dataset = Dataset.open(data)
     train, valid = dataset.split("train"), find_valid(dataset)
@@ -56,22 +64,33 @@ def prepare(
     validator = valid and SplitValidator(
         dataset, valid, objective, settings.batches, device, bf16=bf16,
         with_bleu=training.validate_bleu, sentences=training.validate_sentences,
+        processes=processes,
     )  # fmt: skip
     trainer = Trainer(
         model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator or None, stop=stop,
+        bf16=bf16, validator=validator or None, stop=stop, processes=processes,
     )  # fmt: skip
+    if not resume and processes.count > 1:
+        seed_process(training.seed, processes)
     if resume:
         _check_same_pipeline(folder, dataset)
         if not trainer.resume():
             raise ModelError(
                 f"{folder} holds no saved state to resume from.", "Begin again with `--overwrite`."
             )
-    elif overwrite:
+    if processes.is_first:
+        _begin_folder(folder, trainer, dataset, is_cleared=overwrite and not resume)
+    processes.wait()
+    return trainer
+
+
+def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleared: bool) -> None:
+    """Describe the model in its folder, from which `is_cleared` takes what a run left."""
+    if is_cleared:
         clear_folder(folder)
     is_new = not folder.exists()
     try:
-        save_description(folder, model, dataset.pipeline, to_json(settings))
+        save_description(folder, trainer.model, dataset.pipeline, to_json(trainer.settings))
     except BaseException as fault:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +99,6 @@ def prepare(
         raise ModelError(
             f"The folder {folder} cannot be made: {fault.strerror}.", "Choose another `--out`."
         ) from fault
-    return trainer
 
 
 def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from numpy.typing import NDArray
 
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.memory import give_back
-from nmtgrid.base.seeding import random_states, restore_random_states
 from nmtgrid.data.batches import BatchPlan, Place
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
 from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
+from nmtgrid.training.clock import StopRequest, Stopwatch
 from nmtgrid.training.gradients import GradientWatch, gradient_ratio
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
 from nmtgrid.training.meters import Meter
@@ -27,25 +26,18 @@ from nmtgrid.training.optimiser import (
     Clock,
     LearningRate,
     make_optimiser,
-    optimiser_tensors,
-    restore_optimiser,
 )
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
+from nmtgrid.training.processes import Processes
 from nmtgrid.training.selection import Best, Outcome, Selection
 from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.state import restore_random, restore_tensors, saved_tensors
 from nmtgrid.training.update import Updater
 from nmtgrid.training.validate import Validator
 
 _GIVE_BACK_EVERY = 20
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
 holes in the heap, gigabytes within an hour."""
-
-
-@dataclasses.dataclass
-class StopRequest:
-    """Set from outside (by a signal): the run ends after the update that it is in."""
-
-    reason: str = ""
 
 
 class Trainer:
@@ -67,10 +59,13 @@ class Trainer:
         bf16: bool = False,
         validator: Validator | None = None,
         stop: StopRequest | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.model, self.train, self.settings = model.to(device), train, settings
         self.device, self.bf16 = device, bf16
-        self.validator, self.stop = validator, stop or StopRequest()
+        self.processes = processes or Processes()
+        self.processes.same([*model.parameters(), *model.buffers()])
+        self.validator = validator
         training, batches = settings.training, settings.batches
         self.plan = BatchPlan(
             train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
@@ -83,8 +78,9 @@ class Trainer:
             )  # fmt: skip
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
-            model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm
-        )
+            model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
+            processes=self.processes,
+        )  # fmt: skip
         every = training.watch_gradients
         self.watch = GradientWatch(model, every) if every else None
         self.rate = LearningRate(training)
@@ -94,14 +90,15 @@ class Trainer:
         self.progress = Progress()
         self.meter = Meter()
         self._data_facts = describe_pairs(train, self.plan.count)
-        self._clock = time.process_time if training.clock == "processor" else time.monotonic
-        self._started = self._clock()
-        self._carried = 0.0
+        self._batches = batches.accumulation * self.processes.count
+        """Of an update, over all processes."""
+        self._is_dealt_anew = False
+        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     @property
     def minutes(self) -> float:
         """Minutes that the run has taken, those before a resumption included."""
-        return self._carried + (self._clock() - self._started) / 60
+        return self.stopwatch.minutes
 
     def resume(self) -> bool:
         """Go on from the newest saved state; return False if there is none."""
@@ -117,18 +114,30 @@ class Trainer:
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
-        restore_optimiser(self.optimiser, self.model, _below(tensors, "optimiser|"))
-        restore_random_states(_below(tensors, "state|"))
-        if self.average is not None:
-            # A run that had no running average yet begins it with the weights of now.
-            held = _below(tensors, "ema|") or dict(self.model.named_parameters())
-            self.average.restore(held, facts["ema_steps"])
+        self._deal(facts)
+        restore_tensors(tensors, self.model, self.optimiser, self.average, facts["ema_steps"])
+        restore_random(
+            tensors, self.processes, self.device,
+            self.settings.training.seed + facts["progress"]["update"],
+        )  # fmt: skip
         self.rate.restore(facts["rate"])
         self.meter = Meter(**facts["meter"])
         self.progress = Progress.from_json(facts["progress"])
         self.selection.best = Best(**facts["best"])
-        self._carried, self._started = self.progress.minutes, self._clock()
+        self.stopwatch.go_on(self.progress.minutes)
         return True
+
+    def _deal(self, facts: dict[str, Any]) -> None:
+        """Keep to as many batches an update as before, whatever the number of processes."""
+        self._batches = facts.get("batches", self.settings.batches.accumulation)
+        count = self.processes.count
+        self._is_dealt_anew = facts.get("processes", 1) != count
+        if count > self._batches:
+            each = "one batch" if self._batches == 1 else f"{self._batches} batches"
+            raise TrainingError(
+                f"An update of this run is {each}, too few for {count} processes.",
+                f"Go on with at most {self._batches}, or begin a run of its own.",
+            )
 
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
@@ -136,36 +145,40 @@ class Trainer:
         Raises: TrainingError when the loss is not finite, DeviceError when a single pair does not
         fit into memory, StorageError when a state cannot be written; what was saved stays.
         """
+        self.stopwatch.agree()
         yield self._start_event()
-        if not self.checkpoints.existing():
+        is_new = torch.tensor(float(not self.checkpoints.existing()))
+        # All ask before the first one writes.
+        if self.processes.sum(is_new).item():
             yield self._save(None)
         walk = self.plan.walk(self.progress.place)
         reason = self._end_reason()
         while not reason:
             yield from self._update(walk)
-            if self.stop.reason:
+            self.stopwatch.agree()
+            if self.stopwatch.stopped:
                 break
             if is_due(self.settings.training, self.progress, self.minutes):
                 yield from self._validate()
             elif self._save_is_due():
                 yield self._save(None)
             reason = self._end_reason()
-        if not self.stop.reason:
+        if not self.stopwatch.stopped:
             yield from self._conclude()
         elif self.progress.update != self.progress.saved_update:
             yield self._save(None)
-        best = self.selection.best
+        best, stopped = self.selection.best, self.stopwatch.stopped
         yield events.Finished(
-            self.progress.update, self.progress.place.epoch, self.minutes,
-            self.stop.reason or reason, bool(self.stop.reason), best.weights, best.update,
-            best.nll, best.bleu,
+            self.progress.update, self.progress.place.epoch, self.minutes, stopped or reason,
+            bool(stopped), best.weights, best.update, best.nll, best.bleu,
         )  # fmt: skip
 
     def _update(self, walk: Iterator[tuple[Place, NDArray[Any]]]) -> Iterator[events.Event]:
         """Do one update."""
-        began = self._clock()
-        taken = [next(walk) for _ in range(self.settings.batches.accumulation)]
-        batches = [self.train.batch(indices) for _, indices in taken]
+        began = self.stopwatch.now()
+        taken = [next(walk) for _ in range(self._batches)]
+        mine = self.processes.share([self.plan.cells(indices) for _, indices in taken])
+        batches = [self.train.batch(taken[place][1]) for place in mine]
         rate = self.rate.at(Clock(self.progress.update, self.minutes))
         watch = self.watch and self.watch.due(self.progress.update + 1)
         try:
@@ -181,7 +194,7 @@ class Trainer:
         training = self.settings.training
         if self.average is not None and self.progress.update % training.ema_updates == 0:
             self.average.step()
-        self.meter.add(result, self._clock() - began)
+        self.meter.add(result, self.stopwatch.now() - began)
         if result.gradients:
             yield events.Gradients(
                 self.progress.update, self.progress.place.epoch, self.minutes, result.gradients,
@@ -196,34 +209,21 @@ class Trainer:
 
     def _log(self, rate: float) -> events.Updated:
         meter, self.meter = self.meter, Meter()
-        seconds = max(meter.seconds, 1e-9)
-        left = minutes_left(
-            self.settings.training, self.progress, self.minutes, seconds / 60 / meter.updates,
-            self.plan.count / max(meter.pairs, 1) * seconds / 60,
-        )  # fmt: skip
-        return events.Updated(
-            update=self.progress.update,
-            epoch=self.progress.place.epoch,
-            minutes=self.minutes,
-            learning_rate=rate,
-            loss=meter.loss / meter.tokens,
-            nll=meter.nll / meter.tokens,
-            gradient_norm=meter.gradient_norm,
-            tokens_per_second=meter.tokens / seconds,
-            cells_per_second=meter.cells / seconds,
-            minutes_left=left,
-            extra={name: value / meter.tokens for name, value in meter.extra.items()},
-            tokens=meter.tokens,
-        )
+        each, epoch = meter.minutes_each, meter.minutes_per_pair * self.plan.count
+        left = minutes_left(self.settings.training, self.progress, self.minutes, each, epoch)
+        return meter.event(self.progress, self.minutes, rate, left)
 
     def _validate(self) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
         self.progress.validated(self.minutes)
+        # Running statistics, of batch normalisation, are each process' own.
+        self.processes.same(list(self.model.buffers()))
         if self.validator is None:
             yield self._save(None)
             return
-        began = self._clock()
+        began = self.stopwatch.now()
         outcome = self.selection.evaluate(self.progress.update)
+        self.stopwatch.agree()
         self.rate.evaluated(outcome.nll)
         self.progress.waited = 0 if outcome.is_best else self.progress.waited + 1
         yield self._validated(outcome, began)
@@ -233,7 +233,7 @@ class Trainer:
         return events.Validated(
             self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
             outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
-            self._clock() - began,
+            self.stopwatch.now() - began,
         )  # fmt: skip
 
     def _conclude(self) -> Iterator[events.Event]:
@@ -246,10 +246,11 @@ class Trainer:
         averaged = self.checkpoints.average(count) if count > 1 else None
         if averaged is None:
             return
-        self.checkpoints.write_average(averaged)
+        if self.processes.is_first:
+            self.checkpoints.write_average(averaged)
         if self.validator is None:
             return
-        began = self._clock()
+        began = self.stopwatch.now()
         outcome = self.selection.evaluate_average(self.progress.update, averaged)
         yield self._validated(outcome, began)
         if outcome.is_best:
@@ -257,11 +258,9 @@ class Trainer:
 
     def _save(self, best: dict[str, torch.Tensor] | None) -> events.Saved:
         self.progress.saved(self.minutes)
-        tensors = {f"state|{name}": value for name, value in random_states().items()}
-        held = optimiser_tensors(self.optimiser, self.model)
-        tensors |= {f"optimiser|{name}": value for name, value in held.items()}
-        if self.average is not None:
-            tensors |= {f"ema|{name}": value for name, value in self.average.weights.items()}
+        tensors = saved_tensors(
+            self.model, self.optimiser, self.average, self.processes, self.device
+        )
         facts = {
             **self._data_facts,
             "progress": self.progress.to_json(),
@@ -269,11 +268,16 @@ class Trainer:
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),
             "ema_steps": self.average.steps if self.average is not None else 0,
+            "batches": self._batches,
+            "processes": self.processes.count,
         }
         if best is None and self.selection.best.nll is None:
             # Nothing has been validated yet: the newest weights are the chosen ones.
             best = self.model.state_dict()
-        place = self.checkpoints.save(Snapshot(self.model.state_dict(), tensors, facts), best)
+        if self.processes.is_first:
+            self.checkpoints.save(Snapshot(self.model.state_dict(), tensors, facts), best)
+        self.processes.wait()
+        place = self.checkpoints.existing()[-1]
         return events.Saved(self.progress.update, self.minutes, str(place))
 
     def _save_is_due(self) -> bool:
@@ -281,16 +285,13 @@ class Trainer:
         return wait > 0 and self.minutes - self.progress.saved_minutes >= wait
 
     def _end_reason(self) -> str:
-        return self.stop.reason or end_reason(self.settings.training, self.progress, self.minutes)
+        return self.stopwatch.stopped or end_reason(
+            self.settings.training, self.progress, self.minutes
+        )
 
     def _start_event(self) -> events.Started:
         return events.Started(
             self.progress.update, self.minutes, self.plan.count, self.plan.skipped,
             self.model.count_parameters(), self.device.type, "bf16" if self.bf16 else "fp32",
+            self.processes.count, self._is_dealt_anew,
         )  # fmt: skip
-
-
-def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Return the tensors whose names start with `prefix`, without it."""
-    held = tensors.items()
-    return {name[len(prefix) :]: value for name, value in held if name.startswith(prefix)}

@@ -19,6 +19,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.gradients import GradientWatch
 from nmtgrid.training.optimiser import clip_and_scale
+from nmtgrid.training.processes import Processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Updater:
         *,
         bf16: bool,
         clip_norm: float,
+        processes: Processes | None = None,
     ) -> None:
         self.model, self.objective, self.optimiser = model, objective, optimiser
+        self.processes = processes or Processes()
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -62,6 +65,7 @@ class Updater:
     ) -> UpdateResult:
         """Do one update on `batches`; `watch` measures its gradients between the layers.
 
+        With several processes these are this one's share of them; what is returned is of all.
         Raises: DeviceError if a single pair does not fit into memory; TrainingError if the loss
         or the gradient is not finite, the weights then being what they were.
         """
@@ -77,23 +81,33 @@ class Updater:
             piece = pieces[failed]
             self.too_many_cells = min(self.too_many_cells, count_cells(piece))
             pieces[failed : failed + 1] = halve(piece)
-        tokens = sum(int(batch.target_lengths.sum()) for batch in batches)
+        counts = [
+            sum(int(batch.target_lengths.sum()) for batch in batches),
+            sum(map(len, batches)), sum(map(count_cells, batches)), splits,
+        ]  # fmt: skip
+        tokens, pairs, cells, splits = map(int, self._all(torch.tensor(counts)))
+        self.processes.sum_gradients(self._parameters)
         norm = clip_and_scale(self._parameters, tokens, self.clip_norm)
         names = sorted(set(sums) - {"loss", "nll"})
         held = [sums["loss"], sums["nll"], *(sums[name] for name in names)]
+        # Brought over together: a GPU is waited for once.
         values = torch.stack([norm.float(), *(value.float() for value in held)]).tolist()
-        if not (math.isfinite(values[0]) and math.isfinite(values[1])):
-            raise _not_finite(values[0], values[1] / tokens, batches, learning_rate)
+        size = values[0]
+        loss, nll, *others = self._all(torch.tensor(values[1:], dtype=torch.float64))
+        if not (math.isfinite(size) and math.isfinite(loss)):
+            raise _not_finite(size, loss / tokens, batches, learning_rate)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
-        extra = dict(zip(names, values[3:], strict=True))
-        cells = sum(count_cells(batch) for batch in batches)
-        pairs = sum(map(len, batches))
         return UpdateResult(
-            values[1], values[2], tokens, pairs, cells, values[0], extra, splits,
-            {} if watch is None else watch.norms(tokens),
+            loss, nll, tokens, pairs, cells, size, dict(zip(names, others, strict=True)), splits,
+            {} if watch is None else watch.norms(tokens, self.processes),
         )  # fmt: skip
+
+    def _all(self, values: torch.Tensor) -> list[float]:
+        """Return sums over all processes."""
+        found: list[float] = self.processes.sum(values).tolist()
+        return found
 
     def _presplit(self, batch: Batch) -> list[Batch]:
         """Return `batch` in pieces below the size that did not fit before."""

@@ -21,6 +21,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.training.api import Objective
+from nmtgrid.training.processes import Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.update import autocast
 
@@ -38,7 +39,10 @@ class Validator(Protocol):
 
 
 class SplitValidator:
-    """Scores on a split: the loss on all of it, BLEU on its first `sentences` (0: all)."""
+    """Scores on a split: the loss on all of it, BLEU on its first `sentences` (0: all).
+
+    Several processes share the work, and all get the same scores.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,9 @@ class SplitValidator:
         bf16: bool = False,
         with_bleu: bool = True,
         sentences: int = 0,
+        processes: Processes | None = None,
     ) -> None:
+        self.processes = processes or Processes()
         self.pipeline, self.split, self.objective = dataset.pipeline, split, objective
         self.device, self.bf16 = device, bf16
         # Nothing is kept for a backward pass, so twice the tokens fit.
@@ -64,27 +70,29 @@ class SplitValidator:
                 f"No pair of the split `{split.name}` has text on both sides.",
                 "Make the dataset with validation text that has, or without any.",
             )
-        self._batches = cut_by_length(*lengths, filled, *limits)
-        count = min(sentences or len(split), len(split))
-        self._translated = filled[filled < count] if with_bleu else filled[:0]
-        self._count = count
+        rank, count = self.processes.rank, self.processes.count
+        self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
+        self._count = min(sentences or len(split), len(split))
+        self._translated = filled[filled < self._count] if with_bleu else filled[:0]
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
-        self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)
-        self._references = split.tokenized_target()[:count] if with_bleu else []
+        self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
+        self._references = split.tokenized_target()[: self._count] if with_bleu else []
 
     @torch.no_grad()
     def loss(self, model: TranslationModel) -> float:
         """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
         model.eval()
-        total, tokens = 0.0, 0
+        total, tokens = 0.0, 0.0
         for indices in self._batches:
             batch = self.split.batch(indices).to(self.device)
             with autocast(self.device, self.bf16):
                 parts = self.objective.loss(model, batch)
             total += parts.nll.item()
             tokens += parts.tokens
-        return total / max(tokens, 1)
+        sums = self.processes.sum(torch.tensor([total, tokens], dtype=torch.float64))
+        nll, count = map(float, sums)
+        return nll / max(count, 1.0)
 
     @torch.no_grad()
     def bleu(self, model: TranslationModel) -> float | None:
@@ -99,6 +107,10 @@ class SplitValidator:
         for indices in self._groups:
             for index, tokens in zip(indices, self._translate(model, indices), strict=True):
                 hypotheses[int(index)] = self.pipeline.restore_tokenized(tokens)
+        # Each line is empty in all lists but one.
+        gathered = self.processes.gather("\n".join(hypotheses).encode())
+        lists = [lines.decode().split("\n") for lines in gathered]
+        hypotheses = ["".join(lines) for lines in zip(*lists, strict=True)]
         return bleu(hypotheses, self._references, "none").value
 
     def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:

@@ -18,9 +18,10 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training import events
+from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
-from nmtgrid.training.trainer import StopRequest, Trainer
+from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
 from tests.laws.helpers import SOURCE_TYPES, TARGET_TYPES, Case, basic_cases, batch_for, cases
 

@@ -16,7 +16,8 @@ import torch
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.training import events
-from nmtgrid.training.trainer import StopRequest, Trainer
+from nmtgrid.training.clock import StopRequest
+from nmtgrid.training.trainer import Trainer
 from tests.unit.tiny_run import Scores, Sentences, trainer
 
 

@@ -14,9 +14,9 @@ from nmtgrid.base.storage import load_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.training import events
+from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
-from nmtgrid.training.trainer import StopRequest
 from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer
 
 

@@ -1,0 +1,209 @@
+"""Training on several processes: who they are, and the few things that they tell each other.
+
+    torchrun --nproc-per-node 8 -m nmtgrid train DATA --out MODEL ...
+
+All hold the same weights. Each takes its share of an update's batches; gradients are summed over
+the processes and divided once, by the number of target tokens of the whole update, so that the
+update is the one that a single process would have done on all those batches. Random numbers are
+each process' own; clocks and signals are agreed upon. One alone does the same without telling
+anybody anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError, TrainingError
+
+_BUCKET = 1 << 23
+"""Numbers that are summed at once."""
+_PATIENCE = datetime.timedelta(minutes=30)
+"""What processes wait for each other, at most: rank 0 may be saving, another compiling."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """The processes of a run: this one's `rank` (from 0) of `count`."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return self.rank == 0
+
+    def share(self, costs: Sequence[float]) -> list[int]:
+        """Return which of things with these `costs` are this process' (their places, rising).
+
+        The same for all: the dearest first, there and back over the ranks, so that none has much
+        more to do. Alone: all of them, in order.
+        """
+        order = sorted(range(len(costs)), key=lambda place: (-costs[place], place))
+        turns = 2 * self.count
+        mine = (self.rank, turns - 1 - self.rank)
+        return sorted(place for turn, place in enumerate(order) if turn % turns in mine)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of `values` over the processes, in double precision, on the CPU."""
+        total = values.detach().to("cpu", torch.float64, copy=True)
+        if self.count > 1:
+            with _told():
+                torch.distributed.all_reduce(total)
+        return total
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Sum the gradients of `parameters` over the processes; None stays where all have None."""
+        if self.count == 1:
+            return
+        has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
+        used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
+        for parameter in used:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in used if p.grad is not None]
+        with _told():
+            # Begun one after the other and waited for at the end: they overlap.
+            begun = [
+                (held, flat, torch.distributed.all_reduce(flat, async_op=True))
+                for held in _buckets(gradients)
+                for flat in [torch.cat([gradient.reshape(-1) for gradient in held])]
+            ]
+            for held, flat, work in begun:
+                work.wait()
+                parts = flat.split([gradient.numel() for gradient in held])
+                torch._foreach_copy_(
+                    held, [part.view_as(g) for part, g in zip(parts, held, strict=True)]
+                )
+
+    def same(self, tensors: Sequence[Tensor]) -> None:
+        """Give `tensors` the values that they have in the first process."""
+        if self.count > 1:
+            with torch.no_grad(), _told():
+                for tensor in tensors:
+                    torch.distributed.broadcast(tensor, 0)
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Return what each process gave, by rank."""
+        if self.count == 1:
+            return [payload]
+        lengths = torch.zeros(self.count, dtype=torch.float64)
+        lengths[self.rank] = len(payload)
+        sizes = [int(size) for size in self.sum(lengths).tolist()]
+        held = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        held[: len(payload)] = torch.from_numpy(numpy.frombuffer(payload, numpy.uint8).copy())
+        found = [torch.empty_like(held) for _ in sizes]
+        with _told():
+            torch.distributed.all_gather(found, held)
+        return [one[:size].numpy().tobytes() for one, size in zip(found, sizes, strict=True)]
+
+    def wait(self) -> None:
+        """Wait until all processes have come here."""
+        self.sum(torch.zeros(1))
+
+
+def asked_for() -> Processes:
+    """Return the processes that torchrun started, told by its environment; one alone otherwise.
+
+    Raises ConfigError where that environment is incomplete.
+    """
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count == "1":
+        return Processes()
+    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in os.environ]
+    try:
+        found = Processes(int(os.environ.get("RANK", "0")), int(count))
+    except ValueError:
+        missing.append("a whole number for WORLD_SIZE and RANK")
+        found = Processes()
+    if missing or not 0 <= found.rank < found.count:
+        raise ConfigError(
+            f"WORLD_SIZE is {count}, as if torchrun had started this, but the environment lacks "
+            f"{', '.join(missing) or 'a RANK below it'}.",
+            "Start it as `torchrun --nproc-per-node N -m nmtgrid train ...`, or unset WORLD_SIZE.",
+        )
+    return found
+
+
+def own_device(name: str) -> str:
+    """Return the device of this process for `--device name`: each takes a GPU of its machine."""
+    if name == "cpu" or not torch.cuda.is_available():
+        return name
+    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+
+
+@contextlib.contextmanager
+def joined(processes: Processes, device: torch.device) -> Iterator[None]:
+    """Let the processes hear each other inside."""
+    if processes.count == 1:
+        yield
+        return
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
+    with _told():
+        torch.distributed.init_process_group(
+            backend, rank=processes.rank, world_size=processes.count, timeout=_PATIENCE
+        )
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say in people's words that another process is gone."""
+    try:
+        yield
+    except RuntimeError as fault:
+        raise TrainingError(
+            "Another process of this run has ended or cannot be reached.",
+            "Its own message says why.",
+        ) from fault
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    held: list[Tensor] = []
+    for gradient in gradients:
+        if held and sum(g.numel() for g in held) + gradient.numel() > _BUCKET:
+            yield held
+            held = []
+        held.append(gradient)
+    if held:
+        yield held
+
+
+def pack_states(states: dict[str, Tensor]) -> bytes:
+    """Return random states (uint8 tensors of one length each) as bytes: name, length, content."""
+    parts: list[bytes] = []
+    for name, state in sorted(states.items()):
+        content = state.cpu().numpy().tobytes()
+        parts += [f"{name} {len(content)}\n".encode(), content]
+    return b"".join(parts)
+
+
+def unpack_states(packed: bytes) -> dict[str, Tensor]:
+    """Return what `pack_states` packed."""
+    found: dict[str, Tensor] = {}
+    place = 0
+    while place < len(packed):
+        end = packed.index(b"\n", place)
+        name, size = packed[place:end].decode().split(" ")
+        first = end + 1
+        held: Any = numpy.frombuffer(packed[first : first + int(size)], numpy.uint8).copy()
+        found[name] = torch.from_numpy(held)
+        place = first + int(size)
+    return found

@@ -1,0 +1,80 @@
+"""What a saved state holds beside the weights, as tensors, and how it is put back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.averaging import RunningAverage
+from nmtgrid.training.optimiser import optimiser_tensors, restore_optimiser
+from nmtgrid.training.processes import Processes, pack_states, unpack_states
+
+_OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
+
+
+def saved_tensors(
+    model: TranslationModel,
+    optimiser: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    processes: Processes,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Return moments, running average, and the random states of all processes."""
+    held = optimiser_tensors(optimiser, model)
+    found = {f"{_OPTIMISER}{name}": value for name, value in held.items()}
+    if average is not None:
+        found |= {f"{_AVERAGE}{name}": value for name, value in average.weights.items()}
+    if processes.count == 1:
+        return found | {f"{_RANDOM}{name}": value for name, value in random_states().items()}
+    for rank, packed in enumerate(processes.gather(pack_states(random_states(device)))):
+        states = unpack_states(packed)
+        found |= {f"{_RANDOM}{rank}.{name}": value for name, value in states.items()}
+    return found
+
+
+def restore_tensors(
+    tensors: dict[str, Tensor],
+    model: TranslationModel,
+    optimiser: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    average_steps: int,
+) -> None:
+    """Put back moments and running average."""
+    restore_optimiser(optimiser, model, _below(tensors, _OPTIMISER))
+    if average is not None:
+        # A run that had no running average yet begins it with the weights of now.
+        held = _below(tensors, _AVERAGE) or dict(model.named_parameters())
+        average.restore(held, average_steps)
+
+
+def restore_random(
+    tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
+) -> None:
+    """Put back this process' random states, or begin others by `seed` where it had none.
+
+    So a run that goes on with another number of processes draws other dropout masks.
+    """
+    if processes.count == 1:
+        states = _below(tensors, _RANDOM)
+        if "random.cpu" in states:
+            restore_random_states(states)
+            return
+    else:
+        states = _below(tensors, f"{_RANDOM}{processes.rank}.")
+        if "random.cpu" in states:
+            restore_random_states(states, device)
+            return
+    seed_process(seed, processes)
+
+
+def seed_process(seed: int, processes: Processes) -> None:
+    """Begin each process' random numbers at another place; one alone keeps those of `seed`."""
+    seed_everything((seed + 1_000_003 * processes.rank) % 2**63)
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, without it."""
+    held = tensors.items()
+    return {name[len(prefix) :]: value for name, value in held if name.startswith(prefix)}

@@ -1,0 +1,69 @@
+"""One of two processes that train every architecture together; not a test itself.
+
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=... MASTER_PORT=... python -m ... FOLDER
+
+The first one writes the weights of each case after `UPDATES` updates into FOLDER/<case>.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.storage import save_tensors
+from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.processes import Processes, asked_for, joined
+from nmtgrid.training.update import Updater, UpdateResult
+from tests.laws.helpers import Case, basic_cases, batch_for
+
+UPDATES = 2
+
+
+def train(case: Case, processes: Processes) -> tuple[dict[str, Tensor], UpdateResult]:
+    """Return the weights after a few updates of two unlike batches each, and the last result."""
+    torch.manual_seed(3)
+    model = case.build()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    updater = Updater(
+        model, Likelihood(LikelihoodSettings(label_smoothing=0.1)), optimiser,
+        torch.device("cpu"), bf16=False, clip_norm=1.0, processes=processes,
+    )  # fmt: skip
+    # Statistics of a batch would be those of each process' share.
+    freeze = frozen_statistics(model) if model.traits.batch_statistics else contextlib.nullcontext()
+    with freeze:
+        for number in range(UPDATES):
+            torch.manual_seed(number)
+            batches = [
+                batch_for(model, (7, 4, 1, 9), (3, 8, 5, 2)),
+                batch_for(model, (2, 5), (6, 1 + number)),
+            ]
+            share = processes.share([batch.source.numel() for batch in batches])
+            result = updater.apply([batches[place] for place in share], 0.5)
+    return {name: value.detach().clone() for name, value in model.named_parameters()}, result
+
+
+def main() -> None:
+    """Train all cases beside the other process."""
+    processes, folder = asked_for(), Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with joined(processes, torch.device("cpu")):
+        for case in basic_cases():
+            weights, result = train(case, processes)
+            facts = torch.tensor(
+                [result.loss, result.nll, result.gradient_norm], dtype=torch.float64
+            )
+            counts = torch.tensor([result.tokens, result.pairs, result.cells])
+            if processes.is_first:
+                held = {f"weights|{name}": value for name, value in weights.items()}
+                save_tensors(
+                    folder / f"{case}.safetensors", held | {"sums": facts, "counts": counts}
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Training on several processes: sharing, signals, deaths and resumption."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.app import main
+from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
+from tests.conftest import PROJECT
+
+SMALL = [
+    *("--arch", "transformer", "--preset", "toy", "--precision", "fp32"),
+    *("--set", "model.size=16", "--set", "model.heads=2", "--set", "model.feed_forward_size=16"),
+    *("--set", "model.encoder_depth=1", "--set", "model.decoder_depth=1"),
+    *("--set", "training.log_updates=1", "--set", "training.validate_epochs=0"),
+    *("--set", "batches.max_tokens=300"),
+]
+    "--arch",
+    "transformer",
+    "--preset",
+    "toy",
+    "--precision",
+    "fp32",
+    "--set",
+    "model.size=16",
+    "--set",
+    "model.heads=2",
+    "--set",
+    "model.feed_forward_size=16",
+    "--set",
+    "model.encoder_depth=1",
+    "--set",
+    "model.decoder_depth=1",
+    "--set",
+    "training.log_updates=1",
+    "--set",
+    "training.validate_epochs=0",
+    "--set",
+    "batches.max_tokens=300",
+]
+
+
+@given(some.lists(some.floats(0, 1e6), max_size=20), some.integers(1, 5))
+def test_each_is_done_once(costs: list[float], count: int) -> None:
+    shares = [Processes(rank, count).share(costs) for rank in range(count)]
+    assert sorted(place for share in shares for place in share) == list(range(len(costs)))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(share == sorted(share) for share in shares)
+
+
+def test_costs_are_balanced() -> None:
+    # 9 and 2 against 5 and 4: there and back.
+    assert Processes(0, 2).share([9, 5, 4, 2]) == [0, 3]
+    assert Processes(1, 2).share([9, 5, 4, 2]) == [1, 2]
+
+
+def test_states_come_back_as_they_were() -> None:
+    states = {"random.cpu": torch.get_rng_state(), "b": torch.tensor([10, 0], dtype=torch.uint8)}
+    found = unpack_states(pack_states(states))
+    assert found.keys() == states.keys()
+    assert all(torch.equal(found[name], states[name]) for name in states)
+
+
+def test_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert asked_for() == Processes(0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="lacks RANK, LOCAL_RANK"):
+        asked_for()
+    for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    with pytest.raises(ConfigError, match="a RANK below it"):
+        asked_for()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small toy dataset of words."""
+    folder = tmp_path_factory.mktemp("processes") / "data"
+    assert main(["preprocess", "--toy", "400", "--out", str(folder)]) == 0
+    assert main(["bpe", "learn", str(folder), "--words"]) == 0
+    return folder
+
+
+def _torchrun(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+               "2", "-m", "nmtgrid", *arguments]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+
+
+def _figures(text: str) -> list[tuple[str, str, str]]:
+    """Return update, loss and gradient norm of each line of a log."""
+    return re.findall(r"update (\d+) .*?loss ([\d.]+) .*?\|g\| ([\d.]+)", text)
+
+
+def _until(process: subprocess.Popen[str], word: str) -> str:
+    """Read until `word` is said; return what was read."""
+    assert process.stdout is not None
+    read = ""
+    for line in process.stdout:
+        read += line
+        if word in line:
+            return read
+    raise AssertionError(read)
+
+
+def test_two_are_one_and_go_on_exactly(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes show one's figures; stopped and resumed, they end with the same weights."""
+    plain = [*SMALL, "--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
+    one = str(tmp_path / "one")
+    options = ["--max-updates", "4", "--set", "batches.accumulation=2"]
+    capfd.readouterr()
+    assert main(["train", str(data), "--out", one, *plain, *options]) == 0
+    wanted = _figures(capfd.readouterr().err)
+    two = _torchrun(
+        "train", str(data), "--out", str(tmp_path / "two"), *plain, "--max-updates", "4"
+    )
+    told = two.communicate(timeout=120)[0]
+    assert two.returncode == 0, told
+    assert _figures(told) == wanted
+    assert len(wanted) == 4
+    assert "2 processes" in told
+    # Dropout is drawn by each process: its random states are part of what is saved.
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    for out, limit, resumed in ((whole, "4", False), (parts, "2", False), (parts, "4", True)):
+        settings = ["--resume"] if resumed else SMALL
+        run = _torchrun("train", str(data), "--out", out, *settings, "--max-updates", limit)
+        told = run.communicate(timeout=120)[0]
+        assert run.returncode == 0, told
+    weights = [(Path(out) / "last.safetensors").read_bytes() for out in (whole, parts)]
+    assert weights[0] == weights[1]
+    assert weights[0] != (tmp_path / "two/last.safetensors").read_bytes()
+    # One alone goes on with the same two batches an update, and says so.
+    assert main(["train", str(data), "--out", parts, "--resume", "--max-updates", "5"]) == 0
+    assert "another number of processes" in capfd.readouterr().err
+    # Two cannot share the one batch of an update.
+    assert (
+        main(["train", str(data), "--out", str(tmp_path / "solo"), *SMALL, "--max-updates", "1"])
+        == 0
+    )
+    run = _torchrun("train", str(data), "--out", str(tmp_path / "solo"), "--resume")
+    told = run.communicate(timeout=120)[0]
+    assert run.returncode != 0
+    assert "An update of this run is one batch, too few for 2 processes." in told
+    assert told.count("too few for") == 1
+
+
+@pytest.fixture
+def endless(data: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Two processes in the middle of a long run into tmp_path/run."""
+    run = _torchrun(
+        "train", str(data), "--out", str(tmp_path / "run"), *SMALL, "--max-updates", "999999"
+    )
+    yield run
+    run.kill()
+    run.wait()
+
+
+def test_a_death_ends_the_others(endless: subprocess.Popen[str], tmp_path: Path) -> None:
+    read = _until(endless, "update 3 ")
+    children = subprocess.run(
+        ["pgrep", "-P", str(endless.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert len(children) == 2, read
+    began = time.monotonic()
+    os.kill(int(children[1]), signal.SIGKILL)
+    told = endless.communicate(timeout=60)[0]
+    assert endless.returncode != 0
+    assert "Another process of this run has ended" in told
+    assert "`--resume` goes on from there" in told
+    assert time.monotonic() - began < 30
+
+
+def test_a_signal_to_all_saves(endless: subprocess.Popen[str], tmp_path: Path) -> None:
+    _until(endless, "update 3 ")
+    endless.send_signal(signal.SIGTERM)
+    told = endless.communicate(timeout=60)[0]
+    assert "stopped by SIGTERM" in told
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) == 1
+    assert "Another process" not in told
