@@ -15,6 +15,7 @@ from nmtgrid.cli import (
     analyze_buckets,
     analyze_curves,
     analyze_difficulty,
+    analyze_exits,
     analyze_latency,
     analyze_lengths,
 )
@@ -34,6 +35,7 @@ app.command("align")(analyze_align.command)
 app.command("buckets")(analyze_buckets.command)
 app.command("curves")(analyze_curves.command)
 app.command("difficulty")(analyze_difficulty.command)
+app.command("exits")(analyze_exits.command)
 app.command("latency")(analyze_latency.command)
 app.command("lengths")(analyze_lengths.command)
 

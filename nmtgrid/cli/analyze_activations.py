@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmtgrid.base import console
+from nmtgrid.base.files import split_label
 from nmtgrid.cli.analyze_show import Format, Out, check_out, show
 from nmtgrid.cli.options import Device, DeviceName, JsonFile, Weights, WeightsName
 
@@ -48,7 +49,7 @@ def command(
     passes on, and what it computes before its skip connection takes that in; the JSON has every
     point, also those before and after normalisation.
     """
-    check_out(out, json, [Path(text.partition("=")[2] or text) for text in models])
+    check_out(out, json, [split_label(text)[1] for text in models])
     from nmtgrid.analysis.activations import section
 
     profiles = measure(models, data, split, sentences, point or [], weights, device)
