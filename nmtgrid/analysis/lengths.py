@@ -44,7 +44,7 @@ class Lengths:
 
     @property
     def ratio(self) -> float | None:
-        """Return tokens of the hypotheses per token of the references; None where these have none."""
+        """Return hypothesis tokens per reference token; None where references are empty."""
         return self.hypothesis_tokens / self.reference_tokens if self.reference_tokens else None
 
     def share(self, sign: int) -> float:
