@@ -28,29 +28,6 @@ SMALL = [
     *("--set", "training.log_updates=1", "--set", "training.validate_epochs=0"),
     *("--set", "batches.max_tokens=300"),
 ]
-    "--arch",
-    "transformer",
-    "--preset",
-    "toy",
-    "--precision",
-    "fp32",
-    "--set",
-    "model.size=16",
-    "--set",
-    "model.heads=2",
-    "--set",
-    "model.feed_forward_size=16",
-    "--set",
-    "model.encoder_depth=1",
-    "--set",
-    "model.decoder_depth=1",
-    "--set",
-    "training.log_updates=1",
-    "--set",
-    "training.validate_epochs=0",
-    "--set",
-    "batches.max_tokens=300",
-]
 
 
 @given(some.lists(some.floats(0, 1e6), max_size=20), some.integers(1, 5))
