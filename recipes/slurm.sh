@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=nmtgrid
+#SBATCH --nodes=16
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=32
+#SBATCH --time=12:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --output=%x-%j.log
+# Training on a cluster under SLURM. The thesis' largest setting, section 5.4.1, is what it does by
+# itself: WMT'14 En-Fr, decoder with exits, 460,800 tokens an update on 128 GPUs (16 machines of 8),
+# 50,000 updates.
+#
+#   bash recipes/adaptive.sh --dry-run 5.8     how its dataset is made
+#   sbatch recipes/slurm.sh DATA MODEL         trains it
+#   sbatch --nodes=2 --gpus-per-node=4 recipes/slurm.sh DATA MODEL --arch pervasive --preset ...
+#   bash recipes/slurm.sh --dry-run DATA MODEL prints the commands alone
+#
+# Options of `nmtgrid train` after MODEL replace all of the setting (what to train, how large its
+# batches are). Without them the batches of an update are dealt to the GPUs that there are: TOKENS
+# (460800) target tokens an update, at most LARGEST (3600) in a batch.
+#
+# Five minutes before the time is over SLURM asks the run to save; it does, and the job goes back into
+# the queue, where it goes on exactly where it stopped. The same after a machine has failed. DATA and
+# MODEL lie where all machines see them, and so does the environment: NMTGRID_VENV, or one that is
+# active. PORT=29500.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+# SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
+HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
+source "$HOME_OF_RECIPES/common.sh"
+[ $# -ge 2 ] || fail "give the dataset and the model directory: sbatch recipes/slurm.sh DATA MODEL"
+DATA="$1" MODEL="$2"
+shift 2
+
+NODES="${SLURM_NNODES:-16}"
+GPUS="${SLURM_GPUS_ON_NODE:-8}"
+PORT="${PORT:-29500}"
+TOKENS="${TOKENS:-460800}"
+LARGEST="${LARGEST:-3600}"
+if [ $# -eq 0 ]; then
+    count=$((NODES * GPUS))
+    rounds=$(((TOKENS + LARGEST * count - 1) / (LARGEST * count)))
+    set -- --arch transformer --preset wmt14-en-fr-exits --objective exits-aligned \
+        --max-updates 50000 --set "batches.accumulation=$rounds" \
+        --set "batches.max_tokens=$((TOKENS / (rounds * count)))"
+fi
+
+environment
+if [ -n "${SLURM_JOB_NODELIST:-}" ]; then
+    HEAD="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+else
+    HEAD=localhost
+fi
+if [ -d "$MODEL/checkpoints" ]; then set -- --resume; fi
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+command=(srun --kill-on-bad-exit=1 python -m torch.distributed.run --nnodes "$NODES"
+    --nproc-per-node "$GPUS" --rdzv-backend c10d --rdzv-endpoint "$HEAD:$PORT"
+    --rdzv-id "${SLURM_JOB_ID:-0}" -m nmtgrid train "$DATA" --out "$MODEL" "$@")
+if [ "$DRY_RUN" != 0 ]; then run "${command[@]}"; exit; fi
+
+# USR1 comes to this script alone: it hands SIGTERM on, which lets the run save and end.
+again=0
+running=""
+trap 'again=1; [ -z "$running" ] || kill -TERM "$running"' USR1
+say "\$ ${command[*]}"
+"${command[@]}" &
+running=$!
+code=0
+wait "$running" || code=$?
+# `wait` returns at the signal; what runs then still has to end.
+while kill -0 "$running" 2>/dev/null; do wait "$running" || code=$?; done
+if [ "$again" = 1 ]; then
+    say "The time is over: back into the queue."
+    run scontrol requeue "$SLURM_JOB_ID"
+    exit 0
+fi
+exit "$code"
