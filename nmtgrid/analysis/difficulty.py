@@ -78,7 +78,7 @@ def section(
     edges: Sequence[float] | None = None,
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
-    held = split(found.lagging, edges or EDGES, "difficulty")
+    held = split(found.lagging, edges or EDGES, "difficulty").trimmed()
     known = found.lagging[~numpy.isnan(found.lagging)]
     tables = [_summary(pairs, known), _table(held, len(known))]
     pictures = [_picture(held, len(known))]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.plots import alignment_map, heat_map
+from nmtgrid.analysis.alignment_models import heat
+from nmtgrid.analysis.plots_maps import draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace
 
@@ -17,6 +18,10 @@ def trace(source: int, target: int) -> Trace:
     shares = numpy.full((target + 1, source + 1), 1 / (source + 1), dtype=numpy.float32)
     names = [f"$x_{place}@@" for place in range(source)], [f"y{place}" for place in range(target)]
     return Trace(1, *names, "", [], 0.0, 0.0, shares)
+
+
+def alignment_map(one: Trace, path: Path, title: str = "") -> None:
+    draw_maps([heat("", one)], path, title=title)
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -48,5 +53,5 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 9 has no alignment"):
         alignment_map(without, tmp_path / "a.png")
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        heat_map(numpy.ones((1, 1)), ["a"], ["b"], tmp_path / "a.pdf")
+        alignment_map(trace(1, 1), tmp_path / "a.pdf")
     assert not list(tmp_path.iterdir())
