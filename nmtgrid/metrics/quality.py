@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -216,13 +217,16 @@ def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) ->
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Set the seed where sacreBLEU looks for it."""
+    """Set the seed where sacreBLEU looks for it; and let it work without a word."""
     name = "SACREBLEU_SEED"
-    before = os.environ.get(name)
+    before, logger = os.environ.get(name), logging.getLogger("sacrebleu")
+    level = logger.level
     os.environ[name] = str(seed)
+    logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
+        logger.setLevel(level)
         if before is None:
             del os.environ[name]
         else:
