@@ -136,7 +136,6 @@ def command(
     if results:
         if model is not None or data is not None:
             raise ConfigError("`--results` draws what was done before: leave out MODEL and --data.")
-        check_outputs({"--out": out, "--json": json})
         from nmtgrid.cli.adaptive_tune_results import draw_results
 
         draw_results(results, out, json)

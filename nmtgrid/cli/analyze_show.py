@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -60,10 +61,24 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
         check_suffix(out)
     elif out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"`--out {out}` is a file and no folder.", "Give a folder or a picture.")
+    if out is not None:
+        _check_folder(out.parent if is_file else out)
+    is_there = is_file and out is not None and out.parent.is_dir()
     check_outputs(
-        {"--json": json, **({"--out": out} if is_file else {})},
+        {"--json": json, **({"--out": out} if is_there else {})},
         {f"FILE {path}": path for path in inputs if path is not None},
     )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise ConfigError unless `folder` is there or can be made."""
+    above = next(one for one in (folder, *folder.parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConfigError(
+            f"`--out`: the folder {folder} cannot be made: {above} is "
+            + ("no folder." if not above.is_dir() else "one that may only be read."),
+            "Choose another `--out`.",
+        )
 
 
 def show(
