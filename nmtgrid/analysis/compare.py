@@ -115,7 +115,7 @@ class _Corpus:
         return (self[line] for line in range(len(self._starts) - 1))
 
 
-def salience(first: NDArray[numpy.int64], second: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArray[numpy.float64]:
     """Return compare-mt's salience of things counted in two systems, (a + 1) / (a + b + 2).
 
     Above 1/2 is more often of the first system, below of the second.

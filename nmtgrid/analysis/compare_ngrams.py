@@ -45,10 +45,21 @@ class Differing:
 
 @dataclasses.dataclass(frozen=True)
 class Matched:
-    """The n-grams of one order: words by number [kinds, order], and by system how often right."""
+    """The n-grams of one order and, by system, how often it has each right [kinds].
 
-    words: NDArray[numpy.int32]
+    N-gram k is the `order` words of `symbols` from `places[k]` on.
+    """
+
+    order: int
+    symbols: NDArray[numpy.int32]
+    places: NDArray[numpy.int32]
     counts: Sequence[NDArray[numpy.int32]]
+
+    def words(self, kind: int) -> list[int]:
+        """Return the words, by number, of one n-gram."""
+        start = int(self.places[kind])
+        found: list[int] = self.symbols[start : start + self.order].tolist()
+        return found
 
 
 def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[Matched]:
@@ -76,8 +87,8 @@ def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[Matched]:
         keys, bound = longer(keys, bound, symbols[places + order - 1], len(evaluation.vocabulary))
         keys, where = _ranks(keys)
         bound = len(where)
-        words = symbols[places[where][:, None] + numpy.arange(order)]
-        yield Matched(words, _right(keys, bound, line[places], text[places], len(texts)))
+        counts = _right(keys, bound, line[places], text[places], len(texts))
+        yield Matched(order, symbols, places[where], counts)
 
 
 def _ranks(
@@ -152,7 +163,7 @@ def _ngram(
     kind: int,
     score: float,
 ) -> NGram:
-    words = " ".join(evaluation.vocabulary[word] for word in held.words[kind])
+    words = " ".join(evaluation.vocabulary[word] for word in held.words(kind))
     return NGram(words, int(held.counts[0][kind]), int(counts[kind]), score)
 
 
