@@ -1,10 +1,14 @@
-"""READ/WRITE paths through the grid of source and target, two settings side by side."""
+"""READ/WRITE paths through the grid of source and target, over the alignment, side by side."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
 
 from nmtgrid.analysis.labels import drawable, shortened
 from nmtgrid.analysis.plots import Axes, Figure, check_suffix, new_figure, save, text_width
@@ -19,16 +23,26 @@ _EDGE, _BETWEEN, _ABOVE = 0.2, 0.4, 0.3
 """Inches: around the page, between two grids and between two sentences."""
 _READ = 0.16
 """How strong the colour of what had been read is."""
+_LINK, _STRONG = 0.62, 0.5
+"""Side of a link's square in cells, and how strong its ink is."""
+_KEY = "■ aligned, and read by then     □ aligned, but not read yet"
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """One translation: units or words of both sides, and the delay of each target one."""
+    """One translation: units or words of both sides, and the delay of each target one.
+
+    `links` (source, target) or `shares` [T, S] lie under the path; `style` is the colour's place,
+    that in the row unless given.
+    """
 
     title: str
     source: Sequence[str]
     target: Sequence[str]
     delays: Sequence[int]
+    links: Sequence[tuple[int, int]] = ()
+    shares: NDArray[Any] | None = None
+    style: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +68,23 @@ def draw_paths(rows: Sequence[Row], path: Path, *, title: str) -> None:
               for place in range(columns)]  # fmt: skip
     heights = [_height(row) for row in rows]
     wide = 2 * _EDGE + sum(lefts) + sum(widths) + _BETWEEN * (columns - 1)
-    captions = max(text_width(_head(row), _NOTE) for row in rows)
+    key = _KEY if any(grid.links for row in rows for grid in row.grids) else ""
+    captions = max(text_width(text, _NOTE) for text in (*map(_head, rows), key) if text or not key)
     size = (max(wide, captions + 2 * _EDGE, text_width(title, 11.2) + 2 * _EDGE),
-            0.45 + sum(heights) + _EDGE)  # fmt: skip
+            0.45 + sum(heights) + _EDGE + (0.28 if key else 0.0))  # fmt: skip
     figure = new_figure(*size)
     _text(figure, _EDGE, size[1] - 0.16, title, 10, INK, bold=True)
     top = size[1] - 0.45
+    if key:
+        _text(figure, _EDGE, top, key, _NOTE, INK)
+        top -= 0.28
     for row, height in zip(rows, heights, strict=True):
         _text(figure, _EDGE, top, _head(row), _NOTE, "#666666")
         start = _EDGE
         for place, grid in enumerate(row.grids):
-            _draw_grid(figure, grid, start + lefts[place], top - 0.28, COLOURS[place])
+            style = place if grid.style is None else grid.style
+            colour = COLOURS[style % len(COLOURS)]
+            _draw_grid(figure, grid, start + lefts[place], top - 0.28, colour)
             start += lefts[place] + widths[place] + _BETWEEN
         top -= height
     save(figure, path)
@@ -103,11 +123,42 @@ def _draw_grid(figure: Figure, grid: Grid, left: float, top: float, colour: str)
     _frame(axes, grid)
     for row, delay in enumerate(grid.delays):
         axes.barh(row + 0.5, delay, height=1.0, color=colour, alpha=_READ, linewidth=0)
+    _draw_alignment(axes, grid)
     x, y = staircase(grid.delays)
     axes.plot(x, y, color=colour, linewidth=2.0, clip_on=False, solid_joinstyle="miter")
     axes.plot(
         [delay - 0.5 for delay in grid.delays], [row + 0.5 for row in range(len(grid.delays))],
         linestyle="", marker="o", markersize=4.0, color=colour,
+    )  # fmt: skip
+
+
+def _draw_alignment(axes: Axes, grid: Grid) -> None:
+    """Draw shares as squares of more or less ink; links filled if read, hollow if not yet."""
+    if grid.shares is not None:
+        for row, column in numpy.argwhere(grid.shares >= 0.02).tolist():
+            _square(axes, column, row, 1.0, INK, 0.65 * float(grid.shares[row, column]))
+    for source, target in grid.links:
+        if source < grid.delays[target]:
+            _square(axes, source, target, _LINK, INK, _STRONG)
+        else:
+            _square(axes, source, target, _LINK, "white", 1.0)
+            edge = (1 - _LINK) / 2
+            left, right, top, low = (
+                source + edge,
+                source + 1 - edge,
+                target + edge,
+                target + 1 - edge,
+            )
+            axes.plot(
+                [left, right, right, left, left], [top, top, low, low, top], color=INK,
+                linewidth=1.3, solid_joinstyle="miter",
+            )  # fmt: skip
+
+
+def _square(axes: Axes, column: int, row: int, side: float, colour: str, strength: float) -> None:
+    axes.barh(
+        row + 0.5, side, left=column + (1 - side) / 2, height=side, color=colour,
+        alpha=min(1.0, strength), linewidth=0,
     )  # fmt: skip
 
 
