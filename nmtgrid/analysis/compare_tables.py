@@ -1,0 +1,107 @@
+"""Tables of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmtgrid.analysis.compare import WordAccuracy
+from nmtgrid.analysis.compare_ngrams import Differing, Example, NGram
+from nmtgrid.analysis.compare_scores import Scores, Test
+from nmtgrid.analysis.evaluation import TITLES, Evaluation
+from nmtgrid.analysis.sections import Cell, Table
+
+TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
+
+
+def scores_table(found: Scores) -> Table:
+    """Return the corpus scores."""
+    return Table(
+        "Corpus scores (percent)",
+        ["system", *(TITLES[name] for name in found.values)],
+        [
+            [system, *(held[place] for held in found.values.values())]
+            for place, system in enumerate(found.systems)
+        ],
+    )
+
+
+def test_table(names: Sequence[str], one: Test) -> Table:
+    """Return a test: scores, intervals where there are any, p-values."""
+    columns = ["system"]
+    rows: list[list[Cell]] = [[name] for name in names]
+    for name, held in one.systems.items():
+        columns.append(TITLES[name])
+        if one.kind == "bootstrap":
+            columns += ["mean", "± 95 %"]
+        columns.append("p")
+        for row, tested in zip(rows, held, strict=True):
+            row.append(tested.score)
+            if one.kind == "bootstrap":
+                row += [tested.mean, tested.interval]
+            row.append(None if tested.p_value is None else f"{tested.p_value:.4f}")
+    title = f"{TESTS[one.kind].capitalize()} against {names[0]} ({one.samples:,} samples)"
+    return Table(title, columns, rows)
+
+
+def percent(values: Sequence[float | None]) -> list[float | None]:
+    """Return shares in percent."""
+    return [None if value is None else 100.0 * value for value in values]
+
+
+def words_table(words: WordAccuracy, where: str) -> Table:
+    """Return how well words are translated by frequency."""
+    columns = [percent(one.f_measure) for one in words.systems]
+    return Table(
+        "Word accuracy by frequency (F-measure in percent)",
+        [f"times in the {where}", "reference words", *(one.system for one in words.systems)],
+        [
+            [label, size, *(column[place] for column in columns)]
+            for place, (label, size) in enumerate(
+                zip(words.labels, words.reference_words, strict=True)
+            )
+        ],
+    )
+
+
+def ngram_tables(one: Differing) -> list[Table]:
+    """Return the n-grams on which two systems differ, a table for each side."""
+
+    def table(better: str, worse: str, held: Sequence[NGram]) -> Table:
+        return Table(
+            f"N-grams that {better} has right more often than {worse}",
+            ["n-gram", f"right in {one.first}", f"right in {one.second}", "salience"],
+            [[gram.words, gram.first, gram.second, gram.salience] for gram in held],
+            digits=3,
+        )
+
+    return [
+        table(one.first, one.second, one.better_first),
+        table(one.second, one.first, one.better_second),
+    ]
+
+
+Shown = Sequence[tuple[list[Example], list[Example]]]
+"""For each system but the first: where the first is ahead of it, and where behind."""
+
+
+def example_tables(evaluation: Evaluation, shown: Shown) -> list[Table]:
+    """Return the sentences where each system and the first differ most."""
+    names = evaluation.names
+    found = []
+    for system, pair in enumerate(shown, start=1):
+        for (better, worse), held in zip(((0, system), (system, 0)), pair, strict=True):
+            rows = [row for one in held for row in _example_rows(evaluation, system, one)]
+            title = f"Sentences where {names[better]} is most ahead of {names[worse]}"
+            found.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
+    return found
+
+
+def _example_rows(evaluation: Evaluation, system: int, one: Example) -> list[list[Cell]]:
+    place = one.line - 1
+    rows: list[list[Cell]] = [[one.line, "reference", evaluation.reference_lines[place], None]]
+    if evaluation.source_lines is not None:
+        rows.insert(0, [one.line, "source", evaluation.source_lines[place], None])
+    for number, score in ((0, one.first), (system, one.second)):
+        held = evaluation.systems[number]
+        rows.append([one.line, held.name, held.lines[place], score])
+    return rows
