@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ TEXT = (
 def section(systems: Sequence[ExitTraces], references: Sequence[str] | None = None) -> Section:
     """Return where the tokens of all systems left; references are shown beside the examples."""
     step = 1.0 if all(one.is_by_sentence for one in systems) else 0.5
-    edges = length_edges(systems)
+    edges, blocks = length_edges(systems), max(one.num_exits for one in systems)
+    systems = [dataclasses.replace(one, num_exits=blocks) for one in systems]
     by_token = [token_confidence(one) for one in systems]
     by_confidence = [sentence_confidence(one, step) for one in systems]
     by_length = [sentence_lengths(one, step, edges) for one in systems]
-    pictures = [_places(systems), _tokens(by_token)]
-    pictures += [_sentences(by_confidence, by_length, step)]
+    pictures = [_places(systems), _tokens(by_token), *_sentences(by_length, by_confidence, step)]
     if any(one.examples for one in systems):
         pictures.append(_examples(systems, references))
     rows = zip(systems, by_token, by_confidence, by_length, strict=True)
@@ -53,8 +54,8 @@ def section(systems: Sequence[ExitTraces], references: Sequence[str] | None = No
 
 def _summary(systems: Sequence[ExitTraces]) -> Table:
     return Table(
-        "Average exits (blocks per token)",
-        ["system", "tokens", "all", "begin", "end", "confidence", "r with it", "r with length"],
+        "Average exits (blocks per token); r: with confidence, with the source's length",
+        ["system", "tokens", "all", "begin", "end", "confidence", "r conf.", "r length"],
         [
             [
                 one.system,
@@ -72,13 +73,13 @@ def _summary(systems: Sequence[ExitTraces]) -> Table:
 
 
 def _shares(systems: Sequence[ExitTraces]) -> Table:
-    most = max(one.num_exits for one in systems)
+    most = systems[0].num_exits
     rows: list[list[str | float | None]] = []
     for one in systems:
         for where, chosen in _wheres(one):
             shares = one.distribution(chosen)
             told = [None] * most if shares is None else [100 * share for share in shares]
-            rows.append([one.system, where, *told, *[None] * (most - len(told))])
+            rows.append([one.system, where, *told])
     columns = ["system", "tokens", *(f"exit {exit}" for exit in range(1, most + 1))]
     return Table("Tokens that leave at each exit (percent)", columns, rows, 1)
 
@@ -155,34 +156,37 @@ def _tokens(found: Sequence[Histogram]) -> Picture:
         "exits-confidence",
         "Tokens by exit and confidence, in percent of all tokens, the end symbols counted; colours "
         "grow with the square root.",
-        _histograms([(found, "confidence (probability)", "exit")], "tokens"),
+        _histograms(found, "confidence (probability)", "exit (block)", "tokens"),
     )
 
 
 def _sentences(
-    by_confidence: Sequence[Histogram], by_length: Sequence[Histogram], step: float
-) -> Picture:
-    what = "exit" if step == 1 else "mean exit"
-    rows = [
-        (by_length, "source length (units)", what),
-        (by_confidence, "mean confidence (probability)", what),
-    ]
+    by_length: Sequence[Histogram], by_confidence: Sequence[Histogram], step: float
+) -> list[Picture]:
+    what = "exit (block)" if step == 1 else "mean exit (blocks)"
     rounded = "" if step == 1 else f" Mean exits are rounded to the nearest {step:g}."
-    return Picture(
-        "exits-sentences",
-        "Sentences by exit and source length (above), and by exit and mean confidence (below), in "
-        f"percent of all sentences; colours grow with the square root.{rounded}",
-        _histograms(rows, "sentences"),
-    )
+    told = f"in percent of all sentences; colours grow with the square root.{rounded}"
+    return [
+        Picture(
+            "exits-source-lengths",
+            f"Sentences by exit and source length, {told}",
+            _histograms(by_length, "source length (units)", what, "sentences"),
+        ),
+        Picture(
+            "exits-sentence-confidence",
+            f"Sentences by exit and mean confidence, {told}",
+            _histograms(by_confidence, "mean confidence (probability)", what, "sentences"),
+        ),
+    ]
 
 
 def _histograms(
-    rows: Sequence[tuple[Sequence[Histogram], str, str]], unit: str
+    found: Sequence[Histogram], x_label: str, y_label: str, unit: str
 ) -> Callable[[Path], None]:
     def draw(path: Path) -> None:
         from nmtgrid.analysis.plots_exits import draw_histograms
 
-        draw_histograms(rows, unit, path)
+        draw_histograms(found, path, x_label=x_label, y_label=y_label, unit=unit)
 
     return draw
 

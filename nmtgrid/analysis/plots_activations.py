@@ -19,7 +19,7 @@ _LEFT, _GAP, _RIGHT, _TITLE, _BOTTOM = 0.72, 0.3, 0.3, 0.36, 0.62
 _ACROSS = 3
 _UNLIKE = 6.0
 """Models whose activations differ more than so in size have scales of their own."""
-_GREY, _CHANGE = "#888888", "#666666"
+_GREY = _CHANGE = "#888888"
 
 
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:

@@ -48,7 +48,7 @@ def draw_examples(
             blocks.append((system if len(systems) > 1 else "", _laid(trace)))
         blocks.append(_captions(held[0][1], references))
     height = 2 * _EDGE + sum(map(_height, blocks))
-    figure = new_figure(_WIDTH, height)
+    figure = new_figure(max(map(_width, blocks)) + _EDGE, height)
     reached = height - _EDGE
     for block in blocks:
         if isinstance(block, tuple):
@@ -68,6 +68,18 @@ def _height(block: tuple[str, list[_Word]] | list[str]) -> float:
     return (max((word.row for word in words), default=0) + 1) * _ROW + (_NAME if name else 0.0)
 
 
+def _width(block: tuple[str, list[_Word]] | list[str]) -> float:
+    """Return how far a block reaches, from the left."""
+    if isinstance(block, list):
+        return _EDGE + max(text_width(text, _BELOW) for text in block)
+    ends = [word.middle + text_width(word.text, _TOKEN) / 2 + 0.1 for word in block[1]]
+    return max([*ends, _EDGE + text_width(_shown_name(block[0]), _BELOW) * 1.15])
+
+
+def _shown_name(name: str) -> str:
+    return shortened(drawable(name), 70)
+
+
 def _laid(trace: Trace) -> list[_Word]:
     """Return the tokens in rows as wide as the page."""
     found = []
@@ -85,8 +97,9 @@ def _laid(trace: Trace) -> list[_Word]:
 def _draw_words(figure: Figure, block: tuple[str, list[_Word]], top: float) -> None:
     name, words = block
     if name:
-        shown = shortened(drawable(name), 90)
-        _write(figure, _EDGE, top, shown, _BELOW, INK, side="left", va="top", weight="bold")
+        _write(
+            figure, _EDGE, top, _shown_name(name), _BELOW, INK, side="left", va="top", weight="bold"
+        )
         top -= _NAME
     for word in words:
         middle = top - word.row * _ROW - 0.24

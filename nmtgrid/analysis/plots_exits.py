@@ -14,8 +14,8 @@ from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE
 
 _FONT, _SMALL = 8.5, 7.0
 _GREY = "#888888"
-_ACROSS = 3
-_LEFT, _GAP, _RIGHT, _TOP, _BOTTOM, _KEY = 0.62, 0.35, 0.15, 0.5, 0.55, 0.3
+_ACROSS, _NARROWEST = 3, 3.6
+_LEFT, _GAP, _RIGHT, _TOP, _BOTTOM, _KEY = 0.62, 0.35, 0.15, 0.5, 0.55, 0.28
 """Inches around the insides of the diagrams, and of the line above all."""
 _CELL = (0.36, 0.26)
 _DARK, _LIGHT = "#08306b", "#fefefe"
@@ -37,15 +37,16 @@ def draw_places(systems: Sequence[ExitTraces], path: Path) -> None:
             heights = [100 * share for share in shares]
             highest = max(highest, *heights)
             face = colour if side < 0 else "none"
+            shown = [exit for exit in range(1, one.num_exits + 1) if shares[exit - 1]]
             axis.bar(
-                [exit + side for exit in range(1, one.num_exits + 1)], heights, 0.36,
+                [exit + side for exit in shown], [heights[exit - 1] for exit in shown], 0.36,
                 facecolor=face, edgecolor=colour, linewidth=1.0,
             )  # fmt: skip
         axis.set_xticks(range(1, most + 1))
         axis.set_xlim(0.4, most + 0.6)
         axis.grid(axis="y", color=PALE, linewidth=0.5)
         axis.set_xlabel("exit (block)", fontsize=_FONT, color=INK)
-        if place % _ACROSS == 0:
+        if place % _across(len(systems)) == 0:
             axis.set_ylabel("tokens there (percent)", fontsize=_FONT, color=INK)
         else:
             axis.tick_params(labelleft=False)
@@ -53,51 +54,38 @@ def draw_places(systems: Sequence[ExitTraces], path: Path) -> None:
         axis.set_ylim(0.0, min(100.0, 1.08 * highest))
     _write_key(
         figure,
-        "filled: beginning (relative position < 0.1)      outlined: near the end (> 0.9, end "
-        "symbol counted)",
+        "filled: beginning (relative position < 0.1)",
+        "outlined: near the end (> 0.9, end symbol counted)",
     )
     save(figure, path)
 
 
 def draw_histograms(
-    rows: Sequence[tuple[Sequence[Histogram], str, str]], unit: str, path: Path
+    found: Sequence[Histogram], path: Path, *, x_label: str, y_label: str, unit: str
 ) -> None:
-    """Draw rows of joint histograms (a system each, axis labels) in percent of all `unit`."""
+    """Draw joint histograms, a system each, in percent of all its `unit`."""
     check_suffix(path)
-    count = len(rows[0][0])
-    across = min(_ACROSS, count)
-    sizes = [
-        (_CELL[0] * (len(found[0].edges) - 1), _CELL[1] * max(len(one.rows) for one in found))
-        for found, _, _ in rows
-    ]
-    width = max(size[0] for size in sizes)
-    down = -(-count // across)
-    heights = [size[1] for size in sizes for _ in range(down)]
-    page = (
-        _LEFT + across * (width + _GAP) - _GAP + _RIGHT,
-        _KEY + sum(heights) + len(heights) * (_TOP + _BOTTOM),
-    )
-    figure = new_figure(*page)
-    reached = page[1] - _KEY
-    for (found, x_label, y_label), size in zip(rows, sizes, strict=True):
-        greatest = max(float(one.counts.max() / max(one.counts.sum(), 1)) for one in found)
-        for place, one in enumerate(found):
-            if place % across == 0:
-                reached -= _TOP + size[1]
-            inner = (size[0], _CELL[1] * len(one.rows))
-            start = _LEFT + place % across * (width + _GAP)
-            axis = figure.add_axes(_part((start, reached, *inner), page))
-            _frame(axis, one.system, "", inner[0])
-            _draw_cells(axis, one, greatest)
-            axis.set_xlabel(x_label, fontsize=_FONT, color=INK)
-            if place % across == 0:
-                axis.set_ylabel(y_label, fontsize=_FONT, color=INK)
-            if place % across == across - 1 or place == count - 1:
-                reached -= _BOTTOM if place % across == across - 1 else 0.0
-        if count % across:
-            reached -= _BOTTOM
+    rows = max(_used(one) for one in found)
+    inside = (_CELL[0] * (len(found[0].edges) - 1), _CELL[1] * rows)
+    figure, axes = _grid(len(found), inside)
+    greatest = max(float(one.counts.max() / max(one.counts.sum(), 1)) for one in found)
+    across = _across(len(found))
+    for place, (axis, one) in enumerate(zip(axes, found, strict=True)):
+        _frame(axis, one.system, "", inside[0])
+        _draw_cells(axis, one, greatest)
+        axis.set_ylim(-0.5, rows - 0.5)
+        axis.set_xlabel(x_label, fontsize=_FONT, color=INK)
+        if place % across == 0:
+            axis.set_ylabel(y_label, fontsize=_FONT, color=INK)
     _write_key(figure, f"percent of all {unit}; an empty cell has none")
     save(figure, path)
+
+
+def _used(one: Histogram) -> int:
+    """Return how many rows to show: all whole exits, of finer rows those up to the last used."""
+    if len(one.rows) < 2 or one.rows[1] - one.rows[0] >= 1:
+        return len(one.rows)
+    return max(4, 1 + max(int(row) for row in numpy.nonzero(one.counts.sum(1))[0]))
 
 
 def _draw_cells(axis: Axes, one: Histogram, greatest: float) -> None:
@@ -129,20 +117,22 @@ def _told(percent: float) -> str:
 
 def _grid(count: int, inside: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     """Return a page of diagrams as large as each other, so many abreast as fit."""
-    across = min(_ACROSS, count)
+    across = _across(count)
     down = -(-count // across)
-    page = (
-        _LEFT + across * (inside[0] + _GAP) - _GAP + _RIGHT,
-        _KEY + down * (inside[1] + _TOP + _BOTTOM),
-    )
-    figure = new_figure(max(page[0], 6.2), page[1])
-    size = (max(page[0], 6.2), page[1])
+    width = _LEFT + across * (inside[0] + _GAP) - _GAP + _RIGHT
+    size = (max(width, _NARROWEST), _KEY + down * (inside[1] + _TOP + _BOTTOM))
+    figure = new_figure(*size)
     axes = []
     for place in range(count):
         start = _LEFT + place % across * (inside[0] + _GAP)
-        low = page[1] - _KEY - (place // across + 1) * (inside[1] + _TOP + _BOTTOM) + _BOTTOM
+        low = size[1] - _KEY - (place // across + 1) * (inside[1] + _TOP + _BOTTOM) + _BOTTOM
         axes.append(figure.add_axes(_part((start, low, *inside), size)))
     return figure, axes
+
+
+def _across(count: int) -> int:
+    """Return how many diagrams stand abreast."""
+    return 2 if count == 4 else min(_ACROSS, count)
 
 
 def _part(
@@ -167,9 +157,13 @@ def _frame(axis: Axes, title: str, below: str, width: float) -> None:
     axis.set_axisbelow(True)
 
 
-def _write_key(figure: Figure, text: str) -> None:
+def _write_key(figure: Figure, *texts: str) -> None:
+    """Write above the diagrams, on one line if there is room, else on two."""
     width, height = figure.get_size_inches()
-    figure.text(
-        _LEFT / width if text_width(text, _FONT) < width - _LEFT else 0.1 / width,
-        1 - 0.18 / height, text, fontsize=_FONT, color=INK, va="center",
-    )  # fmt: skip
+    one_line = "      ".join(texts)
+    lines = [one_line] if text_width(one_line, _FONT) < width - _LEFT else texts
+    for place, text in enumerate(lines):
+        figure.text(
+            min(_LEFT, max(0.1, width - 0.1 - text_width(text, _FONT))) / width,
+            1 - (0.16 + 0.16 * place) / height, text, fontsize=_FONT, color=INK, va="center",
+        )  # fmt: skip

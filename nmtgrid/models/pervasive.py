@@ -167,7 +167,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the grid H^0 and what stands behind each of the 2N layers.
+        """Return the grid H^0 and what stands behind each of the 2N layers (N if they are dense).
 
         That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
         the one is not read by anything, and the other has none.
