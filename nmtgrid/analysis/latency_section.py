@@ -51,13 +51,13 @@ def section(
         )
 
     rows = [_row(one, unit, convention) for one in results]
+    shown = (*_SHOWN, "length_ratio")
     table = Table(
         f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
         f"convention;\nratio: {unit}s of hypothesis / reference",
         ["system", "", "BLEU", *(name.upper() for name in _SHOWN), "ratio"],
         [
-            [one.system, one.setting.title, one.bleu]
-            + [row[name] for name in (*_SHOWN, "length_ratio")]
+            [one.system, one.setting.title, one.bleu, *(row[name] for name in shown)]
             for one, row in zip(results, rows, strict=True)
         ],
     )

@@ -16,10 +16,12 @@ from nmtgrid.analysis.plots import as_text
 from nmtgrid.analysis.report_style import VARIABLES, style_sheet
 from nmtgrid.analysis.sections import Picture, Section, Table
 
-_MOST_ROWS = 14
+_MOST_ROWS = 8
 """Longer tables are folded away."""
 _LONG = 60
 """Characters of a cell that is to have room."""
+_CODE = re.compile(r"`([^`]+)`|(\bnrefs:[^\s;,]+[^\s;,.])")
+"""What stands between grave accents, and sacreBLEU's signatures."""
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _IDENTITY = re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _ROOT = re.compile(r"<svg\b[^>]*>", re.S)
@@ -61,10 +63,14 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 
 def _section(section: Section) -> str:
     figures = "\n".join(_figure(one, f"{section.name}-{one.name}") for one in section.pictures)
-    tables = "\n".join(map(_table, section.tables))
+    # The first table sums a section up; the rest are for reading on.
+    is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
+    first, rest = section.tables[:is_short], section.tables[is_short:]
+    summary, tables = ("\n".join(map(_table, held)) for held in (first, rest))
     return f"""<section id="{_escaped(section.name)}">
 <h2>{_escaped(section.title)}</h2>
 {_paragraphs(section.text)}
+{summary}
 {figures}
 {tables}
 </section>"""
@@ -136,7 +142,12 @@ def _kind(cell: str, is_number: bool) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return "\n".join(f"<p>{_escaped(part)}</p>" for part in text.split("\n\n") if part.strip())
+    parts = (_escaped(part) for part in text.split("\n\n") if part.strip())
+    return "\n".join(f"<p>{_CODE.sub(_as_code, part)}</p>" for part in parts)
+
+
+def _as_code(found: re.Match[str]) -> str:
+    return f"<code>{found[1] or found[2]}</code>"
 
 
 def _escaped(text: str) -> str:

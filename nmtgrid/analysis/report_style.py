@@ -56,6 +56,8 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.35rem; line-height: 1.25; margin: 3rem 0 .5rem; padding-top: 1rem;
   border-top: 1px solid var(--rule); }
 p { margin: .5rem 0; max-width: 44rem; }
+code { font: .86em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--band);
+  padding: .05em .3em; border-radius: 3px; overflow-wrap: anywhere; }
 .soft, figcaption, caption, footer { color: var(--soft); font-size: .9rem; }
 nav ul { list-style: none; margin: 1.2rem 0 0; padding: 0; display: flex; flex-wrap: wrap;
   gap: .35rem .6rem; }

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_NUMBER = re.compile(r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?|-")
 Cell = str | int | float | None
 """None is shown as a dash: there is no such number."""
 
@@ -31,9 +33,11 @@ class Table:
         return [[tell(cell, self.digits) for cell in row] for row in self.rows]
 
     def is_numeric(self, column: int) -> bool:
-        """Return whether a column holds numbers (and dashes) alone."""
+        """Return whether a column holds numbers (also as text, and dashes) alone."""
         held = [row[column] for row in self.rows if row[column] is not None]
-        return bool(held) and all(isinstance(cell, (int, float)) for cell in held)
+        return bool(held) and all(
+            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in held
+        )
 
 
 @dataclasses.dataclass(frozen=True)

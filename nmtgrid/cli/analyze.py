@@ -16,6 +16,7 @@ from nmtgrid.cli import (
     analyze_latency,
     analyze_lengths,
     analyze_paths,
+    analyze_report,
 )
 
 app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
@@ -32,6 +33,7 @@ app.command("exits")(analyze_exits.command)
 app.command("latency")(analyze_latency.command)
 app.command("lengths")(analyze_lengths.command)
 app.command("paths")(analyze_paths.command)
+app.command("report")(analyze_report.command)
 
 
 @app.callback()

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# One page about several systems: trains four that differ in how they read and write, translates the
+# test split with traces, and lays out everything that `nmtgrid analyze` has to say about them.
+#
+#   bash recipes/report.sh                 the embedded toy corpus, a few minutes of one core
+#   ON=multi30k bash recipes/report.sh     Multi30k De-En, an hour of one core
+#   bash recipes/report.sh --dry-run       prints the commands alone
+#
+# MINUTES of processor time for each system (toy: 1.5, Multi30k: 15), SEED=1, RUNS=runs where the
+# results go: $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
+# A system that has been trained already is not trained again.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && DRY_RUN=1
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+ON="${ON:-toy}"
+SEED="${SEED:-1}"
+RUNS="${RUNS:-runs}"
+HERE="$RUNS/report-$ON"
+DATA="$HERE/data"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+environment
+case "$ON" in
+toy)
+    MINUTES="${MINUTES:-1.5}" SOURCE=qa TARGET=qb
+    toy_dataset "$DATA"
+    ;;
+multi30k)
+    MINUTES="${MINUTES:-15}" SOURCE=de TARGET=en
+    multi30k_dataset "$DATA" "$HERE/text"
+    ;;
+*) fail "there is no corpus $ON here: toy multi30k" ;;
+esac
+
+# `train NAME ARCHITECTURE PRESET OPTION...`: train a system, unless it is there.
+train() {
+    local model="$HERE/$1"
+    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
+    run nmtgrid train "$DATA" --arch "$2" --preset "$3" --seed "$SEED" --overwrite \
+        --max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor \
+        --set training.schedule=cosine-time --set training.validate_minutes=0.3 \
+        --out "$model" --json "$model.train.json" "${@:4}"
+    run mv "$model.train.json" "$model/done.json"
+}
+
+# `translate NAME OPTION...`: translate the test split greedily, with traces.
+translate() {
+    run nmtgrid decode "$HERE/$1" --data "$DATA" --split test --beam 1 \
+        --traces "$HERE/$1/test.traces.jsonl" "${@:2}"
+}
+
+train pervasive pervasive "$ON"
+train transformer transformer "$ON"
+train early-exit transformer "$ON-exits" --objective exits-aligned
+train wait-k pervasive "$ON" --objective wait-k-sampled
+
+translate pervasive
+translate transformer
+run nmtgrid adaptive-tune "$HERE/early-exit" --data "$DATA" --split valid --test-split test \
+    --samples 2000 --finalists 1 --batch 64 --clock processor --name confidence \
+    --out "$HERE/early-exit/tuned"
+translate early-exit --exit confidence
+run nmtgrid online-eval "wait-k=$HERE/wait-k" --data "$DATA" --split test --k 1,2,3,5,7,inf \
+    --out "$HERE/wait-k/online"
+
+run nmtgrid analyze report \
+    "pervasive=$HERE/pervasive/test.traces.jsonl" \
+    "transformer=$HERE/transformer/test.traces.jsonl" \
+    "early exit=$HERE/early-exit/test.traces.jsonl" \
+    "wait-3=$HERE/wait-k/online/wait-k/wait-3.traces.jsonl" \
+    --reference "$DATA/raw/test.$TARGET" --source "$DATA/raw/test.$SOURCE" \
+    --title "Four systems on the ${ON/toy/toy corpus}" --bootstrap 1000 \
+    --latency "$HERE/wait-k/online" --depth "$HERE/early-exit/tuned" \
+    --curves "pervasive=$HERE/pervasive" --curves "transformer=$HERE/transformer" \
+    --curves "early exit=$HERE/early-exit" --curves "wait-k=$HERE/wait-k" \
+    --activations "pervasive=$HERE/pervasive" --activations "transformer=$HERE/transformer" \
+    --data "$DATA" --out "$HERE/report.html" --json "$HERE/report.json"
