@@ -27,20 +27,15 @@ def scores_table(found: Scores) -> Table:
 
 def test_table(names: Sequence[str], one: Test) -> Table:
     """Return a test: scores, intervals where there are any, p-values."""
-    columns = ["system"]
-    rows: list[list[Cell]] = [[name] for name in names]
-    for name, held in one.systems.items():
-        columns.append(TITLES[name])
-        if one.kind == "bootstrap":
-            columns += ["mean", "± 95 %"]
-        columns.append("p")
-        for row, tested in zip(rows, held, strict=True):
-            row.append(tested.score)
-            if one.kind == "bootstrap":
-                row += [tested.mean, tested.interval]
-            row.append(None if tested.p_value is None else f"{tested.p_value:.4f}")
+    rows: list[list[Cell]] = []
+    for metric, held in one.systems.items():
+        for name, tested in zip(names, held, strict=True):
+            p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
+            ends = [tested.mean, tested.interval] if one.kind == "bootstrap" else []
+            rows.append([TITLES[metric], name, tested.score, *ends, p_value])
     title = f"{TESTS[one.kind].capitalize()} against {names[0]} ({one.samples:,} samples)"
-    return Table(title, columns, rows)
+    ends_told = ["mean", "± 95 %"] if one.kind == "bootstrap" else []
+    return Table(title, ["metric", "system", "percent", *ends_told, "p"], rows)
 
 
 def percent(values: Sequence[float | None]) -> list[float | None]:
