@@ -1,0 +1,198 @@
+"""The report: one page that asks for nothing, whose figures are there, in both colour schemes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy
+import pytest
+
+from nmtgrid.analysis.plots_bars import Group, Series, draw_bars
+from nmtgrid.analysis.plots_maps import Heat, draw_maps
+from nmtgrid.analysis.report import inline, page
+from nmtgrid.analysis.report_style import VARIABLES
+from nmtgrid.analysis.sections import Picture, Section, Table, tell
+from nmtgrid.cli.app import main
+
+HYPOTHESES = {
+    "first": ["the cat sat on the mat", "a dog runs", "", "<b>bold</b> & brave words"],
+    "second": ["a cat sat on a mat", "the dog runs home", "no line here", "bold and brave"],
+}
+REFERENCES = ["the cat sat on a mat", "the dog runs home", "one line", "bold & brave words"]
+SOURCES = ["eine Katze sitzt hier", "der Hund geht heim", "eine Zeile", "große & tapfere Worte"]
+
+
+def _bars(path: Path) -> None:
+    groups = [Group("short", 3), Group("long", 1)]
+    draw_bars(
+        groups, [Series("first", [1.0, 2.0]), Series("second", [None, 3.0])], path,
+        title="Bars", x_label="length", y_label="BLEU (percent)",
+    )  # fmt: skip
+
+
+def _heat(path: Path) -> None:
+    draw_maps([Heat("map", ["a", "b"], ["c", "d"], numpy.eye(2), "share")], path)
+
+
+def _section(name: str = "one") -> Section:
+    short = Table("Short <table>", ["system", "score"], [["a & b", 1.5], ["c", None]])
+    long = Table("Long", ["n", "text"], [[n, "words " * 30] for n in range(30)])
+    pictures = [Picture("bars", 'Bars "quoted"', _bars), Picture("heat", "Heat", _heat)]
+    return Section(name, f"Section {name}", "See `code`, nrefs:1|tok:13a.\n\nMore <b>.",
+                   [short, long], pictures, {})  # fmt: skip
+
+
+def test_cells_are_told_for_people() -> None:
+    cells = [tell(12345), tell(1.234), tell(None), tell(float("nan")), tell("x")]
+    assert cells == ["12,345", "1.23", "-", "-", "x"]
+    table = Table("", list("abc"), [[1, "0.05", "x"], [None, "-", "y"]])
+    assert [table.is_numeric(column) for column in range(3)] == [True, True, False]
+
+
+def test_the_page_asks_for_nothing_and_says_all() -> None:
+    text = page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
+    assert "<title>A &amp; B</title>" in text
+    addresses = re.findall(r"""(?:src|href)="([^"]*)""", text) + re.findall(r"url\(([^)]*)", text)
+    assert all(one.startswith(("#", "data:")) for one in addresses)
+    assert "<script" not in text and "@import" not in text
+    assert text.count('<section id="') == 2 and text.count("<figure>") == 4
+    assert "Short &lt;table&gt;" in text and "More &lt;b&gt;." in text
+    assert "<code>code</code>" in text and "<code>nrefs:1|tok:13a</code>." in text
+    # Long tables are folded, short ones are not; the first stands before the figures.
+    assert text.count("<details>") == 2 and text.index("Short &lt;") < text.index("<figure>")
+    assert text == page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
+
+
+def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:
+    text = page("t", "", [_section(), _section("two")], "")
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r"(?:xlink:href=\"#|url\(#)([^\")]+)", text))
+    assert used and used <= set(ids)
+    figures = re.findall(r"<svg.*?</svg>", text, re.S)
+    left = set(re.findall(r"#[0-9a-f]{6}", figures[0].lower()))
+    assert (
+        not left & set(VARIABLES) and "var(--ink)" in figures[0] and "var(--line-0)" in figures[0]
+    )
+    # What is painted, not drawn, stays on a light ground.
+    assert text.count("plot on-light") == 2
+    # Letters are text: found, read out and drawn in whatever script.
+    assert re.search(r"<text[^>]*>short</text>", figures[0])
+    assert 'aria-label="Bars &quot;quoted&quot;"' in figures[0]
+
+
+def test_an_svg_keeps_its_size_and_loses_its_head(tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    _bars(path)
+    drawn = inline(path.read_text(encoding="utf-8"), "a b", "label")
+    assert drawn.startswith("<svg viewBox=") and drawn.endswith("</svg>")
+    assert "<?xml" not in drawn and "<metadata" not in drawn and "DOCTYPE" not in drawn
+    points = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn)[1])  # type: ignore[index]
+    assert f'width="{points * 4 / 3:.0f}"' in drawn
+
+
+def _files(folder: Path) -> list[str]:
+    for name, lines in {**HYPOTHESES, "reference": REFERENCES, "source": SOURCES}.items():
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return [str(folder / name) for name in HYPOTHESES]
+
+
+def _report(folder: Path) -> Path:
+    systems, out = _files(folder), folder / "page.html"
+    arguments = ["analyze", "report", *systems, "-r", str(folder / "reference"),
+                 "-s", str(folder / "source"), "--out", str(out), "--json",
+                 str(folder / "page.json"), "--bootstrap", "20"]  # fmt: skip
+    assert main(arguments) == 0
+    return out
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _report(tmp_path).read_text(encoding="utf-8")
+    assert "Written" in capsys.readouterr().err
+    names = ["compare", "buckets", "lengths", "difficulty"]
+    assert re.findall(r'<section id="([^"]+)"', text) == names
+    assert list(json.loads((tmp_path / "page.json").read_text())) == names
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; brave words" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to report on"),
+        (["first"], "`--reference FILE` is missing"),
+        (["first", "-r", "reference", "--data", "x"], "`--data` is for `--activations MODEL`"),
+        (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
+        (["a=first", "a=second", "-r", "reference"], "Two systems are called `a`"),
+        (["first", "short", "-r", "reference"], "it has 1 lines, but"),
+        (["first", "empty", "-r", "reference"], "empty: the file is empty"),
+        (["first", "-r", "reference", "--out", "x.pdf"], "end it in .html"),
+        (["first", "-r", "reference", "--out", "no/x.html"], "there is no folder no"),
+    ],
+)
+def test_bad_input_is_told(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _files(tmp_path)
+    (tmp_path / "short").write_text("one\n")
+    (tmp_path / "empty").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["analyze", "report", "--out", "page.html", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "page.html").exists()
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+PROBE = """<script>window.addEventListener("load", () => {
+  const sizes = [...document.querySelectorAll("figure svg")].map(e => e.getBoundingClientRect());
+  document.title = JSON.stringify({
+    figures: sizes.length, least: Math.min(...sizes.map(r => Math.min(r.width, r.height))),
+    over: document.documentElement.scrollWidth - window.innerWidth,
+    paper: getComputedStyle(document.body).backgroundColor,
+    letters: getComputedStyle(document.querySelector("figure svg text")).fill,
+  });});</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_in_a_browser(scheme: str, width: int, tmp_path: Path) -> None:
+    """No error, every figure there, nothing wider than the window; light or dark as asked."""
+    text = _report(tmp_path).read_text(encoding="utf-8")
+    probe = tmp_path / "probe.html"
+    probe.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    assert BROWSER is not None
+    # A window has a least width of 500: a narrower page stands in a frame.
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f'<iframe src="probe.html" width="{width}" height="900" onload="setTimeout(() => '
+        'document.body.innerText = this.contentDocument.title, 200)"></iframe>'
+    )
+    preferred = {"light": 1, "dark": 0}[scheme]
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--allow-file-access-from-files", f"--blink-settings=preferredColorScheme={preferred}",
+        f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,1000",
+        "--virtual-time-budget=5000", "--enable-logging=stderr", "--dump-dom", frame.as_uri(),
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    told = re.search(r"\{.*\}", done.stdout)
+    assert told is not None, done.stdout[-500:] + done.stderr[-1000:]
+    found = json.loads(told[0])
+    assert "CONSOLE" not in done.stderr
+    assert found["figures"] == text.count("<figure>") >= 5
+    assert found["least"] > 100 and found["over"] <= 0
+    is_dark = sum(map(int, re.findall(r"\d+", found["paper"])[:3])) < 150
+    assert is_dark == (scheme == "dark")
+    letters = sum(map(int, re.findall(r"\d+", found["letters"])[:3]))
+    assert (letters > 500) == is_dark
