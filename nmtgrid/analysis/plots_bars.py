@@ -189,7 +189,7 @@ def _limits(axes: Axes, series: Sequence[Series], groups: int) -> None:
     span = (max(ends) - min(ends)) or 1.0
     least = min(ends) - (0.09 * span if min(ends) < 0 else 0.0)
     axes.set_ylim(least, max(ends) + (0.09 * span if max(ends) > 0 or least == 0 else 0.0))
-    axes.set_xlim(-0.5, groups - 0.5)
+    axes.set_xlim(-0.5, max(1, groups) - 0.5)
     axes.set_xticks([])
 
 

@@ -131,7 +131,9 @@ def common(
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Return for each key of both texts its place among all in order, how often, and the key."""
     tagged = numpy.sort(keys * 2 + is_second)
-    starts = numpy.concatenate([[0], numpy.flatnonzero(tagged[1:] != tagged[:-1]) + 1])
+    is_new = numpy.ones(len(tagged), bool)
+    numpy.not_equal(tagged[1:], tagged[:-1], out=is_new[1:])
+    starts = numpy.flatnonzero(is_new)
     counts = numpy.diff(starts, append=len(tagged))
     kinds = tagged[starts]
     both = numpy.flatnonzero((kinds[:-1] + 1 == kinds[1:]) & (kinds[:-1] & 1 == 0))
