@@ -146,13 +146,14 @@ def command(
             "ensemble": ensemble, "sample": sample, "temperature": temperature, "top-k": top_k,
             "top-p": top_p, "seed": seed, "alignments": alignments,
             "replace-unknown": replace_unknown, "batch-tokens": batch_tokens,
-            "long-lines": long_lines, "exit": exit,
+            "long-lines": long_lines,
         }  # fmt: skip
         from nmtgrid.cli import decode_stream
 
         order = decode_stream.StreamOrder(
             model, source or Path("-"), k, threshold, finish_reading, traces,
             512 if max_source is None else max_source, changes or [], weights, precision, device,
+            exit,
         )  # fmt: skip
         decode_stream.check(order, [n for n, held in in_vain.items() if held not in (None, False)])
         check_outputs(

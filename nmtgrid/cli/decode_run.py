@@ -73,13 +73,13 @@ def make_translator(
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     assignments = [text.removeprefix("search.") for text in changes.assignments]
     plan = override(override(plan, _given(changes.search)), assignments)
-    halt = None if exit is None else _halt(exit, loaded[0])
+    halt = None if exit is None else chosen(exit, loaded[0])
     return Translator(
         loaded, plan, options, device=device, precision=precision, warn=console.warn, halt=halt
     )
 
 
-def _halt(choice: str, loaded: LoadedModel) -> Halt | None:
+def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
     """Return what lets tokens leave early. Raises ConfigError where `choice` does not fit."""
     if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
         console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")

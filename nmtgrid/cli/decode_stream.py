@@ -14,6 +14,7 @@ from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import whole_numbers
+from nmtgrid.cli.decode_run import chosen
 from nmtgrid.cli.options import PIPE_CLOSED, DeviceName, Leave
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
@@ -23,7 +24,7 @@ from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent
 from nmtgrid.search.devices import find_device
 from nmtgrid.search.pieces import join
-from nmtgrid.search.traces import Trace
+from nmtgrid.search.traces import Trace, numbers
 from nmtgrid.search.translate import default_plan
 from nmtgrid.text.arriving import GrowingText, arriving_words
 from nmtgrid.text.files import STANDARD, open_writer
@@ -44,6 +45,7 @@ class StreamOrder:
     weights: str = "best"
     precision: Literal["fp32", "bf16"] = "fp32"
     device: DeviceName = "auto"
+    exit: str | None = None
 
 
 def check(order: StreamOrder, meaningless: Iterable[str]) -> None:
@@ -98,8 +100,9 @@ def translate_stream(order: StreamOrder) -> dict[str, Any]:
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
         raise ConfigError("A stream is decoded greedily: change nothing but lengths by `--set`.")
+    halt = None if order.exit is None else chosen(order.exit, loaded)
     translator = StreamTranslator(
-        [loaded.model], loaded.pipeline, agent, plan, device, order.precision == "bf16"
+        [loaded.model], loaded.pipeline, agent, plan, device, order.precision == "bf16", halt
     )
     translator.begin()
     run = _Run(translator, order.max_source)
@@ -180,6 +183,8 @@ class _Line:
             whole.log_probability,
             whole.score,
             reads=reads,
+            exits=whole.exits,
+            exit_scores=numbers(whole.exit_scores),
         )
 
     def _grown(self, words: list[str]) -> str:
@@ -194,6 +199,7 @@ class _Run:
         self._started = time.perf_counter()
         self._seconds = 0.0
         self._sentences = self._tokens = 0
+        self._exits = self._left = 0
         self._delays: dict[Unit, list[list[int]]] = {"token": [], "word": []}
         self._lengths: dict[Unit, list[int]] = {"token": [], "word": []}
 
@@ -222,6 +228,7 @@ class _Run:
             "seconds_with_waiting": time.perf_counter() - self._started,
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
             **{name: token[name] for name in ("al", "unit", "convention")},
+            **({} if not self._left else {"average_exit": self._exits / self._left}),
             "latencies": [token, word],
             "search": dataclasses.asdict(self._translator.plan),
         }
@@ -236,6 +243,9 @@ class _Run:
             self._add([], [], 0, 0)
         for stream in line.streams:
             self._tokens += len(stream.target) + bool(stream.source)
+            exits = stream.hypothesis().exits if stream.source else None
+            self._exits += sum(exits or [])
+            self._left += len(exits or [])
             words = len(stream.word_sizes)
             self._add(stream.token_delays(), stream.word_delays(), len(stream.source), words)
 

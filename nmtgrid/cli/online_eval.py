@@ -96,6 +96,13 @@ def command(
             metavar="FILE", help="Score this `instances.log` of SimulEval; needs no model."
         ),
     ] = None,
+    exit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|N|auto",
+            help="Leave the decoder early, as `decode --exit` does; all models.",
+        ),
+    ] = None,
     batch_tokens: Annotated[
         int, typer.Option(metavar="N", help="Source tokens x beam of a batch.")
     ] = 4000,
@@ -128,6 +135,7 @@ def command(
         weights=weights,
         precision=precision,
         device=device,
+        exit=exit,
     )
     if log is not None:
         asked = {"--k": k, "--thresholds": thresholds, "--oracle": oracle, "--split": split}

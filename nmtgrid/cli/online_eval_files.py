@@ -15,7 +15,7 @@ from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, instances
 from nmtgrid.online.simuleval import write_log
-from nmtgrid.search.traces import Trace
+from nmtgrid.search.traces import Trace, numbers
 
 
 class Files:
@@ -73,6 +73,7 @@ def _traces(system: System, found: Measured) -> list[str]:
         trace = Trace(
             one.line, one.units if scores else [], outcome.units, outcome.text, scores, total,
             total / max(len(scores), 1), reads=outcome.reads,
+            exits=outcome.exits, exit_scores=numbers(outcome.exit_scores),
         )  # fmt: skip
         lines.append(trace.to_line() + "\n")
     return lines

@@ -34,6 +34,8 @@ class Order:
     weights: WeightsName
     precision: PrecisionName
     device: DeviceName
+    exit: str | None = None
+    """Where tokens leave the decoder early, as `decode --exit` has it."""
 
     def faults(self) -> list[str]:
         """Return what is wrong, one sentence each."""
@@ -104,6 +106,7 @@ def check_alone(order: Order, asked: Sequence[str]) -> None:
         "--line": order.lines,
         "--sentences": order.sentences,
         "--finish-reading": order.finish_reading,
+        "--exit": order.exit,
     }
     names = [name for name, value in given.items() if value]
     if names or asked:

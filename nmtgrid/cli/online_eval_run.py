@@ -13,7 +13,7 @@ from typing import Any
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.files import split_label
-from nmtgrid.cli.decode_run import check_languages
+from nmtgrid.cli.decode_run import check_languages, chosen
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped
 from nmtgrid.cli.online_eval_order import Order
@@ -78,6 +78,7 @@ def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[s
         "convention": order.convention,
         "beam": order.beam,
         "finish_reading": order.finish_reading,
+        "exit": order.exit,
         "oracle_cost": order.oracle_cost,
         "precision": order.precision,
         "complete": complete,
@@ -114,12 +115,14 @@ def _finish(
 
 def _show(order: Order, system: System) -> None:
     counted = system.done[0].latencies[order.unit, order.convention]
+    exits = ["exit"] if _leaves_early(system.done) else []
     console.table(
         f"{system.name}, {order.split}: {counted.sentences:,} sentences, "
         f"{'greedy' if order.beam == 1 else f'beam {order.beam}'}; BLEU tokenised (percent); "
         f"latency in source {order.unit}s\n(AP: share of the source), "
-        f"{_CONVENTIONS[order.convention]}; ratio: {order.unit}s of hypothesis / reference",
-        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
+        f"{_CONVENTIONS[order.convention]}; ratio: {order.unit}s of hypothesis / reference"
+        + ("; exit: blocks per token" if exits else ""),
+        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *exits],
         _rows(order, system.done),
     )
     console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
@@ -137,12 +140,18 @@ def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
         *([getattr(way, name) for way in ways] for name in METRICS),
         [way.length_ratio for way in ways],
     ]
+    if _leaves_early(done):
+        columns.append([found.decoded.average_exit or math.nan for found in done])
     for place, column in enumerate(columns):
         if any(map(math.isnan, column)):
             shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
             columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
     titles = [found.decoded.setting.title.replace(" ", "") for found in done]
     return [list(row) for row in zip(titles, *columns, strict=True)]
+
+
+def _leaves_early(done: Sequence[Measured]) -> bool:
+    return any(found.decoded.average_exit is not None for found in done)
 
 
 def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
@@ -164,8 +173,9 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
                 default_plan(loaded.settings), beam=order.beam, nbest=1, sample=False
             )
             options = TranslationOptions(batch_tokens=order.batch_tokens)
+            halt = None if order.exit is None else chosen(order.exit, loaded)
             translator = Translator(
-                [loaded], plan, options, device=device, precision=order.precision
+                [loaded], plan, options, device=device, precision=order.precision, halt=halt
             )
             check_languages(translator, dataset)
         except NmtgridError as fault:

@@ -15,12 +15,14 @@ import numpy
 import torch
 from torch import Tensor
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
+from nmtgrid.models.api import with_exits
 from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
+from nmtgrid.online.bounded import Bounded, hides_the_end
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
 from nmtgrid.online.sentences import Sentence
 from nmtgrid.online.settings import Setting
-from nmtgrid.online.stream import Bounded, hides_the_end
 from nmtgrid.online.writing_costs import refuse_oracle, writing_costs
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
@@ -36,7 +38,8 @@ class Outcome:
     """What became of a sentence: units, tokenised words, raw text, and the reads of each unit.
 
     `reads` has one entry more than `units`, the end symbol's; they count the source's end symbol.
-    An empty source has no entries at all.
+    An empty source has no entries at all. With early exit, `exits` are the blocks behind which
+    units were predicted, and `exit_scores` what was decided from (see `Hypothesis`).
     """
 
     units: list[str]
@@ -44,6 +47,8 @@ class Outcome:
     text: str
     reads: list[int]
     log_probabilities: list[float]
+    exits: list[int] | None = None
+    exit_scores: Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +64,18 @@ class Decoded:
         """Units written, end symbols counted."""
         return sum(len(one.reads) for one in self.outcomes)
 
+    @property
+    def average_exit(self) -> float | None:
+        """The mean block behind which units were predicted; None without early exit."""
+        exits = [exit for one in self.outcomes for exit in one.exits or ()]
+        return sum(exits) / len(exits) if exits else None
+
 
 class OnlineDecoder:
-    """One translator, or several models averaged, that decodes along settings."""
+    """One translator, or several models averaged, that decodes along settings.
+
+    Tokens leave the decoder where the translator's halt says so.
+    """
 
     def __init__(
         self,
@@ -87,6 +101,12 @@ class OnlineDecoder:
                 found.append(refusal)
             if "threshold" in policies and not model.traits.reads:
                 found.append(str(model.no_reader()))
+        halt = self.translator.halt
+        if halt is not None and policies and not found:
+            try:
+                with_exits(self.translator.models[0]).check_halt(halt, has_whole_source=False)
+            except ConfigError as fault:
+                found.append(str(fault))
         return found
 
     def run(
@@ -161,6 +181,7 @@ class OnlineDecoder:
                 self.translator.plan,
                 constraints=rules,
                 agent=self._agent(setting, paths),
+                halt=self.translator.halt,
             )
         return [hypotheses[0] for hypotheses in found]
 
@@ -185,6 +206,8 @@ class OnlineDecoder:
             pipeline.restore(best.tokens),
             reads,
             best.log_probabilities,
+            best.exits,
+            best.exit_scores,
         )
 
     def _batch(self, chosen: Sequence[Sentence]) -> Batch:

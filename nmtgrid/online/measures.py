@@ -31,11 +31,13 @@ class Measured:
     def values(self, unit: Unit, convention: Convention) -> dict[str, Any]:
         """Return JSON keys: the latency in one way, and in all of them under `latencies`."""
         seconds, tokens = self.decoded.seconds, self.decoded.target_tokens
+        average = self.decoded.average_exit
         return {
             **self.decoded.setting.values(),
             "bleu_tokenized": self.tokenized.value,
             "bleu": self.raw.value,
             **self.latencies[unit, convention].values(),
+            **({} if average is None else {"average_exit": average}),
             "target_tokens": tokens,
             "seconds": seconds,
             "tokens_per_second": tokens / max(seconds, 1e-9),

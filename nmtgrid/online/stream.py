@@ -11,70 +11,20 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmtgrid.metrics.words import word_delays
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.online.bounded import Bounded, hides_the_end
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, Constraint, EndAtSourceLength, MinLength
 from nmtgrid.text.bpe import undo
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
-
-
-def hides_the_end(models: Sequence[TranslationModel]) -> bool:
-    """Return whether a model is not shown where its source ends (appendix C)."""
-    return any(model.traits.hides_source_end for model in models)
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounded:
-    """An agent that reads on where a stream cannot know whether it may write yet.
-
-    The most tokens that a translation may have depend on the source's length, of which a stream
-    knows only how much has come: at the limit for that much, it reads. So it does, with
-    `ends_at_source_length`, before it writes more tokens than it has read. Where no limit is in
-    sight, as for wait-k with the default limits, the agent alone decides.
-    """
-
-    agent: Agent
-    plan: SearchPlan
-    ends_at_source_length: bool = False
-
-    @property
-    def wants_reading(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_reading
-
-    @property
-    def finish_reading(self) -> bool:
-        """The agent's own."""
-        return self.agent.finish_reading
-
-    def next_reads(
-        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
-    ) -> Tensor:
-        """Return the agent's reads, or more."""
-        wanted = self.agent.next_reads(step, sentence, reads, lengths, rho)
-        return torch.maximum(wanted, lengths.clamp(max=self._least(step)))
-
-    def _least(self, step: int) -> int:
-        """Return the fewest source tokens with which one more than `step` may be written."""
-        least = step + 1 if self.ends_at_source_length else 1
-        share = self.plan.max_length_b
-        if share == 0 or self._limit(least) > step:
-            return least
-        least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
-        while self._limit(least) <= step:  # where numbers were rounded
-            least += 1
-        return least
-
-    def _limit(self, tokens: int) -> int:
-        """Return the most target tokens for `tokens` source tokens, the end symbol not counted."""
-        return int(self.plan.limits(torch.tensor([tokens + 1])))
 
 
 class TokenStream:
@@ -92,12 +42,14 @@ class TokenStream:
         *,
         device: torch.device | str = "cpu",
         bf16: bool = False,
+        halt: Halt | None = None,
     ) -> None:
         """`models` are in evaluation mode, on `device`; of the plan only lengths count.
 
-        Raises ConfigError where a model or the agent cannot go online.
+        `halt` says where tokens leave the decoder early (None: nowhere). Raises ConfigError where a
+        model, the agent or the halt cannot go online.
         """
-        engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), agent=agent)
+        engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), False, agent, halt)
         for model in models if agent.wants_reading else ():
             if not model.traits.reads:
                 raise model.no_reader()
@@ -107,6 +59,7 @@ class TokenStream:
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
         self._agent = Bounded(agent, plan, self._end_is_hidden)
+        self._halt = halt
         self._first = torch.zeros(1, dtype=torch.long, device=self._device)
         empty = torch.zeros(1, 0, dtype=torch.long, device=self._device)
         self._states = [model.begin(empty, self._first) for model in models]
@@ -116,6 +69,8 @@ class TokenStream:
         self.tokens: list[int] = []
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
+        self.exits: list[int] | None = None if halt is None else []
+        self._exit_scores: list[Tensor] = []
         self.is_finished = False
 
     def read(self, tokens: Iterable[int]) -> list[int]:
@@ -131,9 +86,11 @@ class TokenStream:
         """Return the finished translation as a search would."""
         total = sum(self.log_probabilities)
         norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
+        scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
         return Hypothesis(
-            self.tokens, self.log_probabilities, total, total / norm, reads=self.reads
-        )
+            self.tokens, self.log_probabilities, total, total / norm, reads=self.reads,
+            exits=self.exits, exit_scores=scores,
+        )  # fmt: skip
 
     @torch.no_grad()
     def _go_on(self) -> list[int]:
@@ -181,7 +138,7 @@ class TokenStream:
             self._reading()  # the reader has to see every token, also where nothing is left to read
         last = self._last_token()
         pairs = zip(self._models, self._states, strict=True)
-        steps = [model.step(last, state) for model, state in pairs]
+        steps = [self._step(model, last, state) for model, state in pairs]
         self._states = [step.state for step in steps]
         values = torch.stack([step.logits.float().log_softmax(1) for step in steps])
         following = self._ruled(values.logsumexp(0) - math.log(len(steps)))
@@ -192,6 +149,17 @@ class TokenStream:
         self.is_finished = int(token) == END
         if not self.is_finished:
             self.tokens.append(int(token))
+
+    def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
+        """Return the model's step; where it may leave early, keep where it left."""
+        if self._halt is None or self.exits is None:
+            return model.step(last, state)
+        step = with_exits(model).step(last, state, halt=self._halt)
+        assert step.exits is not None
+        self.exits.append(int(step.exits))
+        if step.scores is not None:
+            self._exit_scores.append(step.scores)
+        return step
 
     def _ruled(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
@@ -291,8 +259,11 @@ class StreamTranslator:
     plan: SearchPlan
     device: torch.device | str = "cpu"
     bf16: bool = False
+    halt: Halt | None = None
 
     def begin(self) -> Stream:
         """Return a new sentence. Raises ConfigError where a model cannot go online."""
-        stream = TokenStream(self.models, self.agent, self.plan, device=self.device, bf16=self.bf16)
+        stream = TokenStream(
+            self.models, self.agent, self.plan, device=self.device, bf16=self.bf16, halt=self.halt
+        )
         return Stream(stream, self.pipeline)

@@ -73,7 +73,7 @@ class Trace:
             shares,
             reads=best.reads,
             exits=best.exits,
-            exit_scores=_numbers(best.exit_scores),
+            exit_scores=numbers(best.exit_scores),
         )
 
     def to_line(self) -> str:
@@ -127,7 +127,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
     )
 
 
-def _numbers(scores: Tensor | None) -> list[list[float | None]] | None:
+def numbers(scores: Tensor | None) -> list[list[float | None]] | None:
     """Return rounded scores [T + 1, N], None where there is none."""
     if scores is None:
         return None

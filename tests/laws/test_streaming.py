@@ -15,15 +15,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.stream import Bounded, TokenStream, hides_the_end
-from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
+from nmtgrid.online.bounded import Bounded, hides_the_end
+from nmtgrid.online.stream import TokenStream
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import EndAtSourceLength
 from nmtgrid.search.engine import search
-from tests.laws.helpers import LIMIT, Case, basic_cases, batch_for, online_cases, reader_cases
+from tests.laws.exit_helpers import build, halts
+from tests.laws.helpers import (
+    LIMIT,
+    Case,
+    basic_cases,
+    batch_for,
+    exit_cases,
+    online_cases,
+    reader_cases,
+)
 
 every_case = pytest.mark.parametrize("case", online_cases(), ids=str)
 every_reader = pytest.mark.parametrize("case", reader_cases(), ids=str)
@@ -57,25 +68,29 @@ AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
 }
 
 
-def _searched(model: TranslationModel, batch: Batch, agent: Agent, plan: SearchPlan) -> list[
-    Hypothesis
-]:  # fmt: skip
+def _searched(
+    model: TranslationModel, batch: Batch, agent: Agent, plan: SearchPlan, halt: Halt | None = None
+) -> list[Hypothesis]:
     rules = []
     if hides_the_end([model]):
         plan = dataclasses.replace(plan, min_length=0)
         agent = Bounded(agent, plan, ends_at_source_length=True)
         rules.append(EndAtSourceLength(batch.source_lengths))
     found = search(
-        [model], batch.source, batch.source_lengths, plan, constraints=rules, agent=agent
+        [model], batch.source, batch.source_lengths, plan, constraints=rules, agent=agent, halt=halt
     )
     return [one for (one,) in found]
 
 
 def _streamed(
-    model: TranslationModel, source: list[int], agent: Agent, plan: SearchPlan
+    model: TranslationModel,
+    source: list[int],
+    agent: Agent,
+    plan: SearchPlan,
+    halt: Halt | None = None,
 ) -> tuple[Hypothesis, list[int]]:
     """Return the translation and, for each token, how many source tokens had really come."""
-    stream = TokenStream([model], agent, plan)
+    stream = TokenStream([model], agent, plan, halt=halt)
     arrived: list[int] = []
     for count, token in enumerate(source, start=1):
         arrived += [count] * len(stream.read([token]))
@@ -102,6 +117,30 @@ def test_streaming_is_searching(case: Case, name: str) -> None:
         found, arrived = _streamed(model, source, agent, plan)
         _check_same(found, wanted)
         assert found.reads is not None and found.reads[:-1] == arrived
+
+
+@pytest.mark.parametrize("case", exit_cases(), ids=str)
+def test_streaming_with_exits_is_searching(case: Case) -> None:
+    """Tokens, reads and exits; sequence-specific exits, chosen from the whole source, are not."""
+    model, (agent, plan) = build(case), AGENTS["wait-2"]
+    batch = batch_for(model, SOURCES, (1, 1, 1, 1))
+    for halt in halts(model):
+        if isinstance(halt, RandomExit):
+            continue  # what is drawn depends on the sentence's key, which a stream does not have
+        if halt.needs == "sequence":
+            with pytest.raises(ConfigError, match="chosen from the whole source"):
+                TokenStream([model], agent, plan, halt=halt)
+            continue
+        for row, wanted in enumerate(_searched(model, batch, agent, plan, halt)):
+            source = batch.source[row, : SOURCES[row]].tolist()
+            found, _ = _streamed(model, source, agent, plan, halt)
+            _check_same(found, wanted)
+            assert found.exits == wanted.exits and found.exits is not None
+            assert len(found.exits) == len(found.tokens) + 1
+            assert (found.exit_scores is None) == (wanted.exit_scores is None)
+            if found.exit_scores is not None and wanted.exit_scores is not None:
+                pairs = found.exit_scores, wanted.exit_scores
+                torch.testing.assert_close(*pairs, rtol=0, atol=LIMIT, equal_nan=True)
 
 
 @every_reader

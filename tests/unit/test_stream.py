@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.stream import Bounded, Stream, StreamTranslator, TokenStream, hides_the_end
+from nmtgrid.online.bounded import Bounded, hides_the_end
+from nmtgrid.online.stream import Stream, StreamTranslator, TokenStream
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts

@@ -1,0 +1,154 @@
+"""Early exits online: `online-eval --exit` and `decode --stream --exit`, on drawn weights."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.adaptive.settings_store import ExitSettings, save_exit
+from nmtgrid.cli.app import main
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.search.traces import read_traces
+from tests.unit.tiny_online import SMALL
+
+MODELS: dict[str, dict[str, Any]] = {
+    "geometric": {"exits": "tied", "halting": "geometric"},
+    "sequence": {"exits": "tied", "halting": "sequence"},
+    "plain": {},
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset and Transformers of three blocks, one without exits."""
+    folder = tmp_path_factory.mktemp("exits")
+    data = str(folder / "data")
+    assert main(["preprocess", "--toy", "60", "--out", data]) == 0
+    assert main(["bpe", "learn", data, "--merges", "40"]) == 0
+    pipeline = Dataset.open(data).pipeline
+    for name, changes in MODELS.items():
+        torch.manual_seed(1)
+        model = zoo.build(
+            "transformer",
+            overrides=SMALL["transformer"] | {"decoder_depth": 3} | changes,
+            source_vocab_size=len(pipeline.source_vocabulary),
+            target_vocab_size=len(pipeline.target_vocabulary),
+        )
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0}})
+    held = load_model(folder / "geometric").model
+    tuned = ExitSettings("sure", "confidence", (0.2, 0.3), "valid", None, None)
+    save_exit(folder / "geometric", held, tuned)
+    return folder
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return home
+
+
+def online(model: str, out: Path, *arguments: str) -> dict[str, Any]:
+    assert main(
+        ["online-eval", model, "--data", "data", "--sentences", "6", "--k", "2",
+         "--out", str(out), *arguments, "--device", "cpu"]
+    ) == 0  # fmt: skip
+    found: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return found
+
+
+def stream(monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> int:
+    raw = SimpleNamespace(buffer=io.BytesIO(text.encode()), isatty=bool)
+    monkeypatch.setattr(sys, "stdin", raw)
+    return main(["decode", *arguments, "--stream", "--device", "cpu"])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments, "--device", "cpu"]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_the_last_exit_is_none(here: Path, tmp_path: Path) -> None:
+    whole = online("geometric", tmp_path / "whole")
+    last = online("geometric", tmp_path / "last", "--exit", "3")
+    texts = [(tmp_path / name / "k-2.txt").read_text() for name in ("whole", "last")]
+    assert texts[0] == texts[1] and texts[0].strip()
+    rows = whole["settings"][0], last["settings"][0]
+    assert rows[0]["al"] == rows[1]["al"] and rows[0]["bleu"] == rows[1]["bleu"]
+    assert "average_exit" not in rows[0] and rows[1]["average_exit"] == 3
+    assert (whole["exit"], last["exit"]) == (None, "3")
+
+
+def test_the_average_is_that_of_the_traces(here: Path, tmp_path: Path) -> None:
+    row = online("geometric", tmp_path, "--exit", "sure")["settings"][0]
+    traces = list(read_traces(tmp_path / "k-2.traces.jsonl"))
+    exits = [exit for one in traces for exit in one.exits or ()]
+    assert row["average_exit"] == pytest.approx(sum(exits) / len(exits))
+    assert 1 in exits and 3 in exits
+    for one in traces:
+        for exit, scores in zip(one.exits or (), one.exit_scores or (), strict=True):
+            # The first block whose largest probability exceeds its threshold, Eq. (5.18).
+            pairs = enumerate(zip(scores, (0.2, 0.3), strict=False), 1)
+            above = [n for n, (sure, least) in pairs if sure is not None and sure > least]
+            assert exit == (above[0] if above else 3)
+
+
+@pytest.mark.parametrize("choice", ["1", "auto", "sure"])
+def test_streamed_is_searched(
+    here: Path, tmp_path: Path, choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = online("geometric", tmp_path, "--exit", choice)["settings"][0]
+    lines = "".join(f"{line}\n" for line in Dataset.open("data").split("test").raw_source()[:6])
+    report, written = tmp_path / "r.json", tmp_path / "t.jsonl"
+    given = ("geometric", "--k", "2", "--exit", choice)
+    code = stream(monkeypatch, lines, *given, "--traces", str(written), "--json", str(report))
+    assert code == 0
+    searched = list(read_traces(tmp_path / "k-2.traces.jsonl"))
+    streamed = list(read_traces(written))
+    assert [one.target for one in streamed] == [one.target for one in searched]
+    assert [one.reads for one in streamed] == [one.reads or None for one in searched]
+    assert [one.exits for one in streamed] == [one.exits for one in searched]
+    assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
+
+
+def test_pieces_of_a_long_line_keep_their_exits(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = " ".join(Dataset.open("data").split("test").raw_source()[:3])
+    written = tmp_path / "t.jsonl"
+    given = ("geometric", "--k", "1", "--exit", "sure", "--max-source", "6")
+    assert stream(monkeypatch, line, *given, "--traces", str(written)) == 0
+    (found,) = read_traces(written)
+    assert found.exits is not None and len(found.exits) == len(found.target) + 1
+
+
+def test_what_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = ("online-eval", "--data", "data", "--sentences", "2")
+    told = refused(capsys, *ours, "sequence", "--exit", "auto", "--k", "1,inf")
+    assert "chosen from the whole source" in told and "Decode offline" in told
+    assert main([*ours, "sequence", "--exit", "auto", "--k", "inf", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert "has one exit, behind its last block" in refused(capsys, *ours, "plain", "--exit", "1")
+    assert "beyond the decoder's 3 blocks" in refused(capsys, *ours, "geometric", "--exit", "4")
+    assert "no settings of early exit named `quick`" in refused(
+        capsys, *ours, "geometric", "--exit", "quick"
+    )
+    assert "leave out `--exit`" in refused(capsys, "online-eval", "--log", "data", "--exit", "1")
+    for model, choice, what in (
+        ("sequence", "auto", "chosen from the whole source"),
+        ("plain", "1", "has one exit"),
+    ):
+        assert stream(monkeypatch, "a b\n", model, "--k", "1", "--exit", choice) == 2
+        assert what in " ".join(capsys.readouterr().err.split())
