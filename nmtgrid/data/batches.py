@@ -50,6 +50,11 @@ class Batch:
         moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return Batch(**{n: t.to(device, non_blocking=True) for n, t in moved.items()})
 
+    def pinned(self) -> Batch:
+        """Return the batch in memory from which a GPU copies without waiting."""
+        held = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Batch(**{name: tensor.pin_memory() for name, tensor in held.items()})
+
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
         source_lengths, target_lengths = self.source_lengths[rows], self.target_lengths[rows]

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.memory import give_back
-from nmtgrid.data.batches import BatchPlan, Place
+from nmtgrid.data.batches import Batch, BatchPlan, Place
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
@@ -29,6 +28,7 @@ from nmtgrid.training.optimiser import (
 )
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
 from nmtgrid.training.processes import Processes
+from nmtgrid.training.reader import BatchReader
 from nmtgrid.training.selection import Best, Outcome, Selection
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.state import restore_random, restore_tensors, saved_tensors
@@ -151,10 +151,15 @@ class Trainer:
         # All ask before the first one writes.
         if self.processes.sum(is_new).item():
             yield self._save(None)
-        walk = self.plan.walk(self.progress.place)
+        reader = iter(
+            BatchReader.of(
+                self.train, self.plan, self.progress.place, self._batches, self.processes,
+                self.device,
+            )
+        )  # fmt: skip
         reason = self._end_reason()
         while not reason:
-            yield from self._update(walk)
+            yield from self._update(reader)
             self.stopwatch.agree()
             if self.stopwatch.stopped:
                 break
@@ -173,12 +178,10 @@ class Trainer:
             bool(stopped), best.weights, best.update, best.nll, best.bleu,
         )  # fmt: skip
 
-    def _update(self, walk: Iterator[tuple[Place, NDArray[Any]]]) -> Iterator[events.Event]:
+    def _update(self, reader: Iterator[tuple[Place, list[Batch]]]) -> Iterator[events.Event]:
         """Do one update."""
         began = self.stopwatch.now()
-        taken = [next(walk) for _ in range(self._batches)]
-        mine = self.processes.share([self.plan.cells(indices) for _, indices in taken])
-        batches = [self.train.batch(taken[place][1]) for place in mine]
+        place, batches = next(reader)
         rate = self.rate.at(Clock(self.progress.update, self.minutes))
         watch = self.watch and self.watch.due(self.progress.update + 1)
         try:
@@ -190,7 +193,7 @@ class Trainer:
                 "`--resume` goes on from there.",
             ) from fault
         self.progress.update += 1
-        self.progress.place = taken[-1][0]
+        self.progress.place = place
         training = self.settings.training
         if self.average is not None and self.progress.update % training.ema_updates == 0:
             self.average.step()
