@@ -1,0 +1,138 @@
+"""Time and peak memory of `analyze buckets`, `lengths` and `compare` on a large test set.
+
+    python -m benchmarks.analysis [--pairs 100000] [--systems 3] [--out FILE]
+
+The lines are those of Multi30k's training part in the folder NMTGRID_DATA, or else of the toy
+corpus, repeated; systems are the references with words left out, added, exchanged. Each command
+runs in a process of its own on one thread and pays for reading and splitting the text; the last
+row does all three in one process, as a report does. Seconds are of the processor, memory is the
+largest resident set in MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TOY_PAIRS = 20_000
+TOGETHER = """
+from nmtgrid.analysis import buckets, compare_section, lengths
+from nmtgrid.analysis.evaluation import read_evaluation
+from pathlib import Path
+import sys
+held = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
+for section in (buckets.section(held), lengths.section(held), compare_section.section(held)):
+    for picture in section.pictures:
+        picture.draw(Path(sys.argv[1]).parent / f"{picture.name}.png")
+"""
+
+
+class Run(NamedTuple):
+    """What one command took."""
+
+    mebibytes: float
+    wall: float
+    cpu: float
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=100_000)
+    parser.add_argument("--systems", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows = []
+    print(f"{'command':<12}{'CPU s':>9}{'wall s':>9}{'MiB':>8}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        systems = _write(folder, given.pairs, given.systems)
+        for command, run in _measure(folder, systems):
+            rows.append({"command": command, "pairs": given.pairs, "systems": given.systems,
+                         **run._asdict()})  # fmt: skip
+            print(f"{command:<12}{run.cpu:>9.1f}{run.wall:>9.1f}{run.mebibytes:>8.0f}", flush=True)
+    if given.out:
+        given.out.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _write(folder: Path, pairs: int, systems: int) -> list[str]:
+    """Write `source`, `reference` and systems, each a little worse than the one before."""
+    sides = _corpus()
+    draw = random.Random(1)
+    words = [word for line in sides[1][:2000] for word in line.split()]
+    found = {"source": sides[0], "reference": sides[1]}
+    held = {
+        name: [lines[place % len(lines)] for place in range(pairs)] for name, lines in found.items()
+    }
+    for system in range(systems):
+        share = 0.15 + 0.05 * system
+        held[f"s{system}"] = [_worse(line, share, words, draw) for line in held["reference"]]
+    for name, lines in held.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [str(folder / f"s{system}") for system in range(systems)]
+
+
+def _worse(line: str, share: float, words: list[str], draw: random.Random) -> str:
+    found = []
+    for word in line.split():
+        chance = draw.random() / share
+        if chance >= 0.4:
+            found.append(word if chance >= 0.8 else draw.choice(words))
+        if 0.8 <= chance < 1.1:
+            found.append(draw.choice(words))
+    return " ".join(found)
+
+
+def _corpus() -> list[list[str]]:
+    folder = os.environ.get("NMTGRID_DATA")
+    if folder is None:
+        from nmtgrid.data.toy import toy_splits
+
+        pairs = toy_splits(TOY_PAIRS)["train"]
+        return [[p.source for p in pairs], [p.target for p in pairs]]
+    sides = []
+    for language in ("de", "en"):
+        content = lzma.decompress((Path(folder) / f"multi30k/train.{language}.xz").read_bytes())
+        sides.append(content.decode("utf-8").removesuffix("\n").split("\n"))
+    return sides
+
+
+def _measure(folder: Path, systems: list[str]) -> list[tuple[str, Run]]:
+    reference, source = str(folder / "reference"), str(folder / "source")
+    whole = ["-m", "nmtgrid", "analyze"]
+    shared = [*systems, "-r", reference, "--out", str(folder / "pictures")]
+    metrics = [part for name in ("bleu", "sentence-bleu", "chrf") for part in ("--metric", name)]
+    return [
+        ("buckets", _run([*whole, "buckets", *shared, "-s", source, *metrics])),
+        ("lengths", _run([*whole, "lengths", *shared])),
+        ("compare", _run([*whole, "compare", *shared, "-s", source])),
+        ("together", _run(["-c", TOGETHER, reference, source, *systems])),
+    ]
+
+
+def _run(arguments: list[str]) -> Run:
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return Run(usage.ru_maxrss / 1024, time.monotonic() - started, cpu)
+
+
+if __name__ == "__main__":
+    main()
