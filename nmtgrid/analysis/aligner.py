@@ -9,13 +9,14 @@ Both directions are learned and their links joined (`symmetry`). The same text g
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.aligner_cells import Block, Corpus, Words, lay_out
-from nmtgrid.analysis.aligner_prior import Prior, prior_table
+from nmtgrid.analysis.aligner_prior import fitted_tension, prior_table
 from nmtgrid.analysis.symmetry import HEURISTICS, Heuristic, Links, symmetrise
 from nmtgrid.base.errors import ConfigError
 
@@ -26,8 +27,8 @@ Numbers = NDArray[numpy.float64]
 class AlignerSettings:
     """`iterations` of EM, the last of which only aligns.
 
-    `null` is p0; `tension` the strength of the diagonal, 0 for none, learned unless `fixed`;
-    `concentration` that of the Dirichlet prior, 0 for plain maximum likelihood.
+    `null` is p0; `tension` the strength of the diagonal, 0 for none, learned from there unless
+    `fixed`; `concentration` that of the Dirichlet prior, 0 for plain maximum likelihood.
     """
 
     iterations: int = 5
@@ -98,7 +99,7 @@ def align(
             direction.learn()
         advance(f"learning {name}", settings.iterations - 1, settings.iterations)
         choices.append(direction.choices(count))
-        tensions.append(direction.prior.tension)
+        tensions.append(direction.tension)
     links = []
     for place in range(count):
         first = [(j, t) for t, j in enumerate(choices[0][place]) if j >= 0]
@@ -121,7 +122,7 @@ class _Direction:
         # Of equal probability at first: any constant will do.
         self.table = numpy.ones(len(self.given))
         self.null_table = numpy.ones(written_types)
-        self.prior = Prior(settings.tension)
+        self.tension = settings.tension
         self.iteration = 0
 
     def learn(self) -> None:
@@ -138,7 +139,10 @@ class _Direction:
             shape = (cells.shape[1], cells.shape[2])
             weights[shape] = weights.get(shape, 0.0) + (1.0 - none).sum(0)
         if self.iteration and not self.settings.fixed and self.settings.tension > 0:
-            self.prior.fit(expected, weights)
+            likeliest = fitted_tension(expected, weights, self.tension)
+            # What is likeliest is too much: the posterior leans on the prior already, so that each
+            # fit would strengthen the next. Half the way, on a log scale, aligns better.
+            self.tension = math.sqrt(self.settings.tension * likeliest)
         self.iteration += 1
         totals = numpy.zeros(self.given_types)
         alpha = self.settings.concentration
@@ -175,7 +179,7 @@ class _Direction:
         self, cells: NDArray[numpy.int32], written: NDArray[numpy.int32]
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return the probability of each given word [B, m, n] and of none [B, m], distances."""
-        prior, distance = prior_table(cells.shape[1], cells.shape[2], self.prior.tension)
+        prior, distance = prior_table(cells.shape[1], cells.shape[2], self.tension)
         shares: Numbers = self.table[cells]
         shares *= (1.0 - self.settings.null) * prior
         none: Numbers = self.settings.null * self.null_table[written]

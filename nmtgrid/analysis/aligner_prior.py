@@ -22,39 +22,36 @@ def prior_table(m: int, n: int, tension: float) -> tuple[Numbers, Numbers]:
     return shares, distance
 
 
-class Prior:
-    """The strength of the diagonal, `tension`: 0 is uniform."""
+def fitted_tension(
+    expected: float, weights: Mapping[tuple[int, int], Numbers], start: float = 4.0
+) -> float:
+    """Return the tension whose mean closeness equals the `expected` sum: the likeliest.
 
-    def __init__(self, tension: float) -> None:
-        self.tension = tension
+    `weights` has, for each shape (m, n), how many words of each written position picked a given
+    word [m]. The likelihood is concave in the tension: Newton's steps, kept within a bracket.
+    """
+    least, most, tension = _LEAST, _MOST, start
+    for _ in range(_STEPS):
+        mean, spread = _moments(weights, tension)
+        gap = expected - mean
+        if gap > 0:
+            least = tension
+        else:
+            most = tension
+        if abs(gap) < 1e-9 * max(1.0, abs(expected)) or spread <= 0:
+            break
+        step = tension + gap / spread
+        tension = step if least < step < most else (least + most) / 2
+    return tension
 
-    def fit(self, expected: float, weights: Mapping[tuple[int, int], Numbers]) -> None:
-        """Set the tension to what makes the prior's mean closeness equal the `expected` sum.
 
-        `weights` has, for each shape (m, n), how many words of each written position picked a
-        given word [m]. The likelihood is concave in the tension: Newton's steps, kept within a
-        bracket.
-        """
-        least, most = _LEAST, _MOST
-        for _ in range(_STEPS):
-            mean, spread = self._moments(weights)
-            gap = expected - mean
-            if gap > 0:
-                least = self.tension
-            else:
-                most = self.tension
-            if abs(gap) < 1e-9 * max(1.0, abs(expected)) or spread <= 0:
-                break
-            step = self.tension + gap / spread
-            self.tension = step if least < step < most else (least + most) / 2
-
-    def _moments(self, weights: Mapping[tuple[int, int], Numbers]) -> tuple[float, float]:
-        """Return the mean closeness under the prior, and its variance, summed over the words."""
-        mean = spread = 0.0
-        for (m, n), held in weights.items():
-            shares, distance = prior_table(m, n, self.tension)
-            first = (shares * distance).sum(1)
-            second = (shares * distance * distance).sum(1)
-            mean += float((held * first).sum())
-            spread += float((held * (second - first * first)).sum())
-        return mean, spread
+def _moments(weights: Mapping[tuple[int, int], Numbers], tension: float) -> tuple[float, float]:
+    """Return the mean closeness under the prior, and its variance, summed over the words."""
+    mean = spread = 0.0
+    for (m, n), held in weights.items():
+        shares, distance = prior_table(m, n, tension)
+        first = (shares * distance).sum(1)
+        second = (shares * distance * distance).sum(1)
+        mean += float((held * first).sum())
+        spread += float((held * (second - first * first)).sum())
+    return mean, spread

@@ -55,6 +55,7 @@ def _text(unit: Unit, told: str) -> str:
         "read by then; AL is the average lagging (thesis' convention). Anticipated is what was "
         f"written before some source {unit} aligned with it had been read, in percent of all "
         f"target {unit}s. The end symbols count on neither side. {told}"
+        + (" Links of words are spread over their pieces in order." if unit == "token" else "")
     )
 
 

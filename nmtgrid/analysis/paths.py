@@ -199,12 +199,7 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
         sizes = [source.count(word) for word in range(len(shown.source))]
         reads = word_delays(trace.reads or [], sizes, trace.target, JOINER) if target else []
     elif links is not None:
-        links = [
-            (s, t)
-            for s, word in enumerate(source)
-            for t, other in enumerate(target)
-            if (word, other) in set(links)
-        ]
+        links = _of_units(links, source, target)
     shares = alignments.shares(shown)
     return WrittenPath(
         trace.line,
@@ -214,3 +209,22 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
         links,
         None if shares is None or links is not None else shares[:-1, :-1],
     )
+
+
+def _of_units(links: Links, source: Sequence[int], target: Sequence[int]) -> Links:
+    """Return links of words as links of their units, spread over these in order.
+
+    `source` and `target` have the number of each unit's word.
+    """
+    places: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
+    for found, numbers in zip(places, (source, target), strict=True):
+        for unit, word in enumerate(numbers):
+            found.setdefault(word, []).append(unit)
+    spread: set[tuple[int, int]] = set()
+    for word, other in links:
+        read, written = places[0][word], places[1][other]
+        for place, unit in enumerate(written):
+            first = place * len(read) // len(written)
+            last = -(-(place + 1) * len(read) // len(written))
+            spread.update((s, unit) for s in read[first : max(last, first + 1)])
+    return sorted(spread)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nmtgrid.analysis import aligner_cells
 from nmtgrid.analysis.aligner import AlignerSettings, align, exp_digamma
 from nmtgrid.analysis.aligner_cells import form, lay_out
-from nmtgrid.analysis.aligner_prior import Prior, prior_table
+from nmtgrid.analysis.aligner_prior import fitted_tension, prior_table
 from nmtgrid.analysis.pharaoh import GoldLinks, error_rate
 from nmtgrid.base.errors import ConfigError, InputError
 from tests.unit.aligned_corpus import corpus
@@ -120,10 +120,9 @@ def test_the_tension_is_found_again(tension: float, shapes: list[tuple[int, int]
     for (m, n), held in weights.items():
         shares, distance = prior_table(m, n, tension)
         truth += float((held * (shares * distance).sum(1)).sum())
-    prior = Prior(4.0)
-    prior.fit(truth, weights)
+    likeliest = fitted_tension(truth, weights)
     for m, n in shapes:
-        found, sought = prior_table(m, n, prior.tension)[0], prior_table(m, n, tension)[0]
+        found, sought = prior_table(m, n, likeliest)[0], prior_table(m, n, tension)[0]
         assert found == pytest.approx(sought, abs=1e-3)
 
 

@@ -8,7 +8,13 @@ import numpy
 import pytest
 
 from nmtgrid.analysis.path_section import section
-from nmtgrid.analysis.paths import as_paths, given_links, learned_links, read_traced
+from nmtgrid.analysis.paths import (
+    _of_units,
+    as_paths,
+    given_links,
+    learned_links,
+    read_traced,
+)
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace
 
@@ -34,7 +40,7 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     (tokens,) = as_paths(files, traced, links, "token")
     (one,) = tokens.paths
     assert list(one.delays) == [2, 3, 4]
-    assert one.links == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)]
+    assert one.links == [(0, 1), (1, 2), (2, 0)]
     assert one.anticipated == [0]
     assert tokens.anticipation == pytest.approx(1 / 3)
     assert (tokens.mean_delay, tokens.unaligned) == (3.0, 0.0)
@@ -50,6 +56,13 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     # Without links nothing is known of anticipation.
     (bare,) = as_paths(files, traced, None, "token")
     assert (bare.anticipation, bare.unaligned, bare.paths[0].anticipated) == (None, None, None)
+
+
+def test_links_of_words_are_spread_over_their_units() -> None:
+    # Words of 3 and 2 units on each side, crossed.
+    found = _of_units([(0, 1), (1, 0)], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1])
+    assert found == [(0, 3), (1, 3), (1, 4), (2, 4), (3, 0), (3, 1), (4, 1), (4, 2)]
+    assert _of_units([(0, 0)], [0], [0, 0]) == [(0, 0), (0, 1)]
 
 
 def test_delays_count_no_end_symbol(tmp_path: Path) -> None:
