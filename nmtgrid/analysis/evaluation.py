@@ -67,7 +67,10 @@ class Evaluation:
         tokenize: str = "13a",
         lowercase: bool = False,
     ) -> Evaluation:
-        """Split all lines into tokens; they must be equally many."""
+        """Split all lines into tokens. Raises ValueError unless all have as many lines."""
+        counts = {len(reference), *(len(one.lines) for one in systems)}
+        if len(counts | ({len(source)} if source is not None else set())) > 1:
+            raise ValueError("systems, reference and source have different numbers of lines")
         split = tokenizer(tokenize, lowercase)
         vocabulary: dict[str, int] = {}
         held = ngrams.words(map(split, reference), vocabulary)

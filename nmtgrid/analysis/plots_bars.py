@@ -197,7 +197,10 @@ def _write_values(axes: Axes, page: _Page, one: Series, place: int) -> None:
     """Write numbers above their bars where they fit, a dash for what has none."""
     most = max((abs(v) for v in one.values if _is_number(v)), default=0.0)
     digits = 0 if most >= 1000 else 1 if most >= 10 else 2
-    told = [f"{v:.{digits}f}" if _is_number(v) else "–" for v in one.values]
+    # Percents fit: 100, not 100.0.
+    told = [
+        f"{v:.{0 if abs(v) >= 99.95 else digits}f}" if _is_number(v) else "–" for v in one.values
+    ]
     fits = max((text_width(text, _SMALL - 0.5) for text in told), default=0.0) < page.bar
     for group, (text, value) in enumerate(zip(told, one.values, strict=True)):
         if not fits and _is_number(value):
