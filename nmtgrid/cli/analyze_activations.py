@@ -50,7 +50,7 @@ def command(
     point, also those before and after normalisation.
     """
     check_out(out, json, [split_label(text)[1] for text in models])
-    from nmtgrid.analysis.activations import section
+    from nmtgrid.analysis.activation_section import section
 
     profiles = measure(models, data, split, sentences, point or [], weights, device)
     show([section(profiles, split)], out, picture, json)

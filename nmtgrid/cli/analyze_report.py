@@ -139,7 +139,7 @@ def _inputs(
 
 
 def _activations(models: list[str], data: Path, split: str) -> Section:
-    from nmtgrid.analysis.activations import section
+    from nmtgrid.analysis.activation_section import section
     from nmtgrid.cli.analyze_activations import measure
 
     return section(measure(models, data, split, 64, []), split)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.analysis.activation_section import section
 from nmtgrid.analysis.activation_watch import Activations, chosen_points
-from nmtgrid.analysis.activations import Profile, along, parts, profile, section
+from nmtgrid.analysis.activations import Profile, along, parts, profile
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch
