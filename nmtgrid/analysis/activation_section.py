@@ -82,7 +82,7 @@ def _short(name: str) -> str:
 
 
 def _told(point: Activations | None) -> str | None:
-    return None if point is None else f"{point.mean:.2f} ± {point.deviation:.2f}"
+    return None if point is None else f"{point.mean:.2f}±{point.deviation:.2f}"
 
 
 def _pictures(profiles: Sequence[Profile]) -> list[Picture]:
