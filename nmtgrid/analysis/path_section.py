@@ -167,6 +167,9 @@ def _picture(rows: Sequence[Row], chosen: Sequence[int], unit: Unit) -> Picture:
     caption = (
         f"Paths of line{'s' if len(chosen) > 1 else ''} {numbers}: right along the line is "
         f"reading, down is writing; what had been read when a {unit} was written is tinted. "
-        "Squares are the word alignment, hollow ones of what had not been read yet."
     )
+    if any(grid.links for row in rows for grid in row.grids):
+        caption += "Squares are the word alignment, hollow ones of what had not been read yet."
+    else:
+        caption += "Grey is what the models looked at."
     return Picture("paths", caption, draw)

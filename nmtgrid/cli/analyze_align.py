@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmtgrid.analysis.symmetry import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
@@ -16,9 +17,6 @@ from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 if TYPE_CHECKING:
     from nmtgrid.analysis.pairs import Advance, AlignedPairs
 
-HeuristicName = Literal[
-    "grow-diag-final-and", "grow-diag", "intersection", "union", "forward", "backward"
-]
 Train = Annotated[
     tuple[Path, Path] | None,
     typer.Option("--train", metavar="SOURCE TARGET", help="More text to learn alignments from."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmtgrid.analysis.symmetry import Heuristic as HeuristicName
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.analyze_align import (
