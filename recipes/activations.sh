@@ -34,7 +34,7 @@ if [ -n "${DEPTH:-}" ]; then SETTINGS=(--set "model.depth=$DEPTH" "${SETTINGS[@]
 environment
 dataset "$ON" "$HERE/data" "$HERE/text"
 
-# Train one model, unless it is there: `train_one SKIP`.
+# Train and score one model, unless it is there: `train_one SKIP`.
 train_one() {
     local model="$HERE/$1-seed$SEED"
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
@@ -42,6 +42,8 @@ train_one() {
         --overwrite --set "model.skip=$1" --max-minutes "$MINUTES" --set training.clock=processor \
         --set "training.watch_gradients=$WATCH" "${SETTINGS[@]}" \
         --out "$model" --json "$model.train.json"
+    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam 1 \
+        --out "$model/test.out" --json "$model/greedy.json"
     run mv "$model.train.json" "$model/done.json"
 }
 
