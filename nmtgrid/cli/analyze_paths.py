@@ -13,7 +13,6 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.analyze_align import (
     Heuristic,
-    HeuristicName,
     Train,
     aligning,
     trained,
