@@ -53,14 +53,14 @@ translate() {
 train pervasive pervasive "$ON"
 train transformer transformer "$ON"
 train early-exit transformer "$ON-exits" --objective exits-aligned
-train wait-k pervasive "$ON" --objective wait-k-sampled
+train wait-k pervasive "$ON" --objective wait-k-sampled --set model.source_causal=true
 
 translate pervasive
 translate transformer
 run nmtgrid adaptive-tune "$HERE/early-exit" --data "$DATA" --split valid --test-split test \
     --samples 2000 --finalists 1 --batch 64 --clock processor --name confidence \
     --out "$HERE/early-exit/tuned"
-translate early-exit --exit confidence
+translate early-exit --exit confidence-2
 run nmtgrid online-eval "wait-k=$HERE/wait-k" --data "$DATA" --split test --k 1,2,3,5,7,inf \
     --out "$HERE/wait-k/online"
 
@@ -68,7 +68,7 @@ run nmtgrid analyze report \
     "pervasive=$HERE/pervasive/test.traces.jsonl" \
     "transformer=$HERE/transformer/test.traces.jsonl" \
     "early exit=$HERE/early-exit/test.traces.jsonl" \
-    "wait-3=$HERE/wait-k/online/wait-k/wait-3.traces.jsonl" \
+    "wait-3=$HERE/wait-k/online/k-3.traces.jsonl" \
     --reference "$DATA/raw/test.$TARGET" --source "$DATA/raw/test.$SOURCE" \
     --title "Four systems on the ${ON/toy/toy corpus}" --bootstrap 1000 \
     --latency "$HERE/wait-k/online" --depth "$HERE/early-exit/tuned" \

@@ -15,7 +15,7 @@
 #   bash recipes/adaptive.sh --dry-run 5.8     how its dataset is made
 #   sbatch recipes/slurm.sh DATA MODEL         trains it
 #   sbatch --nodes=2 --gpus-per-node=4 recipes/slurm.sh DATA MODEL --arch pervasive --preset ...
-#   bash recipes/slurm.sh --dry-run DATA MODEL prints the commands alone
+#   bash recipes/slurm.sh --dry-run            prints the commands alone
 #
 # Options of `nmtgrid train` after MODEL replace all of the setting (what to train, how large its
 # batches are). Without them the batches of an update are dealt to the GPUs that there are: TOKENS
@@ -30,6 +30,7 @@ set -euo pipefail
 # SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
 HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
 source "$HOME_OF_RECIPES/common.sh"
+if [ "${DRY_RUN:-0}" != 0 ] && [ $# -eq 0 ]; then set -- DATA MODEL; fi
 [ $# -ge 2 ] || fail "give the dataset and the model directory: sbatch recipes/slurm.sh DATA MODEL"
 DATA="$1" MODEL="$2"
 shift 2

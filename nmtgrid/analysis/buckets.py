@@ -100,7 +100,9 @@ def _text(evaluation: Evaluation) -> str:
 
 
 def _title(name: str, by: Property) -> str:
-    return f"{TITLES[name]} by {NAMES[by]}"
+    title = f"{TITLES[name]} by {NAMES[by]}"
+    # "sentence BLEU" begins a line here; "chrF" is a name.
+    return title if name == "chrf" else title[0].upper() + title[1:]
 
 
 def _table(names: Sequence[str], found: Scored, name: Measure) -> Table:

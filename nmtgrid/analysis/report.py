@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtgrid.analysis.plots import as_text
-from nmtgrid.analysis.report_style import VARIABLES, style_sheet
+from nmtgrid.analysis.report_style import on_page, style_sheet
 from nmtgrid.analysis.sections import Picture, Section, Table
 
 _MOST_ROWS = 8
@@ -96,7 +96,7 @@ def inline(drawn: str, identity: str, label: str) -> str:
     drawn = _METADATA.sub("", drawn[drawn.index("<svg") :])
     prefix = re.sub(r"\W+", "-", identity)
     drawn = _IDENTITY.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", drawn)
-    drawn = _COLOUR.sub(lambda found: VARIABLES.get(found[0].lower(), found[0]), drawn)
+    drawn = _COLOUR.sub(lambda found: on_page(found[0]), drawn)
     root = _ROOT.search(drawn)
     assert root is not None
     sizes = {name: float(value) * 4 / 3 for name, value in _SIZE.findall(root[0])}

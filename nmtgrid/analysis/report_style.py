@@ -25,6 +25,19 @@ VARIABLES: dict[str, str] = {
 """Colours of figures, as drawn, and the variables that stand for them on the page."""
 
 
+def on_page(colour: str) -> str:
+    """Return what stands on the page for a colour of a figure: greys are turned round when dark."""
+    colour = colour.lower()
+    if colour in VARIABLES:
+        return VARIABLES[colour]
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    if max(red, green, blue) - min(red, green, blue) > 8:
+        return colour
+    # From white on black to the page's own two ends.
+    other = 0x1C + (0xFF - green) * (0xE4 - 0x1C) // 0xFF
+    return f"light-dark({colour}, #{other:02x}{other:02x}{other:02x})"
+
+
 def _declared(values: dict[str, str], lines: tuple[str, ...], names: tuple[str, ...]) -> str:
     held = {
         **values,
@@ -66,18 +79,19 @@ nav a { display: inline-block; padding: .15rem .7rem; border-radius: 1rem;
 figure { margin: 1.4rem 0; }
 .plot { overflow-x: auto; }
 .plot svg { display: block; max-width: 100%; height: auto; }
-.plot.on-light { background: #ffffff; border-radius: 6px; width: fit-content; max-width: 100%; }
+.plot.on-light { color-scheme: light; background: #ffffff; border-radius: 6px;
+  width: fit-content; max-width: 100%; }
 .plot.on-light svg { --ink: #333333; --axis: #888888; --rule: #dddddd; --paper: #ffffff; }
 figcaption { margin-top: .35rem; max-width: 44rem; }
 .table { overflow-x: auto; margin: 1.2rem 0; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .35rem; white-space: pre-line; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; min-width: 2.5rem; }
+  border-bottom: 1px solid var(--rule); overflow-wrap: break-word; max-width: 24rem; }
 th { font-weight: 600; vertical-align: bottom; }
 th:last-child, td:last-child { padding-right: 0; }
 td.long { min-width: 14rem; }
-th.number, td.number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
+th.number, td.number { text-align: right; white-space: nowrap; }
 th.number { white-space: normal; }
 summary { cursor: pointer; color: var(--link); margin: 1rem 0 .2rem; }
 footer { margin-top: 3.5rem; padding-bottom: 2.5rem; overflow-wrap: anywhere; }
@@ -85,9 +99,10 @@ footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max
 @media screen and (max-width: 40rem) {
   header { padding-top: 1.4rem; }
   h1 { font-size: 1.5rem; }
-  .plot svg { max-width: none; width: max(100%, min(var(--width), 27rem)); }
+  .plot svg { max-width: none; width: max(100%, min(var(--width), 34rem)); }
 }
 @media print {
+  :root { color-scheme: light; }
   body { font-size: 10.5pt; }
   nav { display: none; }
   main, header, footer { max-width: none; padding: 0; }

@@ -11,6 +11,8 @@ from nmtgrid.base.files import split_label
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.files import SUFFIXES, read_lines
 
+_KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
+
 
 @dataclasses.dataclass(frozen=True)
 class System:
@@ -24,18 +26,32 @@ class System:
 def named_files(texts: Sequence[str]) -> dict[str, Path]:
     """Return the files by name; one without a name is called as its file, without suffixes.
 
-    Raises ConfigError for a system named twice.
+    Files of one name in different folders have the folder's name before theirs. Raises ConfigError
+    for a system named twice.
     """
+    given = [split_label(text) for text in texts]
+    names = [label or _stem(path) for label, path in given]
+    folders = {path.parent for _, path in given}
+    twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
     found: dict[str, Path] = {}
     faults = []
-    for label, path in map(split_label, texts):
-        name = label or path.name.split(".")[0] or path.name
+    for name, (label, path) in zip(names, given, strict=True):
+        if label is None and name in twice and path.parent.name:
+            name = f"{path.parent.name}/{name}"
         if name in found:
             faults.append(f"Two systems are called `{name}`: {found[name]} and {path}.")
         found[name] = path
     if faults:
         raise ConfigError(faults, "Name them apart: NAME=FILE.")
     return found
+
+
+def _stem(path: Path) -> str:
+    """Return a file's name without what says of what kind it is."""
+    name = path.name
+    while (end := Path(name).suffix.lower()) in _KINDS:
+        name = name[: -len(end)]
+    return name or path.name
 
 
 def read_systems(texts: Sequence[str], reference: Path | None = None) -> list[System]:

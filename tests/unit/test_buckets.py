@@ -161,7 +161,7 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent)",
         "BLEU by length ratio (percent)",
-        "sentence BLEU by difficulty (percent)",
+        "Sentence BLEU by difficulty (percent)",
         "Sentences by sentence BLEU (percent of the 300 sentences)",
     ]
     for picture in section.pictures:

@@ -53,7 +53,8 @@ def test_bars_draw(suffix: str, systems: int, tmp_path: Path) -> None:
 )
 def test_odd_bars_draw(groups: list[str], values: list[float | None], tmp_path: Path) -> None:
     held = [Group(label) for label in groups]
-    draw(tmp_path / "bars.png", held, [Series("a\ud800$_", values), Series("", values)])
+    path = draw(tmp_path / "bars.png", held, [Series("a\ud800$_", values), Series("", values)])
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
