@@ -53,7 +53,8 @@ def test_bars_draw(suffix: str, systems: int, tmp_path: Path) -> None:
 )
 def test_odd_bars_draw(groups: list[str], values: list[float | None], tmp_path: Path) -> None:
     held = [Group(label) for label in groups]
-    path = draw(tmp_path / "bars.png", held, [Series("a\ud800$_", values), Series("", values)])
+    path = tmp_path / "bars.png"
+    draw(path, held, [Series("a\ud800$_", values), Series("", values)])
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
