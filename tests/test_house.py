@@ -213,7 +213,9 @@ def test_recipes_are_sound_shell(project: Path, name: str) -> None:
     assert done.returncode == 0 and not done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("quickstart", "test")])
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name not in ("quickstart", "slurm", "test")]
+)
 def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> None:
     """`--dry-run` prints the commands and touches nothing."""
     done = subprocess.run(
@@ -227,6 +229,23 @@ def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> No
     assert "nmtgrid decode" in done.stdout or "nmtgrid online-eval" in done.stdout
     assert "--max-minutes 7" in done.stdout and "--seed 3" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(16, 8), (1, 8), (3, 4), (1, 1)])
+def test_a_cluster_of_any_size_does_the_same_update(project: Path, nodes: int, gpus: int) -> None:
+    done = subprocess.run(
+        ["bash", project / "recipes" / "slurm.sh", "--dry-run", "D", "M"], check=True,
+        env={**os.environ, "SLURM_NNODES": str(nodes), "SLURM_GPUS_ON_NODE": str(gpus)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert f"--nnodes {nodes} --nproc-per-node {gpus} " in done.stdout
+    rounds, most = (
+        int(re.findall(rf"batches\.{name}=(\d+)", done.stdout)[0])
+        for name in ("accumulation", "max_tokens")
+    )
+    # 460,800 tokens, but for what does not divide evenly.
+    assert 460_800 - rounds * nodes * gpus < rounds * nodes * gpus * most <= 460_800
+    assert most <= 3600
 
 
 def test_the_readme_names_commands_that_exist(project: Path) -> None:
