@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Iterator
@@ -12,12 +13,25 @@ import matplotlib
 from matplotlib.axes import Axes as Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, fontManager, get_font
+from matplotlib.text import Text
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import atomic_file
 
 SUFFIXES = (".png", ".svg")
+_SCRIPTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei",
+    "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai",
+    "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans", "Arial Unicode MS",
+)  # fmt: skip
+_HELD = set(fontManager.get_font_names())
+FONTS = ["DejaVu Sans", *(name for name in _SCRIPTS if name in _HELD)]
+"""Where letters are looked for, in order: matplotlib's own font, then those that are here."""
+_SHOWN = 12
+"""Letters that a warning names."""
+
+matplotlib.rcParams["font.family"] = FONTS
 
 
 def check_suffix(path: Path) -> None:
@@ -80,6 +94,37 @@ def save(figure: Figure, path: Path) -> None:
         warnings.catch_warnings(),
         atomic_file(path) as file,
     ):
-        # Letters that the font lacks are drawn as boxes; a warning for each says no more.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+    missing = _missing_letters(figure)
+    if missing and matplotlib.rcParams["svg.fonttype"] != "none":
+        shown = " ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
+        warnings.warn(
+            f"No font here has {len(missing)} of the letters in {path.name}, drawn as boxes: "
+            f"{shown} Install one that has them, such as Noto Sans.",
+            MissingLetters, stacklevel=2,
+        )  # fmt: skip
+
+
+class MissingLetters(UserWarning):
+    """Letters in a picture are in no font of this machine."""
+
+
+def _missing_letters(figure: Figure) -> list[str]:
+    """Return what is written in `figure` and no font has."""
+    written = {
+        letter
+        for text in figure.findobj(Text)
+        if isinstance(text, Text) and text.get_visible()
+        for letter in text.get_text()
+        if letter.isprintable() and not letter.isspace()
+    }
+    known: set[int] = set()
+    for path in _font_files():
+        known |= set(get_font(path).get_charmap())
+    return sorted(letter for letter in written if ord(letter) not in known)
+
+
+@functools.cache
+def _font_files() -> list[str]:
+    return [fontManager.findfont(FontProperties(family=[name])) for name in FONTS]

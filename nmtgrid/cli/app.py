@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given, debug = _take_debug(given)
-    with _interruptible() as caught:
+    with _interruptible() as caught, warnings.catch_warnings():
+        warnings.showwarning = _warn
         try:
             code = _run(given)
             if sys.stdout is not None:
@@ -67,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.say("Interrupted.")
         return 128 + caught[0] if caught else INTERRUPTED
     return code
+
+
+def _warn(message: Warning | str, *where: Any, **more: Any) -> None:
+    """Tell of a warning in the words of whoever gave it, not of where in the code it arose."""
+    console.warn(str(message))
 
 
 @contextlib.contextmanager

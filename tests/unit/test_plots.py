@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+import warnings
 from pathlib import Path
 
 import numpy
 import pytest
 
 from nmtgrid.analysis.alignment_models import heat
-from nmtgrid.analysis.plots_maps import draw_maps
+from nmtgrid.analysis.plots import MissingLetters, as_text
+from nmtgrid.analysis.plots_maps import Heat, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
 
 
@@ -55,3 +58,22 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         alignment_map(trace(1, 1), tmp_path / "a.pdf")
     assert not list(tmp_path.iterdir())
+
+
+def test_letters_that_no_font_has_are_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A cuneiform sign, which common fonts lack.
+    with pytest.warns(MissingLetters, match="1 of the letters in x.png.*\U00012000"):
+        draw_maps([Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")], tmp_path / "x.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_maps([Heat("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
+        # In a page letters are text, which the reader's own fonts draw.
+        with as_text():
+            draw_maps([Heat("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
+    (tmp_path / "text").write_text("one\n")
+    arguments = ["-r", str(tmp_path / "text"), "--out", str(tmp_path / "y.png")]
+    assert main(["analyze", "lengths", f"\U00012000={tmp_path / 'text'}", *arguments]) == 0
+    told = capsys.readouterr().err
+    assert told.count("warning: No font here has") == 1 and "UserWarning" not in told
