@@ -72,8 +72,9 @@ def test_letters_that_no_font_has_are_named_once(
         # In a page letters are text, which the reader's own fonts draw.
         with as_text():
             draw_maps([Heat("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
-    (tmp_path / "text").write_text("one\n")
-    arguments = ["-r", str(tmp_path / "text"), "--out", str(tmp_path / "y.png")]
+    for name in ("text", "reference"):
+        (tmp_path / name).write_text("one\n")
+    arguments = ["-r", str(tmp_path / "reference"), "--out", str(tmp_path / "y.png")]
     assert main(["analyze", "lengths", f"\U00012000={tmp_path / 'text'}", *arguments]) == 0
     told = capsys.readouterr().err
     assert told.count("warning: No font here has") == 1 and "UserWarning" not in told
