@@ -1,27 +1,20 @@
-"""Each fast kernel against its naive form, and against the machine's ceiling.
+"""Each fast kernel against its naive form.
 
-    python -m benchmarks.kernels [--threads 1] [--device cpu] [--quick] [--out FILE.json]
-
-Both sides run in turn in one process and the best of several runs counts: seconds of processor
-time for one CPU thread, of wall clock otherwise. Ratios above 1 say how much faster the fast form
-is. JSON goes to standard output (and FILE), a table to standard error. On CUDA the tiles of the
-Triton kernels are swept as well.
+Ratios above 1 say how much faster the fast form is. Beside the grid convolution stands the
+library's own, of the live taps alone. On CUDA the tiles of the Triton kernels are swept as well.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.timing import Clock, Deed, Row, facts
-from nmtgrid.base import console
+from benchmarks.store import Section, section
+from benchmarks.timing import Clock, Conditions, Deed, Row, apart, facts
 from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
@@ -31,22 +24,13 @@ from nmtgrid.layers.kernels.grid_conv import (
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
 
-SIZE, WIDE, KERNEL, TYPES = 256, 1024, 11, 6632
+SIZE, KERNEL, TYPES = 256, 11, 6632
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def learning(forward: Callable[[], Tensor], leaves: list[Tensor], outer: Tensor) -> Deed:
     """Return the deed of computing a result and the gradients of `leaves`."""
     return lambda: torch.autograd.grad(forward(), leaves, outer)
-
-
-def ceiling(clock: Clock, name: str, inputs: int, outputs: int) -> Row:
-    """A matrix product of one of the model's own shapes."""
-    x = torch.randn(9216, inputs, device=clock.device).to(DTYPES[name])
-    weight = torch.randn(outputs, inputs, device=clock.device).to(DTYPES[name])
-    seconds = clock.best({"linear": lambda: F.linear(x, weight)})["linear"]
-    rate = 2e-9 * 9216 * inputs * outputs / seconds
-    return {"case": f"linear {inputs} to {outputs}", "dtype": name, "gflops": rate}
 
 
 def lay_out(device: torch.device, sentences: int) -> GridLayout:
@@ -85,6 +69,28 @@ def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
     work = 2e-9 * layout.cell_count * SIZE * KERNEL * (KERNEL // 2 + 1)
     yield compare("grid convolution", name, seconds, "forward", work)
     yield compare("grid convolution, both ways", name, seconds, "both ways", 3 * work)
+
+
+def library_convolution(clock: Clock, name: str, sentences: int, order: torch.memory_format) -> Row:
+    """The library's depthwise convolution of live taps alone, S = T = 24, in one memory order."""
+    rows = KERNEL // 2 + 1
+    x = torch.randn(sentences, SIZE, 24 + rows - 1, 24, device=clock.device).to(DTYPES[name])
+    x = x.contiguous(memory_format=order).requires_grad_()
+    taps = torch.randn(SIZE, 1, rows, KERNEL, device=clock.device).to(DTYPES[name])
+    taps.requires_grad_()
+
+    def forward() -> Tensor:
+        return F.conv2d(x, taps, padding=(0, KERNEL // 2), groups=SIZE)
+
+    outer = torch.randn_like(forward()).contiguous(memory_format=order)
+    deeds = {"forward": forward, "both ways": learning(forward, [x, taps], outer)}
+    seconds = clock.best(deeds)
+    work = 2e-9 * sentences * 24 * 24 * SIZE * KERNEL * rows
+    word = "channels last" if order == torch.channels_last else "channels first"
+    return {
+        "case": f"library convolution, {word}", "dtype": name, "ms": seconds["forward"] * 1e3,
+        "gflops": work / seconds["forward"], "both_ways_ms": seconds["both ways"] * 1e3,
+    }  # fmt: skip
 
 
 def compare(case: str, dtype: str, seconds: dict[str, float], key: str, work: float) -> Row:
@@ -156,16 +162,16 @@ def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
     return {"case": case, "ms": seconds["forward"] * 1e3, "weight_ms": seconds["weight"] * 1e3}
 
 
-def measure(device: str, quick: bool) -> Iterator[Row]:
+def rows_of(device: str, quick: bool) -> Iterator[Row]:
     """Yield all rows for one device."""
     clock = Clock(device, 2 if quick else 5)
     large = device == "cuda"
     sentences = 2 if quick else 284 if large else 16
     count = 256 if quick else 65_536 if large else 4096
     for name in DTYPES:
-        for inputs, outputs in ((SIZE, SIZE), (SIZE, WIDE), (WIDE, SIZE)):
-            yield ceiling(clock, name, inputs, outputs)
         yield from convolution(clock, name, sentences)
+        for order in (torch.channels_last, torch.contiguous_format):
+            yield library_convolution(clock, name, sentences, order)
         yield loss(clock, name, count)
         yield residual(clock, name, count)
         yield step(clock, name, 1)
@@ -176,26 +182,17 @@ def measure(device: str, quick: bool) -> Iterator[Row]:
             yield tile(clock, sentences, shape)
 
 
-def main() -> None:
-    """Measure, print and perhaps write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    torch.manual_seed(1)
-    rows = list(measure(asked.device, asked.quick))
-    report = {"facts": facts(asked.device), "rows": rows}
-    headings = ["case", "dtype", "ms", "naive_ms", "ratio", "gflops", "weight_ms"]
-    shown = [[row.get(heading, "") for heading in headings] for row in rows]
-    console.table("Kernels", headings, shown)
-    text = json.dumps(report, indent=1)
-    console.output.print(text, markup=False)
-    if asked.out:
-        asked.out.write_text(text + "\n")
+def list_rows(conditions: Conditions) -> list[Row]:
+    """Return all rows."""
+    conditions.begin()
+    return list(rows_of(conditions.device, conditions.quick))
 
 
-if __name__ == "__main__":
-    main()
+def measure(conditions: Conditions) -> Section:
+    """Measure the kernels, in both precisions whatever the conditions."""
+    rows = apart(list_rows, conditions)
+    tiles = [row for row in rows if row["case"].startswith("tile")]
+    tables = {"Kernels": [row for row in rows if row not in tiles]}
+    if tiles:
+        tables["Tiles of the Triton kernels, bf16"] = tiles
+    return section(facts(conditions.device), tables)

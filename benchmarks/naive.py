@@ -72,7 +72,7 @@ class NaivePervasive(nn.Module):
             ],
             -1,
         ).permute(0, 3, 1, 2)
-        real = torch.arange(width)[None, :] < source_lengths[:, None]
+        real = torch.arange(width, device=source.device)[None, :] < source_lengths[:, None]
         hidden = self.grid(grid)
         total = hidden
         for block in self.blocks:
@@ -99,7 +99,8 @@ class NaivePervasive(nn.Module):
 
     def _embed(self, table: Tensor, tokens: Tensor) -> Tensor:
         size = table.shape[1]
-        places = torch.arange(tokens.shape[1])[:, None]
-        rates = torch.exp(torch.arange(0, size, 2) * (-math.log(10000.0) / size))
+        places = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
+        channels = torch.arange(0, size, 2, device=tokens.device)
+        rates = torch.exp(channels * (-math.log(10000.0) / size))
         waves = torch.stack([(places * rates).sin(), (places * rates).cos()], -1).flatten(1)
         return F.dropout(table[tokens] * size**0.5 + waves, self.rate, self.training)

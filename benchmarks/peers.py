@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import json
 import os
 import shutil
@@ -232,6 +231,24 @@ def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> N
         raise SystemExit(f"{loaded.folder} is not the benchmark's model: {', '.join(wrong)}")
 
 
+def contest(
+    data: Path, python: str, folder: Path, model: Path | None = None, *,
+    minutes: float = 30, rounds: int = 3, seconds: float = 12,
+) -> dict[str, Any]:  # fmt: skip
+    """Prepare, measure all in turn, and return the figures with what they depend on."""
+    task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
+    workers = start(task, python, folder)
+    try:
+        versions = {name: worker.greeting["version"] for name, worker in workers.items()}
+        found = measure(workers, rounds, seconds)
+    finally:
+        for worker in set(workers.values()):
+            worker.close()
+    settings = {name: held for name, held in task.items() if isinstance(held, int | float)}
+    about = {**facts("cpu"), "rounds": rounds, "versions": versions, "settings": settings}
+    return {**about, **found}
+
+
 def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -248,22 +265,13 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.core is not None:
         os.sched_setaffinity(0, {given.core})
-    folder = given.folder.resolve()
-    task = prepare(given.data.resolve(), folder, given.model and given.model.resolve(),
-                   given.minutes)  # fmt: skip
-    workers = start(task, given.peers_python, folder)
-    try:
-        versions = {name: worker.greeting["version"] for name, worker in workers.items()}
-        found = measure(workers, given.rounds, given.seconds)
-    finally:
-        for worker in set(workers.values()):
-            worker.close()
-    about = {**facts("cpu"), "date": datetime.date.today().isoformat(), "rounds": given.rounds}
-    settings = {name: held for name, held in task.items() if isinstance(held, int | float)}
+    found = contest(
+        given.data, given.peers_python, given.folder.resolve(), given.model,
+        minutes=given.minutes, rounds=given.rounds, seconds=given.seconds,
+    )  # fmt: skip
     print(show(found))
     if given.out:
-        text = json.dumps({**about, "versions": versions, "settings": settings, **found}, indent=2)
-        given.out.write_text(text + "\n", encoding="utf-8")
+        given.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

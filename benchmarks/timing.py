@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import datetime
+import multiprocessing
 import os
 import platform
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +16,51 @@ from typing import Any
 
 import torch
 
+import nmtgrid
+
 Deed = Callable[[], object]
 Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """Under what all is measured; `quick` is for seeing that it runs, its figures mean little."""
+
+    device: str = "cpu"
+    precision: str = "fp32"
+    threads: int = 1
+    runs: int = 2
+    quick: bool = False
+    lengths: Path | None = None
+    """A text of "source target" lengths, one training pair a line, perhaps compressed by xz."""
+
+    @property
+    def bf16(self) -> bool:
+        """Whether products are in bfloat16."""
+        return self.precision == "bf16"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What products are in."""
+        return torch.bfloat16 if self.bf16 else torch.float32
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the device wants much work at once."""
+        return self.device == "cuda" and not self.quick
+
+    def clock(self, times: int = 1) -> Clock:
+        """Return a clock that takes the best of `runs` x `times`."""
+        return Clock(self.device, self.runs * times)
+
+    def cast(self) -> torch.autocast:
+        """Return the context in which a model runs."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
+
+    def begin(self) -> None:
+        """Make this process ready: its threads, and drawn numbers that do not change."""
+        torch.set_num_threads(self.threads)
+        torch.manual_seed(1)
 
 
 class Clock:
@@ -25,31 +72,78 @@ class Clock:
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        alone = self.device.type == "cpu" and torch.get_num_threads() == 1
-        return time.process_time() if alone else time.perf_counter()
+        return time.process_time() if counts_processor(self.device) else time.perf_counter()
 
     def best(self, deeds: dict[str, Deed]) -> dict[str, float]:
         """Return the shortest seconds of each deed; the first round does not count."""
         seconds = dict.fromkeys(deeds, float("inf"))
         for run in range(self.runs + 1):
             for name, deed in deeds.items():
-                began = self._now()
-                deed()
-                spent = self._now() - began
+                spent = self.once(deed)
                 if run:
                     seconds[name] = min(seconds[name], spent)
         return seconds
 
+    def once(self, deed: Deed) -> float:
+        """Return the seconds of doing `deed` once."""
+        began = self._now()
+        deed()
+        return self._now() - began
+
+
+class Memory:
+    """The most memory that was held since this was made, in MiB.
+
+    On CUDA since the last `again`. On a CPU it is what the process grew by at its largest, so this
+    is to be made before anything is, and later figures are never below earlier ones.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._before = 0.0 if device == "cuda" else self._held()
+        self.again()
+
+    def again(self) -> None:
+        """Forget what was held before, where the device allows that."""
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> float:
+        """Return the MiB."""
+        return self._held() - self._before
+
+    def _held(self) -> float:
+        if self.device == "cuda":
+            return torch.cuda.max_memory_allocated() / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def counts_processor(device: torch.device) -> bool:
+    """Return whether seconds are those of the processor: of one CPU thread, and of the clock else.
+
+    So what else goes on on the machine matters little.
+    """
+    return device.type == "cpu" and torch.get_num_threads() == 1
+
+
+def apart(deed: Callable[..., Any], *given: Any) -> Any:
+    """Return deed(*given), done in a new process that ends with it; `deed` is a module's own."""
+    fresh = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
+        return pool.submit(deed, *given).result()
+
 
 def facts(device: str) -> Row:
-    """Return what a figure depends on: machine, threads, versions, day."""
+    """Return what a figure depends on: machine, threads, versions, day, and other work on it."""
     found = {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()}
     if device == "cuda":
         found["gpu"] = torch.cuda.get_device_name()
     return {
         **found,
         "torch": torch.__version__,
+        "nmtgrid": nmtgrid.__version__,
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
         "date": datetime.date.today().isoformat(),
     }
 

@@ -1,0 +1,139 @@
+"""All benchmarks in one command, on a CPU or a GPU.
+
+    python -m benchmarks [--only NAME,...] [--quick] [--device cpu|cuda] [--precision bf16]
+        [--threads 1] [--lengths FILE] [--attn2d DIR] [--data DIR --peers-python PATH] [--out DIR]
+
+Prints tables and stores them, with the figures as JSON, in the folder --out after each part.
+Parts that are not measured again stay as they were.
+
+    machine      ceilings: matrix products and copies
+    kernels      each fast kernel beside its naive form; on CUDA the tiles of the Triton kernels
+    training     updates of every architecture, at 16 x 24 x 24 and on true lengths
+    decoding     steps, greedy search and beam 5 of every architecture
+    twins        Pervasive Attention beside a naive twin of the same weights
+    profile      the operators of one update
+    compiled     a layer eager and compiled (a CPU only if named: it wants a C++ compiler)
+    whole        minutes of the whole IWSLT'14 training, seconds of its test set, projected
+    attn2d       beside the authors' own code, a checkout of elbayadm/attn2d named by --attn2d
+    peers        beside Eole, Joey NMT and CTranslate2, with a dataset named by --data
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks import (
+    attn2d,
+    decoding_speed,
+    forms,
+    kernels,
+    machine,
+    peers_section,
+    training_speed,
+    twins,
+    whole_run,
+)
+from benchmarks.store import Section, Store, chapter
+from benchmarks.timing import Conditions
+from nmtgrid.models import zoo
+
+Part = Callable[[Conditions], Section]
+BOTH = ("machine", "kernels", "attn2d", "peers")
+"""Parts that measure all precisions themselves."""
+
+
+def parts(given: argparse.Namespace) -> dict[str, Part]:
+    """Return what can be measured, by name."""
+    names = given.architectures or list(zoo.architectures())
+    return {
+        "machine": machine.measure,
+        "kernels": kernels.measure,
+        "training": functools.partial(training_speed.measure, names=names),
+        "decoding": functools.partial(decoding_speed.measure, names=names),
+        "twins": twins.measure,
+        "profile": forms.profile,
+        "compiled": forms.compiled,
+        "whole": whole_run.measure,
+        "attn2d": functools.partial(attn2d.measure, folder=given.attn2d),
+        "peers": functools.partial(
+            peers_section.measure,
+            data=given.data,
+            python=given.peers_python,
+            folder=given.out.resolve() / "peers",
+        ),
+    }
+
+
+def chosen(given: argparse.Namespace) -> list[str]:
+    """Return the parts that are asked for. Exits with a message for a name that is none."""
+    known = list(parts(given))
+    if given.only:
+        wanted = given.only.split(",")
+        wrong = [name for name in wanted if name not in known]
+        if wrong:
+            sys.exit(f"There is no part `{wrong[0]}`: the parts are {', '.join(known)}.")
+        return [name for name in known if name in wanted]
+    left_out = {"compiled"} if given.device == "cpu" else {"peers"}
+    if given.data is None:
+        left_out.add("peers")
+    return [name for name in known if name not in left_out]
+
+
+def conditions_of(given: argparse.Namespace) -> list[Conditions]:
+    """Return the conditions, one for each precision."""
+    common = Conditions(
+        device=given.device, threads=given.threads, runs=1 if given.quick else given.runs,
+        quick=given.quick, lengths=given.lengths,
+    )  # fmt: skip
+    wanted = ("bf16", "fp32") if given.precision == "both" else (given.precision,)
+    return [dataclasses.replace(common, precision=name) for name in wanted]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--only", default="", help="parts, separated by commas")
+    made.add_argument("--architectures", nargs="+", choices=list(zoo.architectures()))
+    made.add_argument("--quick", action="store_true", help="small models, to see that it runs")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--runs", type=int, default=2, help="of which the best counts")
+    made.add_argument("--lengths", type=Path, help="file of training lengths (or NMTGRID_DATA)")
+    made.add_argument("--attn2d", type=Path, help="a checkout of elbayadm/attn2d")
+    made.add_argument("--data", type=Path, help="a dataset of `nmtgrid preprocess`, for peers")
+    made.add_argument("--peers-python", default=sys.executable, help="where the peers are")
+    made.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="a folder")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print and store."""
+    given = parser().parse_args(arguments)
+    wanted, known = chosen(given), parts(given)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA device on this machine.")
+    name = f"cpu-{given.threads}-thread" if given.device == "cpu" else "cuda"
+    store = Store(given.out, f"quick-{name}" if given.quick else name)
+    torch.set_num_threads(given.threads)
+    for part in wanted:
+        every = conditions_of(given)
+        for conditions in every[:1] if part in BOTH else every:
+            key = part if part in BOTH else f"{part}, {conditions.precision}"
+            found = known[part](conditions)
+            store.put(key, found)
+            print(chapter(key, found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Our Pervasive Attention beside the authors' own code, in turn in one process.
+
+The same model (N=14, 11x11, d=256, attention; their depthwise convolutions have biases besides),
+the same batch, loss and optimiser; both in fp32 and under bf16 autocast, theirs being written for
+fp32 (or fp16 on a GPU).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.decoding_speed import stepping
+from benchmarks.peer_attn2d import Steps, build, loss
+from benchmarks.shapes import (
+    SOURCE_TYPES,
+    TARGET_TYPES,
+    cell_count,
+    make_model,
+    random_batch,
+    settings_of,
+    square_shapes,
+)
+from benchmarks.store import Section, section
+from benchmarks.timing import Conditions, Deed, Row, apart, facts
+from benchmarks.twins import SMOOTHING, Stepper, fused_loss
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+
+QUOTED_CELLS, QUOTED_STEP = 1258, 107
+"""Cells per CPU-second of training at 16 x 24 x 24 and milliseconds of a step of 16 rows at S = 24,
+as measured with the authors' code in fp32 on one core, the optimiser left out."""
+
+
+def rows_of(cells: int, seconds: dict[str, float], steps: dict[str, float]) -> list[Row]:
+    """Return a row for each side, with how many times as fast as theirs in fp32 it is."""
+    theirs, step = seconds["attn2d fp32"], steps["attn2d fp32"]
+    return [
+        {
+            "code": name, "cells/s, training": cells / seconds[name],
+            "times attn2d": theirs / seconds[name], "ms per step, 16 rows": 1000 * steps[name],
+            "times attn2d ": step / steps[name],
+        }
+        for name in seconds
+    ]  # fmt: skip
+
+
+def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]:
+    """Return the rows, and notes on what was compared."""
+    conditions.begin()
+    settings, device = settings_of("pervasive", conditions), torch.device(conditions.device)
+    model = make_model(settings, conditions.device)
+    other = build(folder, settings.model, (SOURCE_TYPES, TARGET_TYPES)).to(device)
+    count, size = square_shapes(conditions)[0]
+    batch = random_batch([(size, size)] * count)
+    ours = Stepper(model, fused_loss(model), conditions)
+    theirs = Stepper(other, lambda held: loss(other, held, SMOOTHING), conditions)
+    sides = {"attn2d": theirs, "nmtgrid": ours}
+    updates = {
+        f"{name} {precision}": side.deed([batch], precision == "bf16")
+        for name, side in sides.items()
+        for precision in ("fp32", "bf16")
+    }
+    seconds = conditions.clock().best(updates)
+    steps = time_steps(conditions, batch.to(device), model, other)
+    counts = [sum(p.numel() for p in held.parameters()) for held in (model, other)]
+    note = f"Parameters: nmtgrid {counts[0]:,}, attn2d {counts[1]:,} (filters with masked taps)."
+    return rows_of(cell_count(batch), seconds, steps), [note]
+
+
+def time_steps(
+    conditions: Conditions, batch: Batch, model: TranslationModel, other: nn.Module
+) -> dict[str, float]:
+    """Return the seconds of one step after 12 rows, for each side and precision."""
+    model.eval(), other.eval()
+    device = batch.source.device.type
+
+    def within(deed: Deed, bf16: bool) -> Deed:
+        def run() -> None:
+            with torch.autocast(device, torch.bfloat16, enabled=bf16):
+                deed()
+
+        return run
+
+    deeds: dict[str, Deed] = {}
+    # An autocast around all: the cast weights are kept until it ends.
+    with torch.autocast(device, torch.bfloat16, enabled=False):
+        for precision in ("fp32", "bf16"):
+            bf16 = precision == "bf16"
+            held = dataclasses.replace(conditions, precision=precision)
+            with held.cast():
+                ours = stepping(model, len(batch), batch.source.shape[1], held)
+                theirs = Steps(other, batch.source)
+                for _ in range(12):
+                    theirs()
+            deeds |= {f"attn2d {precision}": within(theirs, bf16)}
+            deeds |= {f"nmtgrid {precision}": within(ours, bf16)}
+        return conditions.clock(8).best(deeds)
+
+
+def measure(conditions: Conditions, folder: Path | None) -> Section:
+    """Measure both; without a folder, or where its code does not load, quote and say so."""
+    told = facts(conditions.device)
+    quoted = (
+        f"Quoted, measured elsewhere with the authors' code in fp32 on one CPU core, without the "
+        f"optimiser: {QUOTED_CELLS:,} cells/s in training at 16 x 24 x 24, {QUOTED_STEP} ms a "
+        "step of 16 rows at S = 24."
+    )
+    if folder is None:
+        return section(told, {}, ["No folder was named (--attn2d).", quoted])
+    try:
+        rows, notes = apart(compare, conditions, folder.resolve())
+    except ImportError as fault:
+        return section(told, {}, [str(fault), quoted])
+    return section(told, {"Beside the authors' code": rows}, [*notes, quoted])

@@ -1,0 +1,126 @@
+"""Where the time of an update goes, and what compiling a layer gains.
+
+`profile` lists the operators of one update of the base model by their own time; `compiled` times
+one feed-forward and one convolutional layer with their residual sums, eager and compiled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.shapes import (
+    make_model,
+    random_batch,
+    settings_of,
+    square_shapes,
+)
+from benchmarks.store import Section, section
+from benchmarks.timing import Conditions, Deed, Row, apart, facts
+from benchmarks.training_speed import make_updater, updating
+from nmtgrid.layers.grid import AllRows
+from nmtgrid.layers.kernels.dropout import residual_dropout
+from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.models.pervasive import PervasiveAttention
+
+SHOWN = 14
+"""Operators in the table."""
+
+
+def profile_update(conditions: Conditions) -> list[Row]:
+    """Return the operators that take most of an update."""
+    conditions.begin()
+    settings = settings_of("pervasive", conditions)
+    updater = make_updater(make_model(settings, conditions.device), settings, conditions)
+    count, size = square_shapes(conditions)[-1]
+    deed = updating(updater, [random_batch([(size, size)] * count)])
+    deed()
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if conditions.device == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds) as held:
+        conditions.clock().once(deed)
+    return busiest(held.key_averages(), conditions.device)
+
+
+def busiest(events: Any, device: str) -> list[Row]:
+    """Return the operators with the most time of their own, and the share of each."""
+    name = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    times = [(float(getattr(event, name)), event.key, event.count) for event in events]
+    total = sum(spent for spent, _, _ in times)
+    return [
+        {"operator": key, "calls": count, "ms": spent / 1000, "share": spent / total}
+        for spent, key, count in sorted(times, reverse=True)[:SHOWN]
+    ]
+
+
+def layers(conditions: Conditions) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
+    """Return one layer of each kind with its residual sum, and what goes into it."""
+    settings = settings_of("pervasive", conditions)
+    model = make_model(settings, conditions.device).train()
+    assert isinstance(model, PervasiveAttention)
+    count, size = square_shapes(conditions)[-1]
+    lengths = torch.full((count,), size, device=conditions.device)
+    cells = AllRows(GridLayout.make(lengths, lengths))
+    features = torch.randn(count * size * size, settings.model.size, device=conditions.device)
+    features = features.to(conditions.dtype).requires_grad_()
+    found: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {}
+    for name, layer in zip(("convolution", "feed-forward"), model.network.layers, strict=False):
+
+        def run(before: Tensor, layer: Any = layer) -> Tensor:
+            return residual_dropout(before, layer(before, cells), 0.2, 0.5**0.5, True)
+
+        found[name] = run, features
+    return found
+
+
+def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions) -> Deed:
+    """Return the deed of a layer forward and backward."""
+
+    def deed() -> None:
+        with conditions.cast():
+            out = run(x)
+        out.backward(torch.ones_like(out))
+
+    return deed
+
+
+def compare_forms(conditions: Conditions) -> list[Row]:
+    """Return the milliseconds of each layer, eager and compiled for any number of cells."""
+    conditions.begin()
+    rows: list[Row] = []
+    for name, (run, x) in layers(conditions).items():
+        compiled = torch.compile(run, dynamic=True)
+        deeds = {"eager": both_ways(run, x, conditions),
+                 "compiled": both_ways(compiled, x, conditions)}  # fmt: skip
+        began = time.perf_counter()
+        try:
+            deeds["compiled"]()
+        except Exception as fault:  # without a compiler on the machine, say so and go on
+            rows.append({"layer": name, "fault": str(fault).strip().splitlines()[0]})
+            continue
+        first = time.perf_counter() - began
+        seconds = conditions.clock(4).best(deeds)
+        rows.append({
+            "layer": name, "eager ms": 1000 * seconds["eager"],
+            "compiled ms": 1000 * seconds["compiled"],
+            "times eager": seconds["eager"] / seconds["compiled"],
+            "seconds of compiling": first,
+        })  # fmt: skip
+    return rows
+
+
+def profile(conditions: Conditions) -> Section:
+    """Profile one update."""
+    rows = apart(profile_update, conditions)
+    return section(facts(conditions.device), {"Operators of an update": rows})
+
+
+def compiled(conditions: Conditions) -> Section:
+    """Compare eager and compiled layers."""
+    rows = apart(compare_forms, conditions)
+    return section(facts(conditions.device), {"A layer, forward and backward": rows})

@@ -1,0 +1,82 @@
+"""Figures as they are kept: one JSON file and the same as a page of Markdown tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Row
+
+Section = dict[str, Any]
+"""What one part of the benchmarks found: `facts`, `notes` and `tables`, rows by title."""
+
+
+def section(facts: Row, tables: dict[str, list[Row]], notes: Sequence[str] = ()) -> Section:
+    """Return a section."""
+    return {"facts": facts, "notes": list(notes), "tables": tables}
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """The files FOLDER/NAME.json and FOLDER/NAME.md; sections not measured again stay."""
+
+    folder: Path
+    name: str
+
+    def put(self, key: str, found: Section) -> None:
+        """Enter or replace a section, and write both files."""
+        held = self.read()
+        held[key] = found
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(held, indent=1, ensure_ascii=False)
+        (self.folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+        (self.folder / f"{self.name}.md").write_text(page(held), encoding="utf-8")
+
+    def read(self) -> dict[str, Section]:
+        """Return the sections by key."""
+        path = self.folder / f"{self.name}.json"
+        held: dict[str, Section] = {}
+        if path.exists():
+            held = json.loads(path.read_text(encoding="utf-8"))
+        return held
+
+
+def page(sections: dict[str, Section]) -> str:
+    """Return all sections as one page, in the order in which they were entered first."""
+    parts = ["# Benchmarks\n", "Made by `python -m benchmarks`; README.md says how to read it.\n"]
+    parts += [chapter(key, found) for key, found in sections.items()]
+    return "\n".join(parts)
+
+
+def chapter(key: str, found: Section) -> str:
+    """Return one section as Markdown."""
+    facts = ", ".join(f"{name} {value}" for name, value in found["facts"].items())
+    parts = [f"## {key}\n", f"{facts}\n", *(f"{note}\n" for note in found["notes"])]
+    for title, rows in found["tables"].items():
+        parts += [f"### {title}\n", table(rows)]
+    return "\n".join(parts)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows as a table; columns stand in the order in which they come up."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    numeric = [
+        all(isinstance(row.get(name, 0), int | float) for row in rows) for name in columns
+    ]  # fmt: skip
+    lines = [columns, ["---:" if right else "---" for right in numeric]]
+    lines += [[shown(row.get(name)) for name in columns] for row in rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it stands in a table: numbers with three digits that tell something."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).replace("|", "\\|")
+    if isinstance(value, int) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

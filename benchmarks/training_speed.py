@@ -1,0 +1,96 @@
+"""Updates of every architecture as `train` does them: loss, gradients, clipping, optimiser.
+
+At equal lengths on both sides and on batches of true lengths, with the ceiling of matrix products
+measured in turn with them. Each architecture has a process of its own, so that its peak of memory
+is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks.machine import with_ceiling
+from benchmarks.shapes import (
+    affordable,
+    cell_count,
+    make_model,
+    random_batch,
+    real_batches,
+    settings_of,
+    square_shapes,
+    token_count,
+    training_lengths,
+    useful_flops,
+)
+from benchmarks.store import Section, section
+from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.api import objectives
+from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.update import Updater
+
+
+def make_updater(model: TranslationModel, settings: RunSettings, conditions: Conditions) -> Updater:
+    """Return what does updates of `model`, as `train` makes it."""
+    objective = objectives.get(settings.objective_name).make(settings.objective)
+    optimiser = make_optimiser(model, settings.training)
+    device = torch.device(conditions.device)
+    clip_norm = settings.training.clip_norm
+    return Updater(model, objective, optimiser, device, bf16=conditions.bf16, clip_norm=clip_norm)
+
+
+def updating(updater: Updater, batches: Sequence[Batch]) -> Deed:
+    """Return the deed of one update on each of `batches`."""
+
+    def deed() -> None:
+        for batch in batches:
+            updater.apply([batch], 1e-6)
+
+    return deed
+
+
+def measure_one(name: str, conditions: Conditions) -> list[Row]:
+    """Return one architecture's rows."""
+    conditions.begin()
+    lengths, _ = training_lengths(conditions.lengths)
+    settings = settings_of(name, conditions)
+    cases = {
+        f"{count} x {size} x {size}": [random_batch([(size, size)] * count)]
+        for count, size in square_shapes(conditions)
+    }
+    count = 8 if conditions.is_large else 2
+    cases["true lengths"] = real_batches(lengths, affordable(settings, conditions), count)
+    memory = Memory(conditions.device)
+    model = make_model(settings, conditions.device)
+    updater = make_updater(model, settings, conditions)
+    rows = []
+    for case, batches in cases.items():
+        memory.again()
+        deed = updating(updater, batches)
+        deed()
+        peak = memory.peak()
+        seconds, ceiling = with_ceiling(conditions.clock(), conditions, {case: deed})
+        spent, work = seconds[case], useful_flops(model, batches) / 1e9
+        rows.append({
+            "architecture": name,
+            "parameters": model.count_parameters(),
+            "batch": case,
+            "seconds per update": spent / len(batches),
+            "target tokens/s": sum(map(token_count, batches)) / spent,
+            "cells/s": sum(map(cell_count, batches)) / spent,
+            "GFLOP/s": work / spent,
+            "of the products' rate": work / spent / ceiling,
+            "peak MiB": peak,
+        })  # fmt: skip
+    return rows
+
+
+def measure(conditions: Conditions, names: Sequence[str]) -> Section:
+    """Measure updates of the architectures `names`."""
+    _, origin = training_lengths(conditions.lengths)
+    rows = [row for name in names for row in apart(measure_one, name, conditions)]
+    return section(facts(conditions.device), {"Updates": rows}, [origin])

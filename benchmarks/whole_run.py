@@ -1,0 +1,135 @@
+"""How long a whole training and the translation of a test set would take, from a part of each.
+
+Batches are cut as `train` cuts them over all lengths of the corpus; some, small, middling and
+large, are measured. Their seconds for each valid cell, times the cells that an update of the
+preset has in the mean, are the seconds of an update. On a GPU the measured batches are the
+preset's own; on a CPU they are cut smaller, which costs the same for each cell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.decoding_speed import BEAM, decoding, sample_of
+from benchmarks.shapes import (
+    Lengths,
+    affordable,
+    cell_count,
+    make_model,
+    plan_of,
+    real_batches,
+    settings_of,
+    training_lengths,
+    useful_flops,
+    valid_cells,
+)
+from benchmarks.store import Section, section
+from benchmarks.timing import Conditions, Row, apart, facts
+from benchmarks.training_speed import make_updater, updating
+
+SENTENCES = 6750
+"""Of IWSLT'14's test set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What one pass over a corpus amounts to in batches of a preset."""
+
+    batches: int
+    cells: int
+    """Valid ones, in all."""
+    fill: float
+    """Share of the cells that are valid."""
+    skipped: int
+
+    @property
+    def cells_per_batch(self) -> float:
+        """The mean."""
+        return self.cells / self.batches
+
+
+def epoch_of(lengths: Lengths, batches: Any) -> Epoch:
+    """Return what an epoch is for pairs of these lengths, cut as `batches` (settings) say."""
+    plan = plan_of(lengths, batches)
+    made: list[NDArray[Any]] = plan.epoch(0)
+    valid = int(valid_cells(lengths, made).sum())
+    return Epoch(len(made), valid, valid / sum(map(plan.cells, made)), plan.skipped)
+
+
+def project(
+    epoch: Epoch, seconds: Sequence[float], cells: Sequence[int], accumulation: int, updates: int
+) -> Row:
+    """Return the minutes of `updates`, for measured `seconds` of batches of so many `cells`.
+
+    The error is that of a mean over batches drawn at random; those measured are spread evenly, so
+    it is an upper bound.
+    """
+    rate = sum(seconds) / sum(cells)
+    off = np.array(seconds) - rate * np.array(cells)
+    error = float(np.sqrt((off**2).sum() / max(len(off) - 1, 1) * len(off)) / sum(seconds))
+    each = rate * epoch.cells_per_batch * accumulation
+    return {
+        "updates": updates,
+        "cells per update": epoch.cells_per_batch * accumulation,
+        "ms per update": 1000 * each,
+        "minutes": each * updates / 60,
+        "plus or minus": each * updates / 60 * error,
+    }
+
+
+def measure_updates(conditions: Conditions) -> list[Row]:
+    """Return the projection of the whole training of the IWSLT'14 model."""
+    conditions.begin()
+    lengths, _ = training_lengths(conditions.lengths)
+    settings = settings_of("pervasive", conditions)
+    model = make_model(settings, conditions.device)
+    updater = make_updater(model, settings, conditions)
+    accumulation = settings.batches.accumulation
+    batches = real_batches(
+        lengths, affordable(settings, conditions), 32 if conditions.is_large else 4
+    )
+    clock, seconds = conditions.clock(), []
+    for batch in batches:
+        seconds.append(clock.best({"": updating(updater, [batch])})[""])
+    epoch = epoch_of(lengths, settings.batches)
+    cells = list(map(cell_count, batches))
+    row = project(epoch, seconds, cells, accumulation, settings.training.max_updates)
+    rate = useful_flops(model, batches) / sum(seconds) / 1e9
+    return [{
+        "model": f"pervasive, {settings.preset}", **row, "GFLOP/s": rate, "fill": epoch.fill,
+        "batches measured": len(batches),
+    }]  # fmt: skip
+
+
+def measure_translation(conditions: Conditions) -> list[Row]:
+    """Return the projection of translating the test set, with a beam and greedily."""
+    conditions.begin()
+    lengths, _ = training_lengths(conditions.lengths)
+    settings = settings_of("pervasive", conditions)
+    model = make_model(settings, conditions.device).eval()
+    count = 4 if conditions.quick else SENTENCES if conditions.is_large else 40
+    rows = []
+    for beam in (1, BEAM):
+        deed, tokens = decoding(model, sample_of(lengths, count), beam, conditions)
+        seconds = conditions.clock().best({"": deed})[""]
+        rows.append({
+            "model": f"pervasive, {settings.preset}", "beam": beam, "sentences": SENTENCES,
+            "seconds": seconds * SENTENCES / count, "target tokens/s": sum(tokens) / seconds,
+            "sentences measured": count,
+        })  # fmt: skip
+    return rows
+
+
+def measure(conditions: Conditions) -> Section:
+    """Project both."""
+    _, origin = training_lengths(conditions.lengths)
+    tables = {
+        "A whole training": apart(measure_updates, conditions),
+        "The test set": apart(measure_translation, conditions),
+    }
+    return section(facts(conditions.device), tables, [origin])
