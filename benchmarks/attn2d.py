@@ -41,8 +41,8 @@ def rows_of(cells: int, seconds: dict[str, float], steps: dict[str, float]) -> l
     return [
         {
             "code": name, "cells/s, training": cells / seconds[name],
-            "times attn2d": theirs / seconds[name], "ms per step, 16 rows": 1000 * steps[name],
-            "times attn2d ": step / steps[name],
+            "times attn2d, training": theirs / seconds[name], "ms per step": 1000 * steps[name],
+            "times attn2d, step": step / steps[name],
         }
         for name in seconds
     ]  # fmt: skip
@@ -54,7 +54,7 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     settings, device = settings_of("pervasive", conditions), torch.device(conditions.device)
     model = make_model(settings, conditions.device)
     other = build(folder, settings.model, (SOURCE_TYPES, TARGET_TYPES)).to(device)
-    count, size = square_shapes(conditions)[0]
+    count, size = square_shapes(conditions)[-1]
     batch = random_batch([(size, size)] * count)
     ours = Stepper(model, fused_loss(model), conditions)
     theirs = Stepper(other, lambda held: loss(other, held, SMOOTHING), conditions)
@@ -67,8 +67,9 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     seconds = conditions.clock().best(updates)
     steps = time_steps(conditions, batch.to(device), model, other)
     counts = [sum(p.numel() for p in held.parameters()) for held in (model, other)]
+    shape = f"{count} x {size} x {size}; a step of {count} rows at S = {size}, after 12 rows."
     note = f"Parameters: nmtgrid {counts[0]:,}, attn2d {counts[1]:,} (filters with masked taps)."
-    return rows_of(cell_count(batch), seconds, steps), [note]
+    return rows_of(cell_count(batch), seconds, steps), [f"Updates with AdamW at {shape}", note]
 
 
 def time_steps(
