@@ -7,10 +7,23 @@ show, and so do we.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
+
+_LARGEST_CACHE = 200_000
+_LONGEST_CACHED = 60
+"""Characters: longer words are rare, and many of them would fill the memory."""
+_JUNK = re.compile(r"[\0-\x1f]")
+_DIGITS = "0123456789"
+_ESCAPES = (
+    ("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"),
+    ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
+)  # fmt: skip
+"""As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
 
 
 class Moses:
@@ -28,11 +41,8 @@ class Moses:
 
     def tokenize(self, line: str) -> str:
         """Return the words of the raw `line` between single spaces, `'` written `&apos;`."""
-        if self.tokenizes:
-            line = self._tokenizer.tokenize(line, return_str=True)
-        if self.lowercase:
-            line = line.lower()
-        return " ".join(line.split())
+        text = self._tokenizer.tokenize_line(line) if self.tokenizes else " ".join(line.split())
+        return text.lower() if self.lowercase else text
 
     def detokenize(self, text: str) -> str:
         """Return tokenised `text` as people write it; the case is not restored."""
@@ -42,7 +52,7 @@ class Moses:
         return " ".join(detokenized.split())
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def _tokenizer(self) -> _PerlTokenizer:
         return _PerlTokenizer(self.lang)
 
     @cached_property
@@ -50,8 +60,50 @@ class Moses:
         return MosesDetokenizer(self.lang)
 
 
+class _Stopped(NamedTuple):
+    """What becomes of a word that ends in a full stop, which may go with it or not.
+
+    `text` holds its tokens, `stem` is the last one without the full stop, `split` are the tokens
+    with it apart.
+    """
+
+    text: str
+    stem: str
+    split: str
+
+
+class _Words(dict[str, "str | _Stopped | None"]):
+    """What becomes of each word; a new one is looked at once."""
+
+    def __init__(self, look: Callable[[str], str | _Stopped | None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __missing__(self, word: str) -> str | _Stopped | None:
+        held = self._look(word)
+        if len(word) <= _LONGEST_CACHED:
+            if len(self) >= _LARGEST_CACHE:
+                self.clear()
+            self[word] = held
+        return held
+
+
+def _sees_its_neighbours(word: str) -> bool:
+    """Whether what becomes of `word` may depend on more than whether something follows."""
+    edges = word[0] in ",'" or word[-1] == "'" or word[-2:] == ",,"
+    # The last two: several full stops are marked by such a word, and these characters vanish.
+    return edges or "MULTI" in word or _JUNK.search(word) is not None
+
+
 class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
-    """sacremoses with the Perl tokenizer's rule for full stops, and sets made only once."""
+    """sacremoses with the Perl tokenizer's rule for full stops, and a memory of words.
+
+    All rules look at one character before and after a comma, an apostrophe or a special character,
+    so that a word is cut in the same way wherever it stands: `_rewrite` sees it once. The
+    exceptions are the full stop at a word's end, which looks at the next word and is decided
+    anew each time, and apostrophes and commas at a word's edge, whose rules may see two words at
+    once: a line with such a word goes the whole way.
+    """
 
     _alphabetic = frozenset(MosesTokenizer.IsAlpha)
     _lower = frozenset(MosesTokenizer.IsLower)
@@ -60,6 +112,70 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         super().__init__(lang)
         self._numeric = frozenset(self.NUMERIC_ONLY_PREFIXES)
         self._prefixes = frozenset(self.NONBREAKING_PREFIXES) - self._numeric
+        self._known = _Words(self.look)
+        self._commas = [self.COMMA_SEPARATE_1, self.COMMA_SEPARATE_2, self.COMMA_SEPARATE_3]
+        if lang == "en":
+            self._apostrophes = self.ENGLISH_SPECIFIC_APOSTROPHE
+        elif lang in ("fr", "it"):
+            self._apostrophes = self.FR_IT_SPECIFIC_APOSTROPHE
+        else:
+            self._apostrophes = [self.NON_SPECIFIC_APOSTROPHE]
+
+    def tokenize_line(self, line: str) -> str:
+        """Return what `tokenize(line, return_str=True)` does, faster."""
+        words = line.split()
+        found = list(map(self._known.__getitem__, words))
+        texts: list[str] = []
+        for place, held in enumerate(found, start=1):
+            if isinstance(held, str):
+                texts.append(held)
+            elif held is None:
+                return self._whole(" ".join(words))
+            else:
+                following = words[place] if place < len(words) else ""
+                texts.append(held.text if self._keeps_stop(held.stem, following) else held.split)
+        return " ".join(texts)
+
+    def look(self, word: str) -> str | _Stopped | None:
+        """Return the tokens of `word`, or None if they depend on the words beside it."""
+        return None if _sees_its_neighbours(word) else self._cut(word)
+
+    def _cut(self, word: str) -> str | _Stopped:
+        # Between two words of one letter: a comma or an apostrophe then stands beside a space.
+        tokens = self._rewrite(f"a {word} a").split()[1:-1]
+        *_, last = tokens
+        if len(last) == 1 or last[-1] != ".":
+            return self._finish(self.handles_nonbreaking_prefixes(" ".join(tokens)))
+        rest = self.handles_nonbreaking_prefixes(" ".join([*tokens[:-1], last[:-1]]))
+        text = self._finish(rest)
+        return _Stopped(f"{text}.", last[:-1], f"{text} .")
+
+    def _whole(self, line: str) -> str:
+        """Return the tokens of a line, rule by rule as sacremoses applies them."""
+        text = self.handles_nonbreaking_prefixes(self._rewrite(_JUNK.sub("", line).strip()))
+        if "'" in text:
+            regexp, substitution = self.TRAILING_DOT_APOSTROPHE
+            text = regexp.sub(substitution, text)
+        return " ".join(self._finish(text).split())
+
+    def _rewrite(self, text: str) -> str:
+        """Set special characters, commas and apostrophes apart; rules without work are left out."""
+        regexp, substitution = self.PAD_NOT_ISALNUM
+        text = regexp.sub(substitution, text)
+        if ".." in text:
+            text = self.replace_multidots(text)
+        rules = self._commas if "," in text else []
+        for regexp, substitution in [*rules, *(self._apostrophes if "'" in text else [])]:
+            text = regexp.sub(substitution, text)
+        return text
+
+    def _finish(self, text: str) -> str:
+        """Put back several full stops in a row and write the escapes."""
+        if "MULTI" in text:
+            text = self.restore_multidots(text)
+        for character, escape in _ESCAPES:
+            text = text.replace(character, escape)
+        return text
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
         words = text.split()
@@ -79,4 +195,4 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
             return True
         if prefix in self._prefixes or following[0] in self._lower:
             return True
-        return prefix in self._numeric and following[0] in "0123456789"
+        return prefix in self._numeric and following[0] in _DIGITS

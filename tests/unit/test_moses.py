@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sacremoses import MosesTokenizer
 
+from nmtgrid.text import moses
 from nmtgrid.text.moses import Moses
 
 
@@ -49,6 +52,41 @@ def test_separators_become_spaces_and_case_falls() -> None:
     assert Moses("de", lowercase=True).tokenize(raw) == "ä b c d e"
     assert Moses("de", tokenize=False, lowercase=True).tokenize(raw) == "ä b c d e"
     assert Moses("de", tokenize=False).tokenize(" It's  on ") == "It's on"
+
+
+class _RuleByRule(moses._PerlTokenizer):
+    """sacremoses itself, with the full stops of the Perl tokenizer; no word is remembered."""
+
+    def tokenize_line(self, line: str) -> str:
+        return " ".join(MosesTokenizer.tokenize(self, line, return_str=True).split())
+
+
+_PIECES = [
+    "'", ",", ".", "..", "...", "-", "&", "(", ")", "[", "]", "<", ">", "|", "/", "%", "`", '"',
+    " ", " ", " ", "  ", "\t", "\x01", "\u2028", "a", "B", "\xe9", "5", "12", "s", "\xb2", "\u4e2d",
+    "\u0301", "\u0663", "Mr", "No", "usw", "z.B", "u.s.w.", "MULTI", "DOT",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_remembered_words_are_cut_as_whole_lines_are(language: str) -> None:
+    """What is kept of a word holds beside any other word, and at the edges of a line."""
+    draw = random.Random(5)
+    rule_by_rule, remembering = _RuleByRule(language), moses._PerlTokenizer(language)
+    for _ in range(2500):
+        line = "".join(draw.choices(_PIECES, k=draw.randint(1, 14)))
+        assert remembering.tokenize_line(line) == rule_by_rule.tokenize_line(line), repr(line)
+
+
+def test_the_memory_of_words_is_emptied_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moses, "_LARGEST_CACHE", 3)
+    tokenizer = moses._PerlTokenizer("en")
+    for number in range(10):
+        assert tokenizer.tokenize_line(f"x{number}, y") == f"x{number} , y"
+        assert len(tokenizer._known) <= 3
+    long = "x" * 100
+    assert tokenizer.tokenize_line(f"{long} a.") == f"{long} a ."
+    assert long not in tokenizer._known
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
