@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.place import Place, Position
 
 Positions = Literal["none", "sinusoidal", "learned"]
 
@@ -54,7 +55,7 @@ class Embedding(nn.Module):
         with torch.no_grad():
             self.weight[self.padding].zero_()
 
-    def forward(self, tokens: Tensor, first_position: int = 0) -> Tensor:
+    def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
         vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
         if self.positions == "none":
@@ -64,12 +65,15 @@ class Embedding(nn.Module):
             vectors = torch.add(places, vectors, alpha=self.scale)
         return dropout(vectors, self.dropout_rate, self.training)
 
-    def _places(self, first: int, count: int, like: Tensor) -> Tensor:
+    def _places(self, first: Position, count: int, like: Tensor) -> Tensor:
         """Return [count, d], the vectors of the positions from `first` on."""
         if self.position_weight is not None:
-            wanted = torch.arange(first, first + count, device=like.device)
+            start = first.at if isinstance(first, Place) else first
+            wanted = torch.arange(count, device=like.device) + start
             wanted = wanted.clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(wanted, self.position_weight)
+        if isinstance(first, Place):
+            return sinusoids(first, count, like)
         last = first + count
         if last > LARGEST_TABLE:
             return sinusoids(first, count, like)
@@ -82,10 +86,11 @@ class Embedding(nn.Module):
         return table[first:last]
 
 
-def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
+def sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d] sinusoidal position vectors from `first` on, Eq. (2.39)."""
     size = like.shape[-1]
-    places = torch.arange(first, first + count, device=like.device, dtype=torch.float32)
+    start = first.at if isinstance(first, Place) else first
+    places = (torch.arange(count, device=like.device) + start).float()
     pairs = torch.arange((size + 1) // 2, device=like.device, dtype=torch.float32)
     angles = places[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.layers.fixed import RingCache
 from nmtgrid.layers.kernels.dense_conv import (
     dense_grid_convolution,
     dense_grid_convolution_step,
@@ -165,6 +166,10 @@ class RowCache:
         self.filled += 1
         return self.buffer[:, self.filled - self.span : self.filled]
 
+    def turned(self, taps: Tensor) -> Tensor:
+        """Return `taps` in the order of the rows that `push` returns: theirs."""
+        return taps
+
     def take_rows(self, rows: Tensor) -> RowCache:
         """Return the cache of `rows`, copying only what a later step will read."""
         keep = self.span - 1
@@ -205,7 +210,7 @@ class OneRow:
     """One decoding step: features are one grid row [R, S, D]; caches are used in call order."""
 
     def __init__(
-        self, caches: list[RowCache], weights: StepWeights, is_source: Tensor | None
+        self, caches: list[RowCache | RingCache], weights: StepWeights, is_source: Tensor | None
     ) -> None:
         """`is_source` [R, S, 1] zeroes padded columns; None when there is no padding."""
         self.caches, self.weights = caches, weights
@@ -218,6 +223,7 @@ class OneRow:
             features = features * self._is_source.to(features.dtype)
         if self._next == len(self.caches):
             self.caches.append(RowCache.empty(features, layer.live_rows))
-        window = self.caches[self._next].push(features)
+        cache = self.caches[self._next]
         self._next += 1
-        return layer.newest_row(window, self.weights.get(layer, features.dtype))
+        window, taps = cache.push(features), self.weights.get(layer, features.dtype)
+        return layer.newest_row(window, cache.turned(taps))

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import take
+from nmtgrid.layers.fixed import RingCache
 from nmtgrid.layers.grid import AllRows, OneRow, RowCache, StepWeights
 from nmtgrid.layers.grid_stream import GridStream
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.place import Place
 from nmtgrid.layers.running import Parts
 
 Join = Callable[[Tensor, Tensor], Tensor]
@@ -37,9 +40,9 @@ class GridState:
 
     columns: Tensor
     is_source: Tensor | None
-    caches: tuple[RowCache, ...]
+    caches: tuple[RowCache | RingCache, ...]
     weights: StepWeights
-    position: int
+    position: int | Place
     above: Parts | None = None
     stream: GridStream | None = None
     considered: Tensor | None = None
@@ -69,10 +72,30 @@ class GridState:
             features = network(join(row, self.columns), cells)
         else:
             features, stream = stream.write(network, row, self.columns)
-        state = dataclasses.replace(
-            self, caches=tuple(caches), position=self.position + 1, stream=stream
-        )
+        # A place is moved by whoever runs the step.
+        position = self.position + 1 if isinstance(self.position, int) else self.position
+        state = dataclasses.replace(self, caches=tuple(caches), position=position, stream=stream)
         return features, state
+
+    def fixed(self, place: Place, rows: Tensor, width: int) -> GridState | None:
+        """Return the fixed form (see layers/fixed.py) of `rows` [R], which stand for themselves.
+
+        None before the first row, in streams and where more than the caches grows.
+        """
+        position = self.position
+        grows = (self.above, self.stream, self.considered)
+        if not isinstance(position, int) or not self.caches or grows != (None, None, None):
+            return None
+        place.move(position)
+        taken = take(dataclasses.replace(self, logits=None, reader=None), rows)
+        rings = (
+            RingCache.of(cache, place) for cache in taken.caches if isinstance(cache, RowCache)
+        )
+        return dataclasses.replace(taken, caches=tuple(rings), position=place)
+
+    def with_room(self, position: int) -> GridState:
+        """Return the same state: rings have room for every position."""
+        return self
 
     def add_column(
         self, network: nn.Module, column: Tensor, is_source: Tensor

@@ -50,7 +50,7 @@ def lean_step(
         query = query.view(len(rows), heads, 1, -1)
         keys, values = cache.of_rows(place, rows)
         features = features.index_select(0, rows)
-    read = attend(query, keys, values).reshape(features.shape)
+    read = attend(query, keys, values, cache.hidden).reshape(features.shape)
     features = _after(block.add_self, mapped(held.output_map, read), features)
     features = _source(block, features, memory, weights, rows)
     inner = _before(block.add_feed_forward, features)

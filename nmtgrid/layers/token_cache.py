@@ -7,6 +7,8 @@ import weakref
 import torch
 from torch import Tensor
 
+from nmtgrid.layers.place import Position
+
 
 class TokenCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
@@ -23,6 +25,16 @@ class TokenCache:
         self.buffer: Tensor | None = None
         self._before: weakref.ref[TokenCache] | None = None
         self._spare: Tensor | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where the newest token stands."""
+        return self.filled
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """The additive mask over what `push_pair` returns: None, all of it is to be seen."""
+        return None
 
     def push(self, place: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest keys and values [R, H, d] in block `place`.

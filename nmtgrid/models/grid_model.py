@@ -23,6 +23,7 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid_rows import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.place import Position
 from nmtgrid.layers.running import Parts, running
 from nmtgrid.models.api import Classifier, Point, Sites, Step, TranslationModel, check_reads
 
@@ -65,6 +66,7 @@ class GridModel(TranslationModel):
         features, state = self._write(tokens, state)
         shown = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
+            assert isinstance(state.position, int)
             above, pooled = self._pool_area(features, state.above, shown, state.position)
             state = dataclasses.replace(state, above=above)
         else:
@@ -117,7 +119,7 @@ class GridModel(TranslationModel):
         """Return [B, S, D]: the source's part of the grid."""
         raise NotImplementedError
 
-    def _rows(self, target: Tensor, first_position: int = 0) -> Tensor:
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
         """Return [B, T, D]: the target's part of the grid."""
         raise NotImplementedError
 

@@ -16,6 +16,7 @@ from nmtgrid.layers.aggregation import scaled_aggregator
 from nmtgrid.layers.densenet import DenseConvolutionalNetwork
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.place import Position
 from nmtgrid.models.api import Report, Traits
 from nmtgrid.models.grid_model import GridModel, grid_embedding, output_map
 from nmtgrid.models.pervasive_densenet_config import (
@@ -117,7 +118,7 @@ class PervasiveDensenet(GridModel):
         weight = self.grid_map.weight[:, embedded.shape[-1] :]
         return nn.functional.linear(embedded, weight, self.grid_map.bias)
 
-    def _rows(self, target: Tensor, first_position: int = 0) -> Tensor:
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
         """Return [B, T, D]: the target's part, halved apart from the source's."""
         embedded: Tensor = self.target_embedding(target, first_position)
         if self.grid_map is None:

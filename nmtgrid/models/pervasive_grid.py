@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid_network import GridNetwork
+from nmtgrid.layers.place import Position
 from nmtgrid.layers.skips import NETWORKS
 from nmtgrid.models.grid_model import grid_embedding
 from nmtgrid.models.pervasive_config import PervasiveConfig, network_plan
@@ -52,7 +53,7 @@ class PervasiveGrid(nn.Module):
         weight = self.grid_map[:, embedded.shape[-1] :]
         return nn.functional.linear(embedded, weight, self.grid_bias)
 
-    def _rows(self, target: Tensor, first_position: int = 0) -> Tensor:
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
         """Return [B, T, D]: the target's part of Eq. (3.1)."""
         embedded = self.target_embedding(target, first_position)
         return nn.functional.linear(embedded, self.grid_map[:, : embedded.shape[-1]])

@@ -113,7 +113,7 @@ class Transformer(TransformerExits):
         assert memory is not None
         if reads is not None and state.source is None:
             memory = memory.limited(reads.view(-1, memory.width))
-        features = narrowed(self.target_embedding(tokens[:, None], state.cache.filled)[:, 0])
+        features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
         if halt is not None:
             is_offline = reads is None and state.stream is None and state.memory is not None
             self.check_halt(halt, has_whole_source=is_offline)

@@ -20,9 +20,11 @@ from nmtgrid.layers.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.exit_maps import ExitMaps
 from nmtgrid.layers.exit_memory import LazyMemory
+from nmtgrid.layers.fixed import FixedMemory, FixedTokens
 from nmtgrid.layers.memory import SourceMemory
 from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
+from nmtgrid.layers.place import Place
 from nmtgrid.layers.prefixes import PrefixMemory, PrefixPlan
 from nmtgrid.layers.source_stream import SourceStream
 from nmtgrid.layers.token_cache import TokenCache
@@ -51,6 +53,24 @@ class TransformerState:
     stream: SourceStream | None = None
     maps: ExitMaps | None = None
     chosen: Tensor | None = None
+
+    def fixed(self, place: Place, rows: Tensor, width: int) -> TransformerState | None:
+        """Return the fixed form (see layers/fixed.py) of `rows` [R], `width` of each sentence.
+
+        None before the first token, with exits, in streams and once reads were limited.
+        """
+        grows = (self.maps, self.stream, self.reads)
+        if self.memory is None or not self.cache.filled or grows != (None, None, None):
+            return None
+        place.move(self.cache.filled)
+        memory = FixedMemory.of(self.memory, rows, width)
+        return TransformerState(memory, FixedTokens.of(self.cache, place, rows))
+
+    def with_room(self, position: int) -> TransformerState:
+        """Return this fixed state, or, where `position` has no room in it, a larger copy."""
+        assert isinstance(self.cache, FixedTokens)
+        cache = self.cache.with_room(position)
+        return self if cache is self.cache else dataclasses.replace(self, cache=cache)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.checks import check as check
 from nmtgrid.search.constraints import Banned, Constraint, MinLength
+from nmtgrid.search.graphs import Graphs
 from nmtgrid.search.records import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -42,6 +43,7 @@ def search(
     keys: Tensor | None = None,
     agent: Agent | None = None,
     halt: Halt | None = None,
+    graphs: Graphs | None = None,
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
 
@@ -49,13 +51,18 @@ def search(
     evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
     tell sentences apart in sampling and to `halt`, so that draws do not depend on the batch (None:
     their places in it). `agent` says how much of the source each write may look at (None: all of
-    it), `halt` when a row may leave the decoder (None: never early).
+    it), `halt` when a row may leave the decoder (None: never early). Where neither is asked for,
+    steps are replayed from `graphs` (None: each is computed anew).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size.
     """
     check(models, plan, align, agent, halt)
-    run = _Run(models, source, lengths, plan, align, constraints, keys, agent, halt)
+    if agent is not None or halt is not None:
+        graphs = None
+    if graphs is not None:
+        source = graphs.widened(source)
+    run = _Run(models, source, lengths, plan, align, constraints, keys, agent, halt, graphs)
     for step in range(run.most_steps):
         if not run.advance(step):
             break
@@ -94,6 +101,7 @@ class _Run:
         keys: Tensor | None,
         agent: Agent | None,
         halt: Halt | None,
+        graphs: Graphs | None,
     ) -> None:
         device = source.device
         self.models, self.plan, self.aligned = models, plan, align
@@ -105,6 +113,7 @@ class _Run:
         self.constraints = _rules(plan, constraints)
         self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
         self.agent, self.halt, self.source_lengths = agent, halt, lengths
+        self.graphs = graphs
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.select = _selection(plan, self.keys, self.copies)
         self.groups = torch.arange(groups, device=device)
@@ -174,7 +183,13 @@ class _Run:
     def _predict(self) -> Tensor:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
         wanted = self.aligned or self.coverage is not None
-        if self.halt is None:
+        if self.graphs is not None:
+            held = zip(self.models, self.states, strict=True)
+            steps = [
+                self.graphs.step(member, model, self.tokens, state, self.select.width, wanted)
+                for member, (model, state) in enumerate(held)
+            ]
+        elif self.halt is None:
             steps = [
                 model.step(self.tokens, state, reads=self.reads, align=wanted)
                 for model, state in zip(self.models, self.states, strict=True)

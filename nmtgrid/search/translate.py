@@ -21,6 +21,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.devices import find_device
+from nmtgrid.search.graphs import graphs_for
 from nmtgrid.search.lines import Translation, restore
 from nmtgrid.search.pieces import cut, join
 from nmtgrid.search.scoring import forced_log_probabilities
@@ -82,6 +83,7 @@ class Translator:
         self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
         self.models = [one.model.to(self.device).eval() for one in loaded]
         self.halt = halt
+        self.graphs = graphs_for(self.device)
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
@@ -198,6 +200,7 @@ class Translator:
                 align=align,
                 keys=torch.tensor(keys),
                 halt=self.halt,
+                graphs=self.graphs,
             )
 
     def _batches(self, sizes: list[int], width: int) -> Iterator[list[int]]:

@@ -1,0 +1,171 @@
+"""Recorded steps find what plain steps find, whatever comes and goes; the recorder is a stand-in.
+
+On a GPU the same searches run from CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.engine import search
+from nmtgrid.search.graphs import Graphs, graphs_for, made_up, record_on_gpu
+from nmtgrid.text.vocabulary import END, PAD
+from tests.unit.recording import Recordings
+
+SMALL: dict[str, Any] = {"size": 8, "feed_forward_size": 12, "heads": 2, "output_bias": True}
+GRID: dict[str, Any] = {"depth": 2, "size": 8, "feed_forward_size": 12, "target_kernel": 5,
+                        "source_kernel": 3}  # fmt: skip
+DENSE: dict[str, Any] = {"depth": 3, "embedding_size": 8, "growth": 4, "kernel": 3}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer": ("transformer", {**SMALL, "encoder_depth": 1, "decoder_depth": 2}),
+    "learned positions": ("transformer", {**SMALL, "encoder_depth": 1, "decoder_depth": 1,
+                                          "positions": "learned", "max_positions": 20}),
+    "pre-norm": ("transformer", {**SMALL, "encoder_depth": 1, "decoder_depth": 2, "norm": "pre",
+                                 "source_marker": "begin"}),
+    "pervasive": ("pervasive", GRID),
+    "dense": ("pervasive", {**GRID, "skip": "dense", "aggregation": "max"}),
+    "online": ("pervasive", {**GRID, "source_causal": True, "online_features": "cell"}),
+    "densenet": ("pervasive-densenet", DENSE),
+}  # fmt: skip
+PLANS = {
+    "greedy": SearchPlan(max_length_a=4.0, max_length_b=3.0),
+    "beam": SearchPlan(beam=3, nbest=3, max_length_a=4.0, max_length_b=3.0),
+    "samples": SearchPlan(sample=True, nbest=3, seed=5, max_length_a=4.0, max_length_b=3.0),
+}
+
+
+def build(name: str, seed: int = 1) -> TranslationModel:
+    """Return a model that writes sentences of very different lengths."""
+    torch.manual_seed(seed)
+    architecture, settings = MODELS[name]
+    model = zoo.build(architecture, None, settings, source_vocab_size=14, target_vocab_size=13)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+        bias = model.classifier().bias
+        assert bias is not None
+        bias[END] += 1.0
+    return model.eval()
+
+
+def draw(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sources of these lengths, the end symbol counted, and the lengths."""
+    source = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        source[row, : length - 1] = torch.randint(3, 14, (length - 1,))
+        source[row, length - 1] = END
+    return source, torch.tensor(lengths)
+
+
+def same(found: list[list[Hypothesis]], wanted: list[list[Hypothesis]]) -> bool:
+    """Return True if two searches found the same, and say where not."""
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [one.tokens for one in mine] == [one.tokens for one in theirs]
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+            assert (one.alignment is None) == (other.alignment is None)
+            if one.alignment is not None and other.alignment is not None:
+                torch.testing.assert_close(one.alignment, other.alignment, rtol=1e-4, atol=1e-5)
+    return True
+
+
+SOURCES = [[3, 7, 2, 9, 12, 5, 1], [1], [5, 3, 3, 7, 10, 2, 12]]
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_translations(name: str, plan: SearchPlan) -> None:
+    model, recordings = build(name), Recordings()
+    graphs = Graphs(recordings)
+    for lengths in SOURCES:
+        source, sizes = draw(lengths)
+        wanted = search([model], source, sizes, plan)
+        assert same(search([model], source, sizes, plan, graphs=graphs), wanted)
+    assert recordings.replayed > recordings.made > 0
+
+
+@pytest.mark.parametrize("name", ["transformer", "pervasive"])
+def test_alignments_and_several_models(name: str) -> None:
+    model, other = build(name), build(name, seed=2)
+    source, sizes = draw([3, 7, 2, 9, 12])
+    graphs = Graphs(Recordings())
+    plan = SearchPlan(beam=2, coverage_penalty=0.2)
+    for models in ([model, other], [model, model]):
+        wanted = search(models, source, sizes, plan, align=True)
+        assert same(search(models, source, sizes, plan, align=True, graphs=graphs), wanted)
+
+
+@pytest.mark.parametrize("name", ["transformer", "pervasive"])
+def test_another_batch_of_the_same_shape_records_nothing(name: str) -> None:
+    model, recordings = build(name), Recordings()
+    graphs, plan = Graphs(recordings), SearchPlan(beam=2, min_length=8, max_length_a=8.0,
+                                                  max_length_b=0.0)  # fmt: skip
+    search([model], *draw([3, 7, 5, 6, 2]), plan, graphs=graphs)
+    made = recordings.made
+    assert made == 1
+    for lengths in ([8, 2, 6, 6, 6, 7], [4, 5, 8, 8, 8, 8, 8, 2]):
+        source, sizes = draw(lengths)
+        assert same(
+            search([model], source, sizes, plan, graphs=graphs),
+            search([model], source, sizes, plan),
+        )
+    assert recordings.made == made
+
+
+def test_what_cannot_be_recorded_is_computed(told: list[str]) -> None:
+    def refuse(deed: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    model, graphs = build("transformer"), Graphs(refuse)
+    for lengths in SOURCES[:2]:
+        source, sizes = draw(lengths)
+        wanted = search([model], source, sizes, PLANS["beam"])
+        assert same(search([model], source, sizes, PLANS["beam"], graphs=graphs), wanted)
+    assert told == [
+        "cuda-graphs: steps of decoding are not recorded "
+        "(operation not permitted when stream is capturing)."
+    ]
+
+
+def test_states_without_a_fixed_form_step_as_ever() -> None:
+    torch.manual_seed(1)
+    sizes = {"encoder_depth": 1, "decoder_depth": 1, "size": 8}
+    model = zoo.build("convs2s", None, sizes, source_vocab_size=14, target_vocab_size=13).eval()
+    recordings = Recordings()
+    source, lengths = draw([3, 6])
+    wanted = search([model], source, lengths, PLANS["beam"])
+    assert same(search([model], source, lengths, PLANS["beam"], graphs=Graphs(recordings)), wanted)
+    assert recordings.made == 0
+
+
+def test_groups_are_made_up_to_powers_of_two() -> None:
+    assert made_up(torch.arange(3), 1).tolist() == [0, 1, 2, 0]
+    assert made_up(torch.arange(4), 1).tolist() == [0, 1, 2, 3]
+    assert made_up(torch.arange(10), 2).tolist() == [*range(10), 0, 0, 0, 0, 0, 0]
+    assert len(made_up(torch.arange(17), 1)) == 32
+
+
+def test_none_on_a_processor() -> None:
+    assert graphs_for(torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("name", MODELS)
+def test_on_a_gpu(name: str, plan: SearchPlan, bf16: bool) -> None:
+    model, graphs = build(name).cuda(), Graphs(record_on_gpu)
+    for lengths in SOURCES:
+        source, sizes = (tensor.cuda() for tensor in draw(lengths))
+        with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+            wanted = search([model], source, sizes, plan)
+            found = search([model], source, sizes, plan, graphs=graphs)
+        if not bf16:
+            assert same(found, wanted)
+        assert [len(held) for held in found] == [len(held) for held in wanted]
