@@ -30,6 +30,7 @@ from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
+from nmtgrid.search.graphs import Graphs, graphs_for
 from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.text.vocabulary import END
 
@@ -66,12 +67,16 @@ def decoding(
         held = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
         batches.append((held, EndsAt(held.target_lengths - 1)))
         tokens.append(int(held.target_lengths.sum()))
+    graphs = graphs_for(torch.device(conditions.device))
     plan = SearchPlan(beam=beam, max_length_a=float(lengths[:, 1].max()), max_length_b=0.0)
 
     def deed() -> None:
         for held, ends in batches:
             with conditions.cast():
-                search([model], held.source, held.source_lengths, plan, constraints=[ends])
+                search(
+                    [model], held.source, held.source_lengths, plan, constraints=[ends],
+                    graphs=graphs,
+                )  # fmt: skip
 
     return deed, tokens
 
@@ -87,8 +92,14 @@ def cut(lengths: Lengths, most: int) -> list[Lengths]:
     return [*found, lengths[first:]]
 
 
-def stepping(model: TranslationModel, rows: int, width: int, conditions: Conditions) -> Deed:
-    """Return the deed of one step at S = `width`, after 12 steps."""
+def stepping(
+    model: TranslationModel,
+    rows: int,
+    width: int,
+    conditions: Conditions,
+    graphs: Graphs | None = None,
+) -> Deed:
+    """Return the deed of one step at S = `width`, after 12 steps; `graphs` replay it."""
     device = torch.device(conditions.device)
     batch = random_batch([(width, 14)] * rows).to(device)
     tokens = torch.randint(4, TARGET_TYPES, (rows,), device=device)
@@ -96,7 +107,10 @@ def stepping(model: TranslationModel, rows: int, width: int, conditions: Conditi
 
     @torch.no_grad()
     def deed() -> None:
-        held["state"] = model.step(tokens, held["state"]).state
+        if graphs is None:
+            held["state"] = model.step(tokens, held["state"]).state
+        else:
+            held["state"] = graphs.step(0, model, tokens, held["state"], 1, False).state
 
     with torch.no_grad():
         held["state"] = model.begin(batch.source, batch.source_lengths)
@@ -106,17 +120,21 @@ def stepping(model: TranslationModel, rows: int, width: int, conditions: Conditi
 
 
 def measure_steps(name: str, conditions: Conditions) -> list[Row]:
-    """Return the milliseconds of an architecture's steps."""
+    """Return the milliseconds of an architecture's steps, on CUDA also as graphs."""
     conditions.begin()
     model = make_model(settings_of(name, conditions), conditions.device).eval()
     counts = (1, 2) if conditions.quick else (1, 16, 512) if conditions.is_large else (1, 16)
-    found = []
+    width, found = 8 if conditions.quick else 24, []
     for rows in counts:
+        row: Row = {"architecture": name, "rows": rows}
         # One autocast around all steps: the cast weights are then kept.
         with conditions.cast():
-            deed = stepping(model, rows, 8 if conditions.quick else 24, conditions)
-            seconds = conditions.clock(8).best({"": deed})[""]
-        found.append({"architecture": name, "rows": rows, "ms per step": 1000 * seconds})
+            deeds = {"ms per step": stepping(model, rows, width, conditions)}
+            graphs = graphs_for(torch.device(conditions.device))
+            if graphs is not None:
+                deeds["ms as a graph"] = stepping(model, rows, width, conditions, graphs)
+            seconds = conditions.clock(8).best(deeds)
+        found.append(row | {title: 1000 * spent for title, spent in seconds.items()})
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import attn2d
-from benchmarks.decoding_speed import EndsAt, cut, decoding, measure_steps, sample_of
+from benchmarks.decoding_speed import EndsAt, cut, decoding, measure_steps, sample_of, stepping
 from benchmarks.forms import busiest
 from benchmarks.shapes import (
     affordable,
@@ -29,6 +29,7 @@ from benchmarks.timing import Conditions, Memory, facts
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
+from nmtgrid.search.graphs import Deed, Graphs
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
 
@@ -133,6 +134,18 @@ def test_searches_end_where_they_are_told() -> None:
     assert sum(tokens) == 5 + 3
 
 
+def test_steps_go_through_graphs() -> None:
+    model = make_model(settings_of("transformer", QUICK)).eval()
+    recorded: list[Deed] = []
+
+    def record(deed: Deed) -> Deed:
+        recorded.append(deed)
+        return deed
+
+    stepping(model, 2, 8, QUICK, Graphs(record))()
+    assert recorded
+
+
 def test_large_grids_are_not_asked_of_a_processor() -> None:
     full = Conditions()
     grid, other = (settings_of(name, full) for name in ("pervasive", "transformer"))
@@ -155,7 +168,7 @@ def test_rows_of_an_architecture(name: str) -> None:
 
 def test_projections_of_the_toy_model() -> None:
     (training,) = measure_updates(QUICK)
-    assert training["updates"] == 650 and training["batches measured"] == 4
+    assert training["updates"] == 650 and training["batches measured"] == 2
     greedy, beam = measure_translation(QUICK)
     assert greedy["sentences"] == 6750 and (greedy["beam"], beam["beam"]) == (1, 5)
 
