@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from nmtgrid.layers.kernels.grid_conv import (
     prepare_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
+from tests.unit.triton_interpreter import run_interpreted
 
 # Targets, sources, features, (k_y, k_x): ordinary, one cell, long and thin, odd sizes, full.
 GRIDS = [
@@ -253,17 +251,8 @@ def test_steps_equal_all_rows_at_once(
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_form_in_the_interpreter(project: Path) -> None:
-    # The interpreter must be chosen before Triton is imported, hence the process of its own.
-    tests = "tests/unit/test_grid_conv_triton.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", "equals"],
-        cwd=project,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout.splitlines()[-1]
+    ended = run_interpreted("tests/unit/test_grid_conv_triton.py", project, "-k", "equals")
+    assert "passed" in ended and "skipped" not in ended and "failed" not in ended, ended
 
 
 @pytest.mark.gpu

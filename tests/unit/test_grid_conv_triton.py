@@ -6,9 +6,7 @@ compiler needs no GPU.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,11 +14,10 @@ from torch import Tensor
 
 from nmtgrid.layers.kernels.grid_conv import live_taps, plain_grid_convolution
 from nmtgrid.layers.kernels.layout import GridLayout
+from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
 
-triton = pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", reason="Triton is not installed")
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
 )
@@ -37,23 +34,7 @@ GRIDS = [
 
 @pytest.fixture(autouse=True)
 def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter of Triton 3.6 count loops under NumPy 2.4.
-
-    It turns arrays of one element into numbers by int(), which NumPy now refuses.
-    """
-    if not INTERPRETED:
-        return
-    from triton.runtime import interpreter
-
-    patch = getattr(interpreter, "_patch_lang_tensor", None)
-
-    def patch_and_mend(tensor: Any, scope: Any) -> None:
-        assert patch is not None
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    if patch is not None:
-        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
+    mend(monkeypatch)
 
 
 def _distance(found: Tensor, right: Tensor) -> float:
@@ -97,21 +78,6 @@ def test_equals_the_plain_form(
     assert _distance(gradients[1], right_gradients[1]) < 1e-6
 
 
-TARGET_OF_GPU = ("cuda", 90, 32)
-
-
-def _compile(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> str:
-    """Compile for a GPU that need not be there and return its assembly."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
-    text: str = made.asm["ptx"]
-    return text
-
-
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.parametrize("rows", [6, 2])
 def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,13 +90,13 @@ def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     places = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
     shared = {"D": 256, "ROWS": rows, "COLUMNS": 11, "LEFT": 5, "BLOCK_S": 16, "BLOCK_D": 32}
     for reverse in (False, True):
-        text = _compile(
+        text = assembly(
             _convolve_kernel,
             {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **places},
             {**shared, "REVERSED": reverse},
         )
         assert text.count("fma.rn.f32") >= rows * 11 * 16 * 32 // 128
-    _compile(
+    assembly(
         _weight_gradient_kernel,
         {"x": "*bf16", "gradient": "*bf16", "found": "*fp32", **places, "batch": "i32"},
         {**shared, "SENTENCES": 4},

@@ -4,7 +4,8 @@ The library's dropout draws one float for each element and takes longer than the
 beside it. Here one random byte decides for one element, so on a CPU the rate is a multiple of
 1/256, the nearest to the one asked for and at least 1/256; what is kept is scaled by exactly one
 over the kept share. All randomness comes from torch's default generator, one draw of 64 bits for
-eight elements, so a run resumes exactly. Other devices use the library's own masks.
+eight elements, so a run resumes exactly. A GPU uses the library's own masks, and for the residual
+sum a kernel that stores none (dropout_triton.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from nmtgrid.layers.kernels.on_gpu import has_triton
 
 LEVELS = 256
 
@@ -39,6 +42,14 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
     """
     active = _is_active(rate, training)
     y = y.to(h.dtype)
+    if h.device.type == "cuda" and h.dtype != torch.float64 and has_triton():
+        # Imported here: builds of torch for a CPU alone come without Triton.
+        from nmtgrid.layers.kernels.dropout_triton import TritonResidual
+
+        fused: Tensor = TritonResidual.apply(  # type: ignore[no-untyped-call]
+            h, y, rate if active else 0.0, scale
+        )
+        return fused
     if active and h.device.type != "cpu":
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0

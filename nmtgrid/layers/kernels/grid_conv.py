@@ -9,8 +9,6 @@ j - floor(k_x/2) cells to the right.
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.util
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from nmtgrid.layers.kernels.grid_conv_cpu import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.kernels.on_gpu import has_triton
 
 
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
@@ -66,17 +65,12 @@ def _form(x: Tensor) -> type[torch.autograd.Function] | None:
     """Return the fastest form for the device and dtype of x, or None for the plain one."""
     if x.device.type == "cpu":
         return CpuGridConvolution
-    if x.device.type == "cuda" and x.dtype != torch.float64 and _has_triton():
+    if x.device.type == "cuda" and x.dtype != torch.float64 and has_triton():
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
 
         return TritonGridConvolution
     return None
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def prepare_step_weight(

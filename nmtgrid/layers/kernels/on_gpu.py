@@ -1,0 +1,31 @@
+"""Whether the Triton kernels can be used here: asked once, by compiling and running one."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from nmtgrid.base import console
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Return whether Triton compiles for this machine's GPU; where it does not, say so once."""
+    try:
+        _try_kernel()
+    except Exception as fault:  # a missing compiler, header or library: Triton raises anything
+        why = str(fault).strip().partition("\n")[0] or type(fault).__name__
+        console.warn(
+            f"triton: its kernels cannot be compiled here ({why}); slower ones of torch are used."
+        )
+        return False
+    return True
+
+
+def _try_kernel() -> None:
+    # Imported here: builds of torch for a CPU alone come without Triton.
+    from nmtgrid.layers.kernels.dropout_triton import TritonResidual
+
+    one = torch.ones(1, device="cuda")
+    TritonResidual.apply(one, one, 0.0, 0.5)  # type: ignore[no-untyped-call]

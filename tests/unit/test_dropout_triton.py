@@ -1,0 +1,134 @@
+"""The fused residual sum against its plain twin: on a GPU, or in Triton's interpreter.
+
+Without a GPU, `test_dropout.py` runs this file again in a process with TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nmtgrid.layers.kernels.dropout import plain_residual_dropout
+from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
+
+pytest.importorskip("triton", reason="Triton is not installed")
+runs = pytest.mark.skipif(
+    DEVICE == "cpu" and not INTERPRETED, reason="run by test_dropout.py in the interpreter"
+)
+# One element, odd sizes, exactly one program of 4 x 512, and more than one.
+SHAPES = [(1,), (3, 5), (0, 4), (2, 1024), (37, 61)]
+SCALE = math.sqrt(0.5)
+
+
+@pytest.fixture(autouse=True)
+def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    mend(monkeypatch)
+
+
+def residual(h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
+    """Return the fused sum."""
+    from nmtgrid.layers.kernels.dropout_triton import TritonResidual
+
+    found: Tensor = TritonResidual.apply(h, y, rate, scale)  # type: ignore[no-untyped-call]
+    return found
+
+
+def mask_of(shape: tuple[int, ...], rate: float) -> Tensor:
+    """Return the mask that the next sum will draw, 1 where an element is kept."""
+    state = torch.get_rng_state()
+    ones = torch.ones(shape, device=DEVICE)
+    mask = (residual(torch.zeros_like(ones), ones, rate, 1.0) != 0).double().cpu()
+    torch.set_rng_state(state)
+    return mask
+
+
+@runs
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1.0, SCALE])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equals_the_plain_twin(
+    dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]
+) -> None:
+    drawn = [torch.randn(shape).to(dtype) for _ in range(3)]
+    h, y = (tensor.to(DEVICE).requires_grad_() for tensor in drawn[:2])
+    mask = mask_of(shape, rate)
+    found = residual(h, y, rate, scale)
+    gradients = torch.autograd.grad(found, (h, y), drawn[2].to(DEVICE))
+    exact = [tensor.double().requires_grad_() for tensor in drawn[:2]]
+    right = plain_residual_dropout(exact[0], exact[1], mask, 1.0 - rate, scale)
+    wanted = torch.autograd.grad(right, exact, drawn[2].double())
+    tolerance = 8e-3 if dtype == torch.bfloat16 else 1e-6  # bf16: one rounding
+    for mine, theirs in zip((found, *gradients), (right, *wanted), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(
+            mine.detach().cpu().double(), theirs.detach(), rtol=tolerance, atol=1e-6
+        )
+
+
+@runs
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_share_and_independence(rate: float) -> None:
+    count = 40_003
+    mask = mask_of((count,), rate) - (1.0 - rate)
+    # Five standard deviations of the mean of `count` coins.
+    variance = rate * (1 - rate)
+    assert abs(float(mask.mean())) < 5 * math.sqrt(variance / count)
+    for distance in (1, 4, 512, 513, 2048):
+        both = float((mask[distance:] * mask[:-distance]).mean())
+        assert abs(both) < 5 * variance / math.sqrt(count - distance)
+
+
+@runs
+def test_same_seed_same_mask_and_another_each_time() -> None:
+    first = mask_of((999,), 0.5)
+    assert torch.equal(mask_of((999,), 0.5), first)
+    residual(torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE), 0.5, 1.0)
+    assert not torch.equal(mask_of((999,), 0.5), first)
+
+
+@runs
+def test_nothing_is_drawn_without_dropout() -> None:
+    state = torch.get_rng_state()
+    residual(torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE), 0.0, 0.5)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@runs
+def test_recomputed_activations_have_the_same_masks() -> None:
+    h, y = (torch.randn(33, 7, device=DEVICE, requires_grad=True) for _ in range(2))
+
+    def run(h: Tensor, y: Tensor) -> Tensor:
+        return residual(h, y, 0.3, 0.7).square()
+
+    torch.manual_seed(5)
+    plain = torch.autograd.grad(run(h, y).sum(), (h, y))
+    torch.manual_seed(5)
+    again = checkpoint(run, h, y, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again.sum(), (h, y)), plain)
+
+
+@runs
+def test_any_strides() -> None:
+    h, y = torch.randn(8, 6, device=DEVICE).t(), torch.randn(6, 8, device=DEVICE)
+    torch.testing.assert_close(residual(h, y, 0.0, 0.5), (h + y) * 0.5)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.parametrize("drops", [True, False])
+def test_kernels_compile(drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from nmtgrid.layers.kernels.dropout_triton import _add_kernel, _gradient_kernel
+
+    numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
+    constants = {"DROPS": drops, "BLOCK": 512}
+    for kernel in (_add_kernel, _gradient_kernel):
+        names = ("gradient", "of_h", "of_y") if kernel is _gradient_kernel else ("h", "y", "found")
+        text = assembly(kernel, {**dict.fromkeys(names, "*bf16"), **numbers}, constants)
+        # Random numbers are made of products of 32 bits, and only where they are wanted.
+        assert ("mul.hi.u32" in text) == drops

@@ -1,0 +1,61 @@
+"""Triton without a GPU: its interpreter, mended, and its compiler for a GPU that is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+TARGET_OF_GPU = ("cuda", 90, 32)
+
+
+def mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter of Triton 3.6 count loops under NumPy 2.4.
+
+    It turns arrays of one element into numbers by int(), which NumPy now refuses.
+    """
+    if not INTERPRETED:
+        return
+    from triton.runtime import interpreter
+
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        assert patch is not None
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    if patch is not None:
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
+
+
+def assembly(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> str:
+    """Compile `kernel` for a GPU that need not be there and return its assembly."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {**types, **dict.fromkeys(constants, "constexpr")}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
+    text: str = made.asm["ptx"]
+    return text
+
+
+def run_interpreted(tests: str, project: Path, *more: str) -> str:
+    """Return how tests in the interpreter ended, which must be chosen before Triton is imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, *more],
+        cwd=project,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.splitlines()[-1] if done.returncode == 0 else done.stdout + done.stderr
