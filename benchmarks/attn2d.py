@@ -1,6 +1,7 @@
 """Our Pervasive Attention beside the authors' own code, in turn in one process.
 
-The same model (N=14, 11x11, d=256, attention; their depthwise convolutions have biases besides),
+The same model (N=14, 11x11, d=256, attention; theirs has biases in its depthwise convolutions and
+in the attention besides),
 the same batch, loss and optimiser; both in fp32 and under bf16 autocast, theirs being written for
 fp32 (or fp16 on a GPU).
 """
