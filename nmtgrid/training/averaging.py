@@ -6,7 +6,7 @@ Weights are all that the state dict holds: parameters, and buffers such as runni
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -36,17 +36,29 @@ class RunningAverage:
             self.weights[name].copy_(self._live[name])
 
     @torch.no_grad()
-    def restore(self, weights: Mapping[str, Tensor], steps: int) -> None:
-        """Put back the average of a saved state; what it lacks begins as it is now."""
+    def restore(
+        self, weights: Mapping[str, Tensor], steps: int, put: Callable[[Tensor, Tensor], object]
+    ) -> None:
+        """Put back the average of a saved state by `put`; what it lacks begins as it is now."""
         for name, held in self.weights.items():
-            held.copy_(weights[name] if name in weights else self._live[name])
+            if name in weights:
+                put(held, weights[name])
+            else:
+                held.copy_(self._live[name])
         self.steps = steps
 
 
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, and the buffers that are saved, by name; shared ones once."""
-    saved = model.state_dict(keep_vars=True)
-    buffers = {name: held for name, held in model.named_buffers() if name in saved}
+    """Return the parameters, and the buffers that are saved, by name; shared ones once.
+
+    Without a look at the state dict, for which weights that are brought together would be parted.
+    """
+    unsaved = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    buffers = {name: held for name, held in model.named_buffers() if name not in unsaved}
     return {**dict(model.named_parameters()), **buffers}
 
 

@@ -28,6 +28,8 @@ def site_loss(
 
     `tokens` is the number of target tokens of the batch, whatever the number of sites.
     """
+    # Asked for before there is work under way that a GPU would have to finish first.
+    tokens = int(batch.target_lengths.sum())
     features = model.features(batch, sites)
     held = model.classifier()
     weight, bias = held.weight, held.bias
@@ -38,7 +40,7 @@ def site_loss(
     total, nll = linear_cross_entropy(
         features, weight, bias, targets, weights, label_smoothing=label_smoothing
     )
-    return LossParts(total, int(batch.target_lengths.sum()), nll)
+    return LossParts(total, tokens, nll)
 
 
 @dataclasses.dataclass(frozen=True)

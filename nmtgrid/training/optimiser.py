@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -42,24 +43,34 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def restore_optimiser(
-    optimiser: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
+    optimiser: torch.optim.Optimizer,
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    like: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Put back what `optimiser_tensors` returned."""
+    """Put back what `optimiser_tensors` returned; `like` brings each where its parameter lies."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         place, key = name.split("|")
         parameter = parameters[place]
-        optimiser.state[parameter][key] = value.to(parameter.device)
+        optimiser.state[parameter][key] = like(parameter, value)
 
 
-def clip_and_scale(parameters: list[nn.Parameter], tokens: int, clip_norm: float) -> Tensor:
+def clip_and_scale(
+    gradients: list[Tensor],
+    tokens: float,
+    clip_norm: float,
+    over_all: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Divide the summed gradients by `tokens`, clip them by their norm and return that norm.
 
-    The norm is the one before clipping, of the divided gradient.
+    The norm is the one before clipping, of the divided gradient. `over_all` sums squares over the
+    processes where each has a shard of the gradients.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norm: Tensor = torch.linalg.vector_norm(norms) / tokens
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if over_all is not None:
+        norm = over_all(norm.double().square()).sqrt().to(norm)
+    norm = norm / tokens
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)

@@ -54,6 +54,17 @@ class Processes:
         mine = (self.rank, turns - 1 - self.rank)
         return sorted(place for turn, place in enumerate(order) if turn % turns in mine)
 
+    def check(self, batches: int, *, even: bool) -> None:
+        """Raise TrainingError unless an update of so many batches can be shared, `even` equally."""
+        if self.count <= batches and not (even and batches % self.count):
+            return
+        each = "one batch" if batches == 1 else f"{batches} batches"
+        raise TrainingError(
+            f"An update of this run is {each}, which {self.count} processes cannot share.",
+            f"Go on with at most {batches}, or begin a run of its own."
+            + (" Shards need equal shares." if even else ""),
+        )
+
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of `values` over the processes, in double precision, on the CPU."""
         total = values.detach().to("cpu", torch.float64, copy=True)

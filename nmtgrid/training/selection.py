@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.averaging import RunningAverage, exchanged
-from nmtgrid.training.checkpoint import copy_weights
 from nmtgrid.training.validate import Validator
+from nmtgrid.training.weights import Weights
 
 
 @dataclasses.dataclass
@@ -49,16 +48,17 @@ class Selection:
     """Scores candidates and remembers the best."""
 
     def __init__(
-        self, model: TranslationModel, validator: Validator | None, average: RunningAverage | None
+        self, weights: Weights, validator: Validator | None, average: RunningAverage | None
     ) -> None:
-        self.model, self.validator, self.average = model, validator, average
+        self.weights, self.validator, self.average = weights, validator, average
+        self.model = weights.model
         self.best = Best()
 
     def evaluate(self, update: int) -> Outcome:
         """Score the last weights and, where there is one, their running average."""
         candidates: dict[str, Mapping[str, Tensor] | None] = {"last": None}
         if self.average is not None and self.average.steps:
-            candidates["ema"] = self.average.weights
+            candidates["ema"] = self.weights.full(self.average.weights)
         return self._evaluate(update, candidates)
 
     def evaluate_average(self, update: int, weights: Mapping[str, Tensor]) -> Outcome:
@@ -70,15 +70,16 @@ class Selection:
     ) -> Outcome:
         assert self.validator is not None
         losses = {}
-        for name, weights in candidates.items():
-            with self._having(weights):
-                losses[name] = self.validator.loss(self.model)
-        chosen = min(losses, key=lambda name: _order(losses[name]))
+        with self.weights.whole():
+            for name, weights in candidates.items():
+                with self._having(weights):
+                    losses[name] = self.validator.loss(self.model)
+            chosen = min(losses, key=lambda name: _order(losses[name]))
+            with self._having(candidates[chosen]):
+                bleu = self.validator.bleu(self.model)
         before = math.inf if self.best.nll is None else self.best.nll
         improved = losses[chosen] < before
-        with self._having(candidates[chosen]):
-            bleu = self.validator.bleu(self.model)
-            best = copy_weights(self.model) if improved else None
+        best = self.weights.copy(candidates[chosen]) if improved else None
         if improved:
             self.best = Best(losses[chosen], update, chosen, bleu)
         return Outcome(losses[chosen], chosen, losses, bleu, best)

@@ -32,6 +32,9 @@ class TrainingSettings:
     weight_decay: float = 0.0001
     """Decoupled for adamw, an L2 penalty for the others; never on biases and normalisation."""
     clip_norm: float = 5.0
+    shard: bool = False
+    """With several processes: spread weights, gradients and moments over them (for models that do
+    not fit otherwise)."""
     schedule: Schedule = "inverse-sqrt"
     warmup_updates: int = 4000
     warmup_fraction: float = 0.05

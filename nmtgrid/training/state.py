@@ -6,26 +6,27 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.optimiser import optimiser_tensors, restore_optimiser
 from nmtgrid.training.processes import Processes, pack_states, unpack_states
+from nmtgrid.training.weights import Weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
 
 
 def saved_tensors(
-    model: TranslationModel,
+    weights: Weights,
     optimiser: torch.optim.Optimizer,
     average: RunningAverage | None,
     processes: Processes,
     device: torch.device,
 ) -> dict[str, Tensor]:
     """Return moments, running average, and the random states of all processes."""
-    held = optimiser_tensors(optimiser, model)
+    held = weights.full(optimiser_tensors(optimiser, weights.model))
     found = {f"{_OPTIMISER}{name}": value for name, value in held.items()}
     if average is not None:
-        found |= {f"{_AVERAGE}{name}": value for name, value in average.weights.items()}
+        averaged = weights.full(average.weights)
+        found |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
     if processes.count == 1:
         return found | {f"{_RANDOM}{name}": value for name, value in random_states().items()}
     for rank, packed in enumerate(processes.gather(pack_states(random_states(device)))):
@@ -36,17 +37,15 @@ def saved_tensors(
 
 def restore_tensors(
     tensors: dict[str, Tensor],
-    model: TranslationModel,
+    weights: Weights,
     optimiser: torch.optim.Optimizer,
     average: RunningAverage | None,
     average_steps: int,
 ) -> None:
-    """Put back moments and running average."""
-    restore_optimiser(optimiser, model, _below(tensors, _OPTIMISER))
+    """Put back moments and running average; one that there was not begins with the weights."""
+    restore_optimiser(optimiser, weights.model, _below(tensors, _OPTIMISER), weights.like)
     if average is not None:
-        # A run that had no running average yet begins it with the weights of now.
-        held = _below(tensors, _AVERAGE) or dict(model.named_parameters())
-        average.restore(held, average_steps)
+        average.restore(_below(tensors, _AVERAGE), average_steps, weights.put)
 
 
 def restore_random(

@@ -34,6 +34,7 @@ from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.state import restore_random, restore_tensors, saved_tensors
 from nmtgrid.training.update import Updater
 from nmtgrid.training.validate import Validator
+from nmtgrid.training.weights import weights_of
 
 _GIVE_BACK_EVERY = 20
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
@@ -76,17 +77,18 @@ class Trainer:
                 f"All {self.plan.skipped:,} training pairs are empty or longer than "
                 f"{batches.max_length} tokens.", "Set a larger `batches.max_length`.",
             )  # fmt: skip
+        self.weights = weights_of(model, objective, self.processes, device, shard=training.shard)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
             model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
-            processes=self.processes,
+            processes=self.processes, weights=self.weights,
         )  # fmt: skip
         every = training.watch_gradients
         self.watch = GradientWatch(model, every) if every else None
         self.rate = LearningRate(training)
         self.average = RunningAverage(model, training.ema_decay) if training.ema_decay else None
         self.checkpoints = Checkpoints(folder, training.average)
-        self.selection = Selection(model, validator, self.average)
+        self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
         self.meter = Meter()
         self._data_facts = describe_pairs(train, self.plan.count)
@@ -108,14 +110,14 @@ class Trainer:
         facts, tensors = snapshot.facts, snapshot.tensors
         check_same(facts, self._data_facts)
         try:
-            self.model.load_state_dict(snapshot.weights)
+            self.weights.load(snapshot.weights)
         except RuntimeError as fault:
             raise ModelError(
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
         self._deal(facts)
-        restore_tensors(tensors, self.model, self.optimiser, self.average, facts["ema_steps"])
+        restore_tensors(tensors, self.weights, self.optimiser, self.average, facts["ema_steps"])
         restore_random(
             tensors, self.processes, self.device,
             self.settings.training.seed + facts["progress"]["update"],
@@ -130,14 +132,8 @@ class Trainer:
     def _deal(self, facts: dict[str, Any]) -> None:
         """Keep to as many batches an update as before, whatever the number of processes."""
         self._batches = facts.get("batches", self.settings.batches.accumulation)
-        count = self.processes.count
-        self._is_dealt_anew = facts.get("processes", 1) != count
-        if count > self._batches:
-            each = "one batch" if self._batches == 1 else f"{self._batches} batches"
-            raise TrainingError(
-                f"An update of this run is {each}, too few for {count} processes.",
-                f"Go on with at most {self._batches}, or begin a run of its own.",
-            )
+        self._is_dealt_anew = facts.get("processes", 1) != self.processes.count
+        self.processes.check(self._batches, even=self.weights.is_sharded)
 
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
@@ -262,7 +258,7 @@ class Trainer:
     def _save(self, best: dict[str, torch.Tensor] | None) -> events.Saved:
         self.progress.saved(self.minutes)
         tensors = saved_tensors(
-            self.model, self.optimiser, self.average, self.processes, self.device
+            self.weights, self.optimiser, self.average, self.processes, self.device
         )
         facts = {
             **self._data_facts,
@@ -276,9 +272,10 @@ class Trainer:
         }
         if best is None and self.selection.best.nll is None:
             # Nothing has been validated yet: the newest weights are the chosen ones.
-            best = self.model.state_dict()
+            best = self.weights.state()
+        snapshot = Snapshot(self.weights.state(), tensors, facts)
         if self.processes.is_first:
-            self.checkpoints.save(Snapshot(self.model.state_dict(), tensors, facts), best)
+            self.checkpoints.save(snapshot, best)
         self.processes.wait()
         place = self.checkpoints.existing()[-1]
         return events.Saved(self.progress.update, self.minutes, str(place))

@@ -20,6 +20,7 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.gradients import GradientWatch
 from nmtgrid.training.optimiser import clip_and_scale
 from nmtgrid.training.processes import Processes
+from nmtgrid.training.weights import Weights, local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +54,11 @@ class Updater:
         bf16: bool,
         clip_norm: float,
         processes: Processes | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.model, self.objective, self.optimiser = model, objective, optimiser
         self.processes = processes or Processes()
+        self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -86,8 +89,7 @@ class Updater:
             sum(map(len, batches)), sum(map(count_cells, batches)), splits,
         ]  # fmt: skip
         tokens, pairs, cells, splits = map(int, self._all(torch.tensor(counts)))
-        self.processes.sum_gradients(self._parameters)
-        norm = clip_and_scale(self._parameters, tokens, self.clip_norm)
+        norm = self._reduce(tokens)
         names = sorted(set(sums) - {"loss", "nll"})
         held = [sums["loss"], sums["nll"], *(sums[name] for name in names)]
         # Brought over together: a GPU is waited for once.
@@ -103,6 +105,17 @@ class Updater:
             loss, nll, tokens, pairs, cells, size, dict(zip(names, others, strict=True)), splits,
             {} if watch is None else watch.norms(tokens, self.processes),
         )  # fmt: skip
+
+    def _reduce(self, tokens: int) -> torch.Tensor:
+        """Bring the processes' gradients together, divide and clip them; return their norm."""
+        if self.weights.is_sharded:
+            # Each process has its shards of what are means over the processes already.
+            held = [local(p.grad) for p in self._parameters if p.grad is not None]
+            each = tokens / self.processes.count
+            return clip_and_scale(held, each, self.clip_norm, self.processes.sum)
+        self.processes.sum_gradients(self._parameters)
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return clip_and_scale(gradients, tokens, self.clip_norm)
 
     def _all(self, values: torch.Tensor) -> list[float]:
         """Return sums over all processes."""
@@ -126,12 +139,12 @@ class Updater:
         for place, piece in enumerate(pieces):
             try:
                 with autocast(self.device, self.bf16), catching():
-                    parts = self.objective.loss(self.model, piece.to(self.device))
+                    parts = self.weights.loss(piece.to(self.device))
                 parts.total.backward()
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
-                if len(piece) == 1:
+                if len(piece) == 1 or self.weights.is_sharded:
                     raise _too_large(piece) from fault
                 failed = place
             else:
@@ -182,6 +195,12 @@ def halve(batch: Batch) -> list[Batch]:
 
 
 def _too_large(piece: Batch) -> DeviceError:
+    if len(piece) > 1:
+        # With shards all processes must do as many passes: none may halve its batch.
+        return DeviceError(
+            f"A batch of {len(piece):,} pairs does not fit into memory.",
+            "Set a smaller `batches.max_tokens` or `batches.max_cells`.",
+        )
     return DeviceError(
         f"Training pair {int(piece.indices[0]) + 1} alone ({piece.source.shape[1]} source and "
         f"{piece.target_input.shape[1]} target tokens) does not fit into memory.",

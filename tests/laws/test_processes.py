@@ -42,10 +42,14 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("kind", ["whole", "shards"])
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
-def test_two_processes_are_one(case: Case, together: Path) -> None:
-    """Weights, loss and gradient norm after two updates, to rounding; counts exactly."""
-    found = load_tensors(together / f"{case}.safetensors")
+def test_two_processes_are_one(case: Case, kind: str, together: Path) -> None:
+    """Weights, loss and gradient norm after two updates, to rounding; counts exactly.
+
+    So it is with whole weights in each, and with shards of them.
+    """
+    found = load_tensors(together / f"{case}-{kind}.safetensors")
     weights, result = train(case, Processes())
     assert found["counts"].tolist() == [result.tokens, result.pairs, result.cells]
     sums = torch.tensor([result.loss, result.nll, result.gradient_norm], dtype=torch.float64)

@@ -2,7 +2,8 @@
 
     RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=... MASTER_PORT=... python -m ... FOLDER
 
-The first one writes the weights of each case after `UPDATES` updates into FOLDER/<case>.
+The first one writes the weights of each case after `UPDATES` updates into FOLDER, once with whole
+weights in each process and once with shards of them.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.processes import Processes, asked_for, joined
 from nmtgrid.training.update import Updater, UpdateResult
+from nmtgrid.training.weights import weights_of
 from tests.laws.helpers import Case, basic_cases, batch_for
 
 UPDATES = 2
 
 
-def train(case: Case, processes: Processes) -> tuple[dict[str, Tensor], UpdateResult]:
+def train(
+    case: Case, processes: Processes, *, shard: bool = False
+) -> tuple[dict[str, Tensor], UpdateResult]:
     """Return the weights after a few updates of two unlike batches each, and the last result."""
     torch.manual_seed(3)
-    model = case.build()
+    model, device = case.build(), torch.device("cpu")
+    objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
+    held = weights_of(model, objective, processes, device, shard=shard)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     updater = Updater(
-        model, Likelihood(LikelihoodSettings(label_smoothing=0.1)), optimiser,
-        torch.device("cpu"), bf16=False, clip_norm=1.0, processes=processes,
+        model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
+        weights=held,
     )  # fmt: skip
     # Statistics of a batch would be those of each process' share.
     freeze = frozen_statistics(model) if model.traits.batch_statistics else contextlib.nullcontext()
@@ -44,7 +50,7 @@ def train(case: Case, processes: Processes) -> tuple[dict[str, Tensor], UpdateRe
             ]
             share = processes.share([batch.source.numel() for batch in batches])
             result = updater.apply([batches[place] for place in share], 0.5)
-    return {name: value.detach().clone() for name, value in model.named_parameters()}, result
+    return held.copy(), result
 
 
 def main() -> None:
@@ -53,16 +59,15 @@ def main() -> None:
     torch.set_num_threads(1)
     with joined(processes, torch.device("cpu")):
         for case in basic_cases():
-            weights, result = train(case, processes)
-            facts = torch.tensor(
-                [result.loss, result.nll, result.gradient_norm], dtype=torch.float64
-            )
-            counts = torch.tensor([result.tokens, result.pairs, result.cells])
-            if processes.is_first:
+            for shard in (False, True):
+                weights, result = train(case, processes, shard=shard)
+                sums = [result.loss, result.nll, result.gradient_norm]
                 held = {f"weights|{name}": value for name, value in weights.items()}
-                save_tensors(
-                    folder / f"{case}.safetensors", held | {"sums": facts, "counts": counts}
-                )
+                held["sums"] = torch.tensor(sums, dtype=torch.float64)
+                held["counts"] = torch.tensor([result.tokens, result.pairs, result.cells])
+                if processes.is_first:
+                    kind = "shards" if shard else "whole"
+                    save_tensors(folder / f"{case}-{kind}.safetensors", held)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_a_state_without_buffers_begins_with_those_of_now() -> None:
     model = _Model()
     average = RunningAverage(model, decay=0.9)
     model.put(3.0, 20.0, 7)
-    average.restore({"weight": torch.tensor([2.0])}, steps=4)
+    average.restore({"weight": torch.tensor([2.0])}, 4, torch.Tensor.copy_)
     held = {name: value.item() for name, value in average.weights.items()}
     assert held == {"weight": 2.0, "statistic": 20.0, "count": 7} and average.steps == 4
 

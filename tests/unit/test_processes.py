@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.storage import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT
@@ -142,8 +143,41 @@ def test_two_are_one_and_go_on_exactly(
     run = _torchrun("train", str(data), "--out", str(tmp_path / "solo"), "--resume")
     told = run.communicate(timeout=120)[0]
     assert run.returncode != 0
-    assert "An update of this run is one batch, too few for 2 processes." in told
-    assert told.count("too few for") == 1
+    assert "An update of this run is one batch, which 2 processes cannot share." in told
+    assert told.count("cannot share") == 1
+
+
+def test_shards_do_the_same_and_go_on_whole(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a running average and validation; stopped and resumed, sharded and by one alone."""
+    more = [*SMALL, "--set", "training.ema_decay=0.9", "--set", "training.ema_updates=1",
+            "--set", "training.validate_updates=2", "--set", "training.validate_sentences=5",
+            "--set", "training.average=2", "--set", "model.dropout=0",
+            "--set", "model.embedding_dropout=0"]  # fmt: skip
+    told = {}
+    for name, shard in (("whole", "false"), ("shards", "true")):
+        out = str(tmp_path / name)
+        options = ["--set", f"training.shard={shard}", "--max-updates", "4"]
+        run = _torchrun("train", str(data), "--out", out, *more, *options)
+        told[name] = run.communicate(timeout=120)[0]
+        assert run.returncode == 0, told[name]
+    scores = [re.findall(r"loss (last .*?)  greedy", one) for one in told.values()]
+    assert scores[0] == scores[1] and len(scores[0]) == 2
+    assert _figures(told["whole"]) == _figures(told["shards"])
+    parts = str(tmp_path / "parts")
+    for limit, settings in (("2", [*more, "--set", "training.shard=true"]), ("4", ["--resume"])):
+        run = _torchrun("train", str(data), "--out", parts, *settings, "--max-updates", limit)
+        words = run.communicate(timeout=120)[0]
+        assert run.returncode == 0, words
+    for file in ("last", "model", "average"):
+        held = [
+            load_tensors(tmp_path / name / f"{file}.safetensors") for name in ("shards", "parts")
+        ]
+        assert all(torch.equal(held[0][name], held[1][name]) for name in held[0] | held[1])
+    capfd.readouterr()
+    assert main(["train", str(data), "--out", parts, "--resume", "--max-updates", "5"]) == 0
+    assert "another number of processes" in capfd.readouterr().err
 
 
 @pytest.fixture

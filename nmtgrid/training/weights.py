@@ -1,0 +1,191 @@
+"""Where a model's weights lie: whole in every process, or a shard of each in each of them.
+
+Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
+the weights, their gradients and the optimiser's moments are spread over the processes by torch's
+`fully_shard`, and weights are brought together for as long as an update or a validation takes. The
+update is the same; what is saved is whole, so that a run may go on either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.api import LossParts, Objective
+from nmtgrid.training.averaging import exchanged
+from nmtgrid.training.checkpoint import copy_weights
+from nmtgrid.training.processes import Processes
+
+
+class Weights:
+    """The weights of a model, whole in this process."""
+
+    is_sharded = False
+
+    def __init__(self, model: TranslationModel, objective: Objective) -> None:
+        self.model, self.objective = model, objective
+
+    def loss(self, batch: Batch) -> LossParts:
+        """Return the objective's loss."""
+        return self.objective.loss(self.model, batch)
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Let the model be used as it is inside, to validate."""
+        yield
+
+    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors like weights (moments, averages) as they are without processes."""
+        return dict(tensors)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the model's state dict holds."""
+        return self.model.state_dict()
+
+    def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Return a copy of the state, on the CPU, with `others` (by name) in place of its own."""
+        if others is None:
+            return copy_weights(self.model)
+        with exchanged(self.model, others):
+            return copy_weights(self.model)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` returned. Raises RuntimeError for that of another model."""
+        self.model.load_state_dict(state)
+
+    def put(self, held: Tensor, value: Tensor) -> None:
+        """Write a whole tensor into one that lies where weights lie."""
+        held.copy_(value)
+
+    def like(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """Return a whole tensor so that it lies where `parameter` does, if it is as large."""
+        return value.to(parameter.device)
+
+
+class ShardedWeights(Weights):
+    """The weights of a model, a shard of each in every process. All processes call alike."""
+
+    is_sharded = True
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        objective: Objective,
+        processes: Processes,
+        device: torch.device,
+    ) -> None:
+        super().__init__(model, objective)
+        mesh = init_device_mesh(device.type, (processes.count,))
+        # Together from the forward pass to the end of the backward pass: exits, grids and tied
+        # matrices are used in any order.
+        self._outer: Any = fully_shard(_Outer(self), mesh=mesh, reshard_after_forward=False)
+        assert isinstance(self._outer, FSDPModule)
+
+    def loss(self, batch: Batch) -> LossParts:
+        """Return the objective's loss, which brings the weights together."""
+        found: dict[str, Any] = self._outer(batch)
+        return LossParts(found["total"], found["tokens"], found["nll"], found["extra"])
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Bring the weights together inside."""
+        self._outer.unshard()
+        try:
+            yield
+        finally:
+            self._outer.reshard()
+
+    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the whole tensors, by name: all processes bring them together in that order."""
+        found = {}
+        for name in sorted(tensors):
+            held = tensors[name]
+            found[name] = held.full_tensor() if isinstance(held, DTensor) else held
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the model's state dict holds, whole."""
+        return self.full(self.model.state_dict())
+
+    def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Return a copy of the whole state, on the CPU, with `others` in place of its own."""
+        own = self.model.state_dict(keep_vars=True)
+        # A matrix that two layers share has two names in the state, and one among the others.
+        names = {id(held): name for name, held in reversed(own.items())}
+        names |= {id(held): name for name, held in self.model.named_parameters()}
+        found = {}
+        for name, held in own.items():
+            same = names[id(held)]
+            value = held if others is None or same not in others else others[same]
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            found[name] = whole.detach().to("cpu", copy=True)
+        return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put back whole tensors."""
+        own = self.model.state_dict(keep_vars=True)
+        unlike = [name for name, held in own.items()
+                  if name not in state or held.shape != state[name].shape]  # fmt: skip
+        if unlike or len(own) != len(state):
+            raise RuntimeError(f"unlike weights: {', '.join(unlike) or 'more than the model has'}")
+        with torch.no_grad():
+            for name, held in own.items():
+                self.put(held, state[name])
+
+    def put(self, held: Tensor, value: Tensor) -> None:
+        """Write this process' shard of a whole tensor."""
+        held.copy_(self.like(held, value))
+
+    def like(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """Return this process' shard of a whole tensor, if it is as large as `parameter`."""
+        value = value.to(parameter.device)
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+            return value
+        # All have read the whole: each takes its shard of it, and nothing is sent.
+        mesh, placements = parameter.device_mesh, parameter.placements
+        found: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
+        return found
+
+
+def weights_of(
+    model: TranslationModel,
+    objective: Objective,
+    processes: Processes,
+    device: torch.device,
+    *,
+    shard: bool,
+) -> Weights:
+    """Return the weights as they are to lie; one process alone has them whole."""
+    if shard and processes.count > 1:
+        return ShardedWeights(model, objective, processes, device)
+    return Weights(model, objective)
+
+
+class _Outer(nn.Module):
+    """The model with its loss as one forward pass, around which weights are brought together."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self.model = weights.model
+        self._objective = weights.objective
+
+    def forward(self, batch: Batch) -> dict[str, Any]:
+        parts = self._objective.loss(self.model, batch)
+        # Tensors in a dict are found by what begins the backward pass.
+        return {
+            "total": parts.total, "tokens": parts.tokens, "nll": parts.nll, "extra": parts.extra,
+        }  # fmt: skip
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process' part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
