@@ -10,7 +10,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
 
 app = typer.Typer(
     help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True
@@ -57,6 +57,7 @@ def learn(
     vocab_target: Annotated[
         Path | None, typer.Option(metavar="F", help="The same for the target language.")
     ] = None,
+    workers: Workers = 1,
     json: JsonFile = None,
 ) -> None:
     """Learn merges and vocabularies from the training text and encode all splits of DATA."""
@@ -71,6 +72,7 @@ def learn(
         raise ConfigError(faults)
     check_outputs({"--json": json})
     from nmtgrid.data.units import UnitsPlan, learn_units
+    from nmtgrid.text.workers import count_workers
 
     plan = UnitsPlan(
         merges=10000 if merges is None else merges,
@@ -81,6 +83,7 @@ def learn(
         codes=tuple(map(str, codes or ())),
         source_vocabulary=str(vocab_source) if vocab_source else None,
         target_vocabulary=str(vocab_target) if vocab_target else None,
+        workers=count_workers(workers),
     )
     with console.progress("reading") as bar:
 

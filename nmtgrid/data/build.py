@@ -22,8 +22,8 @@ from nmtgrid.data.toy_pair import ToyPair
 from nmtgrid.text.cleaning import Cleaner, Filters, Row
 from nmtgrid.text.files import Meter
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.workers import fault_of_workers
 
-MOST_WORKERS = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Report = Callable[[Meter, int], None]
@@ -53,11 +53,7 @@ class TextPlan:
             found.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
         if self.valid_every is not None and self.valid_every < 2:
             found.append(f"`--valid-every` must be at least 2, but is {self.valid_every}.")
-        if not 1 <= self.workers <= MOST_WORKERS:
-            found.append(
-                f"`--workers` must be from 1 to {MOST_WORKERS} (0: one for each core), but is "
-                f"{self.workers}."
-            )
+        found += fault_of_workers(self.workers)
         return found
 
     @property

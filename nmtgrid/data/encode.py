@@ -1,44 +1,57 @@
-"""Tokenised splits to memory-mapped token ids, as a stream."""
+"""Tokenised splits to memory-mapped token ids: block by block, in several processes, in order."""
 
 from __future__ import annotations
 
+import dataclasses
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from nmtgrid.base.arrays import ArrayFile
+from nmtgrid.text.blocks import Block, cut_file, lines_of, read_block
 from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.vocabulary import UNKNOWN
-from nmtgrid.text.workers import chunks
+from nmtgrid.text.workers import map_ordered
 
 SIDES = ("source", "target")
-CHUNK = 2000
 _LARGEST_CACHE = 200_000
+_LARGEST_BLOCK = 1 << 22
+_WIDTH = 4
+
+Known = Sequence[Mapping[str, Iterable[str]]]
+"""For each side the units of words that need not be cut again, such as the frequent ones."""
 
 
-class WordEncoder:
+class WordEncoder(dict[str, bytes]):
     """Tokenised lines to ids; the ids of a word are looked up once."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, known: Mapping[str, bytes] | None = None) -> None:
+        """`known` holds the packed ids of words that need not be cut."""
+        super().__init__(known or {})
         self._side = side
-        self._known: dict[str, list[int]] = {}
+
+    def __missing__(self, word: str) -> bytes:
+        if len(self) >= _LARGEST_CACHE:
+            self.clear()
+        found = self[word] = _packed(self._side.encode_words([word]))
+        return found
+
+    def encode_packed(self, line: str) -> bytes:
+        """Return the ids of a tokenised line, four bytes each."""
+        return b"".join(map(self.__getitem__, line.split()))
 
     def encode(self, line: str) -> list[int]:
         """Return the ids of a tokenised line, without special symbols."""
-        known = self._known
-        ids: list[int] = []
-        for word in line.split():
-            found = known.get(word)
-            if found is None:
-                if len(known) >= _LARGEST_CACHE:
-                    known.clear()
-                found = known[word] = self._side.encode_words([word])
-            ids += found
-        return ids
+        return array("I", self.encode_packed(line)).tolist()
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return array("I", ids).tobytes()
 
 
 class Lengths:
@@ -68,34 +81,86 @@ class Lengths:
         return {**percents, "total": self.total}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Encoded:
+    """A block of one side: its ids as they go into the file, and the length of each sentence."""
+
+    tokens: bytes
+    lengths: bytes
+    unknown: int
+
+
+class BlockEncoder:
+    """Encodes blocks of tokenised text; works in a process of its own."""
+
+    def __init__(self, pipeline: Pipeline, known: Known) -> None:
+        self._sides = (pipeline.source, pipeline.target)
+        self._known: list[dict[str, bytes]] = [
+            {word: _packed(side.vocabulary.encode(units)) for word, units in words.items()}
+            for side, words in zip(self._sides, known, strict=True)
+        ]
+        self._encoders: list[WordEncoder] = []
+
+    def __call__(self, part: tuple[int, Block]) -> _Encoded:
+        """Return the ids of a block of the side with this number."""
+        number, block = part
+        if not self._encoders:
+            pairs = zip(self._sides, self._known, strict=True)
+            self._encoders = [WordEncoder(side, known) for side, known in pairs]
+        encode = self._encoders[number].encode_packed
+        rows = list(map(encode, chain.from_iterable(map(lines_of, read_block(block)))))
+        tokens = numpy.frombuffer(b"".join(rows), numpy.uint32)
+        kind = _NUMPY[_kind(self._sides[number])]
+        return _Encoded(
+            tokens.astype(kind).tobytes(),
+            array("I", [len(row) // _WIDTH for row in rows]).tobytes(),
+            int((tokens == UNKNOWN).sum()),
+        )
+
+
+_NUMPY = {"U16": "<u2", "U32": "<u4"}
+
+
+def _kind(side: Side) -> str:
+    return "U16" if len(side.vocabulary) <= 1 << 16 else "U32"
+
+
 def write_split(
     path: Path,
     pipeline: Pipeline,
-    pairs: Iterable[tuple[str, str]],
+    texts: Sequence[Path],
     report: Callable[[int], None] | None = None,
+    *,
+    known: Known | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
-    """Write the ids of tokenised `pairs` to `path`; return the facts of the lengths.
+    """Write the ids of the tokenised files `texts` (source, target) to `path`.
 
-    `report` is called with the number of further pairs done. Raises StorageError.
+    Return the facts of the lengths, and as `pairs` the number of lines of either file. `report`
+    is called with the number of further pairs done. The file does not depend on `workers`. Raises
+    StorageError.
     """
     sides = (pipeline.source, pipeline.target)
     kinds: dict[str, str] = {}
     for name, side in zip(SIDES, sides, strict=True):
-        kinds[f"{name}.tokens"] = "U16" if len(side.vocabulary) <= 1 << 16 else "U32"
+        kinds[f"{name}.tokens"] = _kind(side)
         kinds[f"{name}.offsets"] = "I64"
+    blocks = [[(number, block) for block in cut_file(text, _LARGEST_BLOCK)]
+              for number, text in enumerate(texts)]  # fmt: skip
     file = ArrayFile(path, kinds)
     try:
-        streams = [_Stream(file, name, side) for name, side in zip(SIDES, sides, strict=True)]
-        for part in chunks(pairs, CHUNK):
-            for place, stream in enumerate(streams):
-                stream.extend(pair[place] for pair in part)
-            if report is not None:
-                report(len(part))
+        streams = [_Stream(file, name, kinds[f"{name}.tokens"]) for name in SIDES]
+        work = BlockEncoder(pipeline, known or ({}, {}))
+        parts = [part for of_side in blocks for part in of_side]
+        for (number, _), encoded in map_ordered(work, parts, min(workers, len(parts))):
+            count = streams[number].append(encoded)
+            if report is not None and number == 0:
+                report(count)
         file.close()
     except BaseException:
         file.discard()
         raise
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"pairs": [stream.count for stream in streams]}
     for name, stream in zip(SIDES, streams, strict=True):
         facts[f"{name}_lengths"] = stream.lengths.summary()
         facts[f"{name}_unknown"] = stream.unknown
@@ -105,26 +170,25 @@ def write_split(
 class _Stream:
     """One side of a split on its way into the file."""
 
-    def __init__(self, file: ArrayFile, name: str, side: Side) -> None:
+    def __init__(self, file: ArrayFile, name: str, kind: str) -> None:
         self._file = file
         self._name = name
-        self._encoder = WordEncoder(side)
+        self._kind = _NUMPY[kind]
         self._end = 0
+        self.count = 0
         self.lengths = Lengths()
         self.unknown = 0
         file.append(f"{name}.offsets", numpy.zeros(1, numpy.int64))
 
-    def extend(self, lines: Iterable[str]) -> None:
-        ids: list[int] = []
-        lengths: list[int] = []
-        for line in lines:
-            sentence = self._encoder.encode(line)
-            ids += sentence
-            lengths.append(len(sentence))
-        ends = list(accumulate(lengths, initial=self._end))
-        self._end = ends[-1]
-        tokens = numpy.array(ids, numpy.uint32)
-        self._file.append(f"{self._name}.tokens", tokens)
-        self._file.append(f"{self._name}.offsets", numpy.array(ends[1:], numpy.int64))
-        self.lengths.counts.update(lengths)
-        self.unknown += int((tokens == UNKNOWN).sum())
+    def append(self, encoded: _Encoded) -> int:
+        """Append a block; return the number of its sentences."""
+        lengths = numpy.frombuffer(encoded.lengths, numpy.uint32)
+        ends = self._end + numpy.cumsum(lengths, dtype=numpy.int64)
+        self._end = int(ends[-1]) if len(ends) else self._end
+        self._file.append(f"{self._name}.tokens", numpy.frombuffer(encoded.tokens, self._kind))
+        self._file.append(f"{self._name}.offsets", ends)
+        for length, count in zip(*numpy.unique(lengths, return_counts=True), strict=True):
+            self.lengths.counts[int(length)] += int(count)
+        self.unknown += encoded.unknown
+        self.count += len(lengths)
+        return len(lengths)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,21 @@ from nmtgrid.base.config import check
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.encode import write_split
+from nmtgrid.text.blocks import cut_file
 from nmtgrid.text.bpe import Codes, learn
-from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
-from nmtgrid.text.files import read_lines
+from nmtgrid.text.counting import (
+    WordCounts,
+    count_block,
+    count_units,
+    merge_counts,
+    most_frequent,
+)
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
-from nmtgrid.text.workers import chunks
+from nmtgrid.text.workers import fault_of_workers, map_ordered
 
-CHUNK = 2000
+MOST_KNOWN = 150_000
+"""So many words of a language, the most frequent ones, are cut once for all processes."""
 MOST_LEARNED = 1_000_000
 """Merges are learned from at most so many distinct words, the most frequent ones."""
 
@@ -47,6 +54,8 @@ class UnitsPlan:
     source_vocabulary: str | None = None
     target_vocabulary: str | None = None
     """Existing dictionaries: ours, fairseq's, or one word per line."""
+    workers: int = 1
+    """Processes; what comes out does not depend on them."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
@@ -57,6 +66,7 @@ class UnitsPlan:
             found.append(f"`--min-count` must be at least 1, but is {self.min_count}.")
         if self.words and self.codes:
             found.append("`--words` means that there are no merges: leave `--codes` out.")
+        found += fault_of_workers(self.workers)
         if len(self.codes) > 2:
             found.append("Give `--codes` once, or twice: for the source and the target language.")
         if len(self.codes) == 1 and not self.joint:
@@ -148,6 +158,7 @@ class _Learning:
             for path in (plan.source_vocabulary, plan.target_vocabulary)
         ]
         self._codes: list[Codes] = [Codes.load(path) for path in plan.codes]
+        self._kept: list[dict[str, str]] = [{}, {}]
 
     def pipeline(self) -> tuple[Pipeline, dict[str, Any]]:
         """Return the new pipeline, and facts about how it came about."""
@@ -181,41 +192,49 @@ class _Learning:
 
     def encode(self, pipeline: Pipeline, building: Path) -> dict[str, dict[str, Any]]:
         """Write each split as arrays; return its lengths."""
+        known = [{word: text.split(" ") for word, text in kept.items()} for kept in self._kept]
         result = {}
         for name, split in self._manifest["splits"].items():
-            total, done = split["pairs_kept"], 0
-
-            def advance(count: int, name: str = name, total: int = total) -> None:
-                nonlocal done
-                done += count
-                self._report(f"encode {name}", done, total)
-
-            pairs = self._pairs(name)
-            result[name] = write_split(building / f"{name}.safetensors", pipeline, pairs, advance)
-            if done != total:
-                raise StorageError(
-                    f"{self._folder}: `{name}` has {done:,} pairs where the manifest says "
-                    f"{total:,}.",
-                    "Make the dataset again.",
-                )
+            advance = self._advance(f"encode {name}", split["pairs_kept"])
+            facts = write_split(
+                building / f"{name}.safetensors", pipeline,
+                [self._text_file(name, side) for side in (0, 1)], advance,
+                known=known, workers=self._plan.workers,
+            )  # fmt: skip
+            for count in facts.pop("pairs"):
+                if count != split["pairs_kept"]:
+                    raise StorageError(
+                        f"{self._folder}: `{name}` has {count:,} pairs where the manifest says "
+                        f"{split['pairs_kept']:,}.",
+                        "Make the dataset again.",
+                    )
+            result[name] = facts
         return result
 
-    def _lines(self, name: str, side: int) -> Iterator[str]:
-        path = manifests.check_file(
-            self._folder, self._manifest, f"text/{name}.{self._languages[side]}"
-        )
-        return read_lines(path, allow_empty=True)
+    def _text_file(self, name: str, side: int) -> Path:
+        language = self._languages[side]
+        return manifests.check_file(self._folder, self._manifest, f"text/{name}.{language}")
 
-    def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
-        return zip(self._lines(name, 0), self._lines(name, 1), strict=False)
+    def _advance(self, stage: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self._report(stage, done, total)
+
+        return advance
 
     def _count(self, side: int) -> WordCounts:
         counts = WordCounts()
-        total, done = self._manifest["splits"]["train"]["pairs_kept"], 0
-        for part in chunks(self._lines("train", side), CHUNK):
-            counts.add(part)
-            done += len(part)
-            self._report(f"count {self._languages[side]}", done, total)
+        advance = self._advance(
+            f"count {self._languages[side]}", self._manifest["splits"]["train"]["pairs_kept"]
+        )
+        blocks = cut_file(self._text_file("train", side))
+        workers = min(self._plan.workers, len(blocks))
+        for _, counted in map_ordered(count_block, blocks, workers):
+            counts.merge(counted)
+            advance(counted.lines)
         return counts
 
     def _learn(self, counts: list[Mapping[str, int]], facts: dict[str, Any]) -> list[Codes]:
@@ -236,13 +255,19 @@ class _Learning:
     ) -> list[Vocabulary]:
         """Return the given vocabularies, or those of the units of the training text."""
         if self._plan.joint_vocabulary:
-            units = [count_units(*of_side) for of_side in zip(words, codes, strict=True)]
+            units = [self._units(side, words[side], codes[side]) for side in (0, 1)]
             both = self._vocabulary(merge_counts(*units))
             return [both, both]
         return [
-            held or self._vocabulary(count_units(words[side], codes[side]))
+            held or self._vocabulary(self._units(side, words[side], codes[side]))
             for side, held in enumerate(self._given)
         ]
+
+    def _units(self, side: int, words: Mapping[str, int], codes: Codes | None) -> Mapping[str, int]:
+        """Return the counts of the units, and remember how the most frequent words are cut."""
+        kept = self._kept[side] = dict.fromkeys(most_frequent(words, MOST_KNOWN), "")
+        advance = self._advance(f"cut words of {self._languages[side]}", len(words))
+        return count_units(words, codes, self._plan.workers, kept, advance)
 
     def _vocabulary(self, units: Mapping[str, int]) -> Vocabulary:
         vocabulary = Vocabulary.from_counts(units, self._plan.min_count)

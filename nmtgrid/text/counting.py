@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
+from nmtgrid.text.blocks import Block, lines_of, read_block
 from nmtgrid.text.bpe import Codes
+from nmtgrid.text.workers import chunks, map_ordered
 
 LARGEST = 4_000_000
+CHUNK = 4000
+"""Distinct words that are cut at once."""
+
+
+class Counted(NamedTuple):
+    """The counts of a block of text."""
+
+    counts: Counter[str]
+    words: int
+    lines: int
+
+
+def count_block(block: Block) -> Counted:
+    """Return how often each word occurs in a block of tokenised text."""
+    counts: Counter[str] = Counter()
+    total = lines = 0
+    for text in read_block(block):
+        words = text.split()
+        counts.update(words)
+        total += len(words)
+        lines += len(lines_of(text))
+    return Counted(counts, total, lines)
 
 
 class WordCounts:
@@ -29,6 +54,15 @@ class WordCounts:
             words = line.split()
             self.words += len(words)
             self.counts.update(words)
+        self._forget_rare()
+
+    def merge(self, counted: Counted) -> None:
+        """Add the counts of a block."""
+        self.words += counted.words
+        self.counts.update(counted.counts)
+        self._forget_rare()
+
+    def _forget_rare(self) -> None:
         if len(self.counts) > self._largest:
             self._forget()
 
@@ -65,12 +99,42 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
     return kept
 
 
-def count_units(words: Mapping[str, int], codes: Codes | None) -> Mapping[str, int]:
-    """Return how often each unit occurs, given the counts of the words."""
+def count_units(
+    words: Mapping[str, int],
+    codes: Codes | None,
+    workers: int = 1,
+    kept: dict[str, str] | None = None,
+    report: Callable[[int], None] | None = None,
+) -> Mapping[str, int]:
+    """Return how often each unit occurs, given the counts of the words.
+
+    The units of the words in `kept` are put into it, between spaces. `report` is called with the
+    number of further words done.
+    """
     if codes is None:
+        for word in kept or {}:
+            cast(dict[str, str], kept)[word] = word
         return words
     units: Counter[str] = Counter()
-    for word, count in words.items():
-        for unit in codes.segment((word,)):
-            units[unit] += count
+    parts = chunks(words, CHUNK)
+    most = -(-len(words) // CHUNK)
+    for part, cut in map_ordered(_Cutter(codes), parts, min(workers, most)):
+        for word, text in zip(part, cut, strict=True):
+            count = words[word]
+            for unit in text.split(" "):
+                units[unit] += count
+            if kept is not None and word in kept:
+                kept[word] = text
+        if report is not None:
+            report(len(part))
     return units
+
+
+class _Cutter:
+    """Cuts words into units; works in a process of its own."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+
+    def __call__(self, words: Sequence[str]) -> list[str]:
+        return [" ".join(self._codes.segment((word,))) for word in words]

@@ -19,12 +19,23 @@ Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
+MOST_WORKERS = 256
+
 _work: Callable[[Any], Any] | None = None
 
 
 def count_workers(wanted: int) -> int:
     """Return the number of processes to use; 0 means one for each core."""
     return wanted or len(os.sched_getaffinity(0))
+
+
+def fault_of_workers(workers: int) -> list[str]:
+    """Return what is wrong with this number of processes."""
+    if 1 <= workers <= MOST_WORKERS:
+        return []
+    return [
+        f"`--workers` must be from 1 to {MOST_WORKERS} (0: one for each core), but is {workers}."
+    ]
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,0 +1,70 @@
+"""Blocks of a plain text file, cut at line ends, which several processes read side by side.
+
+Where a file is cut depends on its size alone, so that results do not depend on how many read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from nmtgrid.base.errors import InputError, StorageError
+
+LEAST, MOST = 1 << 20, 1 << 25
+_PARTS = 64
+_PIECE = 1 << 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The lines of `path` from byte `start` to byte `end`."""
+
+    path: Path
+    start: int
+    end: int
+
+
+def cut_file(path: Path, most: int = MOST) -> list[Block]:
+    """Return the blocks of the file: whole lines, of about a 64th of it or `most` bytes."""
+    try:
+        size = path.stat().st_size
+        each = min(max(size // _PARTS, LEAST), most)
+        ends: list[int] = []
+        with open(path, "rb") as file:
+            while not ends or ends[-1] < size:
+                file.seek(min((ends[-1] if ends else 0) + each, size))
+                file.readline()
+                ends.append(file.tell())
+    except OSError as fault:
+        raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
+    return [Block(path, start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def read_block(block: Block) -> Iterator[str]:
+    """Yield the text of a block in pieces of whole lines, a few megabytes at most at once.
+
+    Raises StorageError for what is no UTF-8: files of ours have been checked when they were made.
+    """
+    try:
+        with open(block.path, "rb") as file:
+            file.seek(block.start)
+            while (left := block.end - file.tell()) > 0:
+                raw = file.read(min(_PIECE, left))
+                if len(raw) < left:
+                    raw += file.readline()
+                yield raw.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise StorageError(
+            f"{block.path} is damaged: it is not UTF-8.", "Make the dataset again."
+        ) from fault
+    except OSError as fault:
+        raise InputError(f"cannot be read: {fault.strerror}.", path=block.path) from fault
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of `text`, whose last one may lack its end."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
