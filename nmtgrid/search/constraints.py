@@ -33,7 +33,8 @@ class Banned:
 
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
-        log_probabilities[:, list(self.tokens)] = -math.inf
+        for token in self.tokens:  # a list as index would be brought to a GPU, which waits for it
+            log_probabilities[:, token] = -math.inf
         return log_probabilities
 
 
@@ -64,7 +65,7 @@ class EndAtSourceLength:
         """Leave only the end symbol in rows that are as long as their source, none elsewhere."""
         is_end = self.source_lengths[sentence] - 1 <= step
         end = log_probabilities[:, END].clone()
-        log_probabilities[is_end] = -math.inf
+        log_probabilities.masked_fill_(is_end[:, None], -math.inf)
         log_probabilities[:, END] = torch.where(is_end, end, -math.inf)
         return log_probabilities
 

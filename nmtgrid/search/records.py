@@ -125,7 +125,7 @@ class Ledger:
         is_end = log_probabilities > -math.inf
         if groups.device.type == "cpu" and not bool(is_end.any()):
             return
-        norm = self.plan.length_norm(torch.tensor(length, device=groups.device))
+        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
         new = log_probabilities / norm + extra
         scores, kept = best(torch.cat([self.scores[groups], new], 1), self.width)
         both = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
@@ -143,7 +143,7 @@ class Ledger:
         """
         best_row = live.amax(1)
         worst = self.scores[groups, min(self.plan.nbest, self.width) - 1]
-        norm = self.plan.length_norm(torch.tensor(length, device=groups.device))
+        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 

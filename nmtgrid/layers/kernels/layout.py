@@ -44,7 +44,10 @@ class GridLayout:
         targets, sources = target_lengths.long(), source_lengths.long()
         if targets.dim() != 1 or targets.shape != sources.shape or not len(targets):
             raise ValueError("target_lengths and source_lengths must both be [B] with B >= 1")
-        shapes = tuple(zip(targets.tolist(), sources.tolist(), strict=True))
+        # Brought over together: a GPU is waited for once.
+        shapes = tuple(
+            (rows, columns) for rows, columns in torch.stack([targets, sources], 1).tolist()
+        )
         if min(min(shape) for shape in shapes) < 1:
             raise ValueError("every grid needs at least one row and one column")
         areas = targets * sources
