@@ -8,6 +8,7 @@ import datetime
 import multiprocessing
 import os
 import platform
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -115,6 +116,12 @@ class Memory:
     def _held(self) -> float:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
+        told = Path("/proc/self/status")
+        if told.exists():
+            # Not `ru_maxrss`, which a new process has from the one that started it.
+            held = re.search(r"VmHWM:\s+(\d+) kB", told.read_text())
+            if held:
+                return int(held[1]) / 2**10
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 

@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     valid_cells,
 )
 from benchmarks.store import Store, section, shown, table
-from benchmarks.timing import Conditions, Memory, facts
+from benchmarks.timing import Conditions, Memory, apart, facts
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
@@ -198,10 +198,15 @@ def test_busiest() -> None:
     ]
 
 
-def test_memory_grows() -> None:
+def _grow(mebibytes: int) -> float:
     memory = Memory("cpu")
-    held = torch.ones(2**24)
-    assert memory.peak() >= 0 and len(held) == 2**24
+    held = torch.ones(mebibytes * 2**18)
+    return memory.peak() if len(held) else 0.0
+
+
+def test_memory_is_that_of_a_process_alone() -> None:
+    before = torch.ones(2**26)  # 256 MiB here are none of another process
+    assert 60 < apart(_grow, 64) < 80 and len(before)
 
 
 @pytest.mark.parametrize(
