@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid import Cells, DepthwiseConvolution
+from nmtgrid.layers.kernels.rectified import rectified_map
 from nmtgrid.layers.points import Point
 
 Skip = Literal["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
@@ -66,7 +67,7 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]; `cells` is not needed, all layers share one form."""
-        narrowed: Tensor = self.narrow(torch.relu_(self.widen(features)))
+        narrowed: Tensor = self.narrow(rectified_map(self.widen, features))
         return narrowed
 
 
