@@ -19,11 +19,12 @@ from nmtgrid.data.pairs import ParallelFiles
 from nmtgrid.data.splitting import SplitBuilder
 from nmtgrid.data.toy import toy_splits
 from nmtgrid.data.toy_pair import ToyPair
-from nmtgrid.text.cleaning import Cleaner, Filters, Row
+from nmtgrid.text.cleaning import Cleaner, Filters, Part, Row, as_parts
 from nmtgrid.text.files import Meter
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.workers import fault_of_workers
+from nmtgrid.text.workers import chunks, fault_of_workers
 
+_TOY_CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Report = Callable[[Meter, int], None]
@@ -61,12 +62,12 @@ class TextPlan:
         """(source, target)."""
         return self.source_lang, self.target_lang
 
-    def cleaner(self, filters: Filters | None) -> Cleaner:
+    def cleaner(self, filters: Filters | None, *, raw: bool = True) -> Cleaner:
         """Return what tokenises pairs, and filters them unless `filters` is None."""
         source, target = (
             Moses(language, self.tokenize == "moses", self.lowercase) for language in self.languages
         )
-        return Cleaner(source, target, filters)
+        return Cleaner(source, target, filters, raw=raw)
 
     def describe(self) -> dict[str, Any]:
         """Return the entries `text` and `filters` of the manifest."""
@@ -104,10 +105,7 @@ def preprocess_files(
             "Choose another `--out`, or move the text out of it.",
         )
     meter = Meter(path for found in files.values() for path in found.paths)
-    sources = {
-        name: ((source, target, "") for source, target in found.read(meter))
-        for name, found in files.items()
-    }
+    sources = {name: found.parts(meter) for name, found in files.items()}
     return _build(
         plan,
         sources,
@@ -137,7 +135,9 @@ def preprocess_toy(
     if plan.tokenize != "moses":
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
     splits = toy_splits(pairs, seed=seed, difficulty=difficulty)
-    sources = {name: _toy_rows(split) for name, split in splits.items()}
+    sources = {
+        name: as_parts(chunks(_toy_rows(split), _TOY_CHUNK)) for name, split in splits.items()
+    }
     facts = {"pairs": pairs, "seed": seed, "difficulty": difficulty}
     tell = None if report is None else lambda done: report(Meter(), done)
     return _build(plan, sources, out, overwrite, tell, toy=facts)
@@ -166,7 +166,7 @@ def _toy_rows(pairs: Iterable[ToyPair]) -> Iterator[Row]:
 
 def _build(
     plan: TextPlan,
-    sources: Mapping[str, Iterable[Row]],
+    sources: Mapping[str, Iterable[Part]],
     out: Path,
     overwrite: bool,
     tell: Callable[[int], None] | None,
@@ -176,19 +176,22 @@ def _build(
 ) -> dict[str, Any]:
     """Write all splits and the manifest; `files` know what they noted, `toy` is how it was made."""
     started = time.monotonic()
-    filtering, keeping = plan.cleaner(plan.filters), plan.cleaner(None)
+    filtering = plan.cleaner(plan.filters, raw=plan.valid_every is not None)
+    keeping = plan.cleaner(None)
     with new_folder(out, overwrite) as folder:
         builder = SplitBuilder(
             folder, plan.languages, workers=plan.workers, truth=toy is not None, report=tell
         )
         splits: dict[str, dict[str, Any]] = {}
-        for name, rows in sources.items():
+        for name, parts in sources.items():
+            found = (files or {}).get(name)
+            note = found.note if found is not None else None
             if name == "train":
-                splits |= builder.build(name, rows, filtering, plan.valid_every)
+                splits |= builder.build(name, parts, filtering, plan.valid_every, note)
             else:
-                splits |= builder.build(name, rows, keeping)
-        for name, found in (files or {}).items():
-            splits[name]["notes"] = found.noted
+                splits |= builder.build(name, parts, keeping, note=note)
+            if found is not None:
+                splits[name]["notes"] = found.noted
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
                 raise _nothing_left(name, split, plan)

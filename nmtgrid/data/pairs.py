@@ -8,9 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.text.files import Meter, find_text, read_lines
+from nmtgrid.text.blocks import RawLines
+from nmtgrid.text.cleaning import Cleaned, Lines, Part, as_parts
+from nmtgrid.text.files import Meter, find_text, is_plain, open_text, read_lines
 from nmtgrid.text.iwslt import ENDINGS, read_xml
+from nmtgrid.text.workers import chunks
 
+_CHUNK = 1000
 _MISSING = object()
 
 
@@ -46,14 +50,43 @@ class ParallelFiles:
                  for file, counts in self.notes.items()}  # fmt: skip
         return {file: counts for file, counts in found.items() if counts}
 
-    def read(self, meter: Meter | None = None) -> Iterator[tuple[str, str]]:
-        """Yield (source line, target line).
+    def parts(self, meter: Meter | None = None) -> Iterator[Part]:
+        """Yield the pairs in parts. Plain files are not looked into here: `Lines.read` does that.
 
         Raises InputError when two files differ in their number of lines, and for what
         `text.files.read_lines` refuses.
         """
         for source, target in self.pairs:
-            yield from self._read_pair(source, target, meter)
+            if self.xml or not (is_plain(source) and is_plain(target)):
+                rows = ((*pair, "") for pair in self._read_pair(source, target, meter))
+                yield from as_parts(chunks(rows, _CHUNK))
+            else:
+                yield from self._cut_pair(source, target, meter)
+
+    def note(self, part: Part, cleaned: Cleaned) -> None:
+        """Add what was noted of a part to the notes on its files."""
+        for lines, found in zip((part.source, part.target), cleaned.notes, strict=True):
+            if lines.path:
+                self.notes.setdefault(Path(lines.path).name, Counter()).update(found)
+
+    def _cut_pair(self, source: Path, target: Path, meter: Meter | None) -> Iterator[Part]:
+        done = 0
+        with open_text(source, meter) as first, open_text(target, meter) as second:
+            sides = RawLines(first, source), RawLines(second, target)
+            while True:
+                raw, count = sides[0].some(done + 1)
+                other, found = sides[1].exactly(count, done + 1)
+                if not done and not (count and found):
+                    path = target if count else source
+                    raise InputError("the file is empty.", "Give a file with text.", path=path)
+                more = 0 if count else sides[1].rest()
+                if found < count or more:
+                    totals = [done + count + sides[0].rest(), done + found + more]
+                    raise _unequal((source, target), totals, self.xml)
+                if not count:
+                    return
+                yield Part(Lines(raw, str(source), done + 1), Lines(other, str(target), done + 1))
+                done += count
 
     def _read_pair(
         self, source: Path, target: Path, meter: Meter | None
@@ -71,15 +104,21 @@ class ParallelFiles:
                 break
         is_source_longer = isinstance(source_line, str)
         more = count + 1 + sum(1 for _ in (sources if is_source_longer else targets))
-        longer, shorter = (source, target) if is_source_longer else (target, source)
-        raise InputError(
-            f"this file has {more:,} lines of text, but {shorter} has {count:,}.",
-            "The two must be parallel: find the place where they part and mend it.",
-            path=longer,
-            line=0 if self.xml else count + 1,
-        )
+        totals = [more, count] if is_source_longer else [count, more]
+        raise _unequal((source, target), totals, self.xml)
 
     def _lines(self, path: Path, meter: Meter | None) -> Iterator[str]:
         notes = self.notes.setdefault(path.name, Counter())
         lines = read_lines(path, notes, meter=meter)
         return read_xml(lines, str(path)) if self.xml else lines
+
+
+def _unequal(paths: tuple[Path, Path], totals: list[int], xml: bool) -> InputError:
+    longer = totals[1] > totals[0]
+    more, fewer = max(totals), min(totals)
+    return InputError(
+        f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
+        "The two must be parallel: find the place where they part and mend it.",
+        path=paths[longer],
+        line=0 if xml else fewer + 1,
+    )

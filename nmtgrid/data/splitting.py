@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.data.writing import SplitWriter
-from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Row
-from nmtgrid.text.workers import chunks, map_ordered
-
-CHUNK = 1000
+from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Part
+from nmtgrid.text.workers import map_ordered
 
 
 class SplitBuilder:
@@ -37,31 +35,35 @@ class SplitBuilder:
         self.files: dict[str, dict[str, Any]] = {}
 
     def build(
-        self, name: str, rows: Iterable[Row], cleaner: Cleaner, cut_every: int | None = None
+        self,
+        name: str,
+        parts: Iterable[Part],
+        cleaner: Cleaner,
+        cut_every: int | None = None,
+        note: Callable[[Part, Cleaned], None] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Write the split `name`; return its counts.
 
         Every `cut_every`-th kept pair goes to the split `valid` instead, whose counts are then
-        returned too.
+        returned too. `note` is told of each part.
         """
         dropped: Counter[str] = Counter()
         read = kept = 0
         with contextlib.ExitStack() as stack:
             writer = stack.enter_context(self._writer(name).open())
             cut = stack.enter_context(self._writer("valid").open()) if cut_every else None
-            for part, cleaned in map_ordered(cleaner, chunks(rows, CHUNK), self._workers):
-                places: list[list[int]] = [[], []]
-                for place, reason in enumerate(cleaned.reasons):
-                    if reason:
-                        dropped[reason] += 1
-                        continue
-                    kept += 1
-                    places[bool(cut_every and kept % cut_every == 0)].append(place)
-                _write(writer, part, cleaned, places[0])
-                if cut is not None:
-                    _write(cut, part, cleaned, places[1])
-                read += len(part)
-                self._tell(len(part))
+            for part, cleaned in map_ordered(cleaner, parts, self._workers):
+                if note is not None:
+                    note(part, cleaned)
+                dropped.update(cleaned.dropped)
+                read += cleaned.read
+                for (kind, side), block in _blocks(cleaned).items():
+                    if cut is not None and cut_every is not None and block:
+                        block, moved = _cut(block, kept, cut_every)
+                        cut.write(kind, side, moved)
+                    writer.write(kind, side, block)
+                kept += cleaned.kept
+                self._tell(cleaned.read)
         counts = {name: _counts(read, writer.count, dropped)}
         self.files.update(writer.facts)
         if cut is not None:
@@ -79,12 +81,23 @@ class SplitBuilder:
             self._report(self._done)
 
 
-def _write(writer: SplitWriter, part: list[Row], cleaned: Cleaned, places: list[int]) -> None:
-    writer.write("text", 0, [cleaned.sources[place] for place in places])
-    writer.write("text", 1, [cleaned.targets[place] for place in places])
-    writer.write("raw", 0, [part[place][0] for place in places])
-    writer.write("raw", 1, [part[place][1] for place in places])
-    writer.write("truth", 0, [part[place][2] for place in places])
+def _blocks(cleaned: Cleaned) -> dict[tuple[str, int], bytes]:
+    """Return the blocks of lines by kind and side."""
+    sides = {
+        (kind, side): block
+        for kind, blocks in (("text", cleaned.text), ("raw", cleaned.raw))
+        for side, block in enumerate(blocks)
+    }
+    return {**sides, ("truth", 0): cleaned.truth}
+
+
+def _cut(block: bytes, before: int, every: int) -> tuple[bytes, bytes]:
+    """Return what stays and what is moved; `before` lines came before those of the block."""
+    lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
+    first = every - 1 - before % every
+    moved = lines[first::every]
+    del lines[first::every]
+    return b"".join(lines), b"".join(moved)
 
 
 def _counts(read: int, kept: int, dropped: Counter[str]) -> dict[str, Any]:

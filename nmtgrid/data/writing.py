@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,14 +20,13 @@ class LineFile:
         self._size = 0
         self.count = 0
 
-    def extend(self, lines: Sequence[str]) -> None:
-        """Write each of the `lines` with its end."""
+    def extend(self, lines: bytes) -> None:
+        """Write whole lines."""
         if lines:
-            block = ("\n".join(lines) + "\n").encode("utf-8")
-            self._file.write(block)
-            self._digest.update(block)
-            self._size += len(block)
-            self.count += len(lines)
+            self._file.write(lines)
+            self._digest.update(lines)
+            self._size += len(lines)
+            self.count += lines.count(b"\n")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -61,7 +60,7 @@ class SplitWriter:
                 self._files[key] = LineFile(stack.enter_context(atomic_file(path)))
             yield self
 
-    def write(self, kind: str, side: int, lines: Sequence[str]) -> None:
+    def write(self, kind: str, side: int, lines: bytes) -> None:
         """Append lines to the file of a kind and side; kinds that are not kept are passed over."""
         if (kind, side) in self._files:
             self._files[kind, side].extend(lines)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from nmtgrid.base.errors import InputError, StorageError
 
 LEAST, MOST = 1 << 20, 1 << 25
 _PARTS = 64
 _PIECE = 1 << 21
+_TAKEN = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,3 +70,53 @@ def lines_of(text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return lines
+
+
+class RawLines:
+    """Takes whole lines from a file as they lie in it."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        """`path` is for messages."""
+        self._file, self._path = file, path
+        self._held = b""
+
+    def some(self, line: int) -> tuple[bytes, int]:
+        """Return some lines and their number, none at the end; `line` is that of the first."""
+        if not self._held:
+            self._fill(line)
+        raw, self._held = self._held, b""
+        return raw, _count(raw)
+
+    def exactly(self, count: int, line: int) -> tuple[bytes, int]:
+        """Return `count` lines, or what is left of them, and their number."""
+        while (found := self._held.count(b"\n")) < count and self._fill(line):
+            pass
+        end = len(self._held)
+        if found >= count:
+            end = 0
+            for _ in range(count):
+                end = self._held.index(b"\n", end) + 1
+        raw, self._held = self._held[:end], self._held[end:]
+        return raw, min(count, _count(raw))
+
+    def rest(self) -> int:
+        """Return the number of the lines that are left, and pass them over."""
+        left = 0
+        while self._held or self._fill(1):
+            left += _count(self._held)
+            self._held = b""
+        return left
+
+    def _fill(self, line: int) -> bool:
+        try:
+            more = self._file.read(_TAKEN) + self._file.readline()
+        except OSError as fault:
+            raise InputError(
+                f"cannot be read: {fault.strerror or fault}.", path=self._path, line=line
+            ) from fault
+        self._held += more
+        return bool(more)
+
+
+def _count(raw: bytes) -> int:
+    return raw.count(b"\n") + bool(raw and not raw.endswith(b"\n"))

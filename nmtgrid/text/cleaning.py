@@ -1,11 +1,16 @@
-"""Tokenising pairs of lines, and the filters for training pairs."""
+"""Tokenising parts of parallel text, and the filters for training pairs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import compress
 
+from nmtgrid.text.blocks import lines_of
+from nmtgrid.text.files import decode_line
 from nmtgrid.text.moses import Moses
 
 Row = tuple[str, str, str]
@@ -14,6 +19,7 @@ Row = tuple[str, str, str]
 REASONS = ("empty", "too_long", "ratio", "long_word")
 """Why a training pair is dropped, in the order in which it is asked."""
 
+_SEPARATOR = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 LONGEST_WORD = 1000
 """Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we."""
 
@@ -50,28 +56,105 @@ class Filters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cleaned:
-    """Tokenised pairs, and for each why it is to be dropped (empty: it is kept)."""
+class Lines:
+    """Lines of a file as they lie in it, from line `first` on; `path` is for messages.
 
-    sources: list[str]
-    targets: list[str]
-    reasons: list[str]
+    Without `path` they have been read already: they are good text, and nothing is noted of them.
+    """
+
+    raw: bytes
+    path: str = ""
+    first: int = 1
+
+    def read(self, notes: Counter[str]) -> list[str]:
+        """Return the lines as `text.files.read_lines` does, and note what it notes."""
+        if not self.path:
+            return lines_of(self.raw.decode("utf-8"))
+        # One look at all of them: what needs care is rare.
+        careful = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
+        if not careful:
+            try:
+                text = self.raw.decode("utf-8")
+            except UnicodeDecodeError:
+                careful = True
+        if careful or _SEPARATOR.search(text):
+            found = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
+            return [decode_line(line + b"\n", self.path, number, notes) for number, line in found]
+        return lines_of(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some pairs: source and target lines, as many of each, and what is known of each pair."""
+
+    source: Lines
+    target: Lines
+    truth: list[str] = dataclasses.field(default_factory=list)
+
+
+def as_parts(rows: Iterable[list[Row]]) -> Iterable[Part]:
+    """Yield parts of rows that have been read already."""
+    for some in rows:
+        sources, targets, truth = zip(*some, strict=True)
+        yield Part(Lines(_block(sources)), Lines(_block(targets)), list(truth))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """What is kept of a part, as blocks of lines: `text` tokenised, `raw` as it was read.
+
+    Each has the source and the target; `raw` is empty unless asked for. `truth` is what is known
+    of the kept pairs.
+    """
+
+    read: int
+    kept: int
+    text: tuple[bytes, bytes]
+    raw: tuple[bytes, bytes]
+    truth: bytes
+    dropped: Counter[str]
+    notes: tuple[Counter[str], Counter[str]]
 
 
 class Cleaner:
-    """Tokenises chunks of pairs and says which ones to drop; works in a process of its own."""
+    """Tokenises parts and drops what the filters refuse; works in a process of its own."""
 
-    def __init__(self, source: Moses, target: Moses, filters: Filters | None) -> None:
-        """Without `filters` every pair is kept."""
+    def __init__(
+        self, source: Moses, target: Moses, filters: Filters | None, *, raw: bool = True
+    ) -> None:
+        """Without `filters` every pair is kept; `raw`: the raw lines are wanted too."""
         self._source = source
         self._target = target
         self._filters = filters
+        self._raw = raw
 
-    def __call__(self, rows: Sequence[Row]) -> Cleaned:
-        """Return `rows` tokenised; what is known of the pairs is passed over."""
-        sources = [self._source.tokenize(source) for source, _, _ in rows]
-        targets = [self._target.tokenize(target) for _, target, _ in rows]
-        if self._filters is None:
-            return Cleaned(sources, targets, [""] * len(rows))
-        reasons = list(map(self._filters.refuse, sources, targets))
-        return Cleaned(sources, targets, reasons)
+    def __call__(self, part: Part) -> Cleaned:
+        """Return what is kept of `part`. Raises InputError for what is no text."""
+        notes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        raws = part.source.read(notes[0]), part.target.read(notes[1])
+        texts = (
+            list(map(self._source.tokenize, raws[0])),
+            list(map(self._target.tokenize, raws[1])),
+        )
+        read = len(raws[0])
+        dropped: Counter[str] = Counter()
+        truth = part.truth
+        if self._filters is not None:
+            reasons = list(map(self._filters.refuse, *texts))
+            dropped.update(filter(None, reasons))
+            if dropped:
+                keep = [not reason for reason in reasons]
+                texts = _only(texts[0], keep), _only(texts[1], keep)
+                raws = _only(raws[0], keep), _only(raws[1], keep)
+                truth = _only(truth, keep)
+        held = (_block(raws[0]), _block(raws[1])) if self._raw else (b"", b"")
+        text = (_block(texts[0]), _block(texts[1]))
+        return Cleaned(read, len(texts[0]), text, held, _block(truth), dropped, notes)
+
+
+def _only(lines: list[str], keep: list[bool]) -> list[str]:
+    return list(compress(lines, keep))
+
+
+def _block(lines: Sequence[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""

@@ -111,7 +111,7 @@ def read_lines(
                 break
             number += 1
             try:
-                line = _decode(raw, path, number, counts)
+                line = decode_line(raw, path, number, counts)
             except InputError as fault:
                 _check_rest(file, path, number, fault)
                 raise
@@ -140,7 +140,14 @@ def _check_rest(file: IO[bytes], path: str | Path, line: int, fault: InputError)
         return
 
 
-def _decode(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
+def is_plain(path: Path) -> bool:
+    """Return whether a file holds text as it is, not packed."""
+    with open_text(path) as file:
+        return isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
+
+
+def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
+    """Return line `number` of a file without its end, as `read_lines` does."""
     while number == 1 and raw.startswith(_BYTE_ORDER_MARK):
         raw = raw[len(_BYTE_ORDER_MARK) :]
         notes["byte_order_marks"] += 1

@@ -138,6 +138,8 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
 
     def look(self, word: str) -> str | _Stopped | None:
         """Return the tokens of `word`, or None if they depend on the words beside it."""
+        if word.isalnum() and word.isascii() and "MULTI" not in word:
+            return word
         return None if _sees_its_neighbours(word) else self._cut(word)
 
     def _cut(self, word: str) -> str | _Stopped:

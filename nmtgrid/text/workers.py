@@ -50,7 +50,8 @@ def map_ordered(
 ) -> Iterator[tuple[Chunk, Result]]:
     """Yield each part with its result, in order; at most 2 x workers parts are under way.
 
-    `work` is copied to each process once. Raises NmtgridError when a process dies.
+    `work` is copied to each process once. A fault of `parts` comes after the results of those
+    before it, as with one process. Raises NmtgridError when a process dies.
     """
     if workers <= 1:
         for part in parts:
@@ -60,16 +61,27 @@ def map_ordered(
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work,))
     try:
         waiting: deque[tuple[Chunk, Future[Result]]] = deque()
-        for part in parts:
+        coming = iter(parts)
+        fault: Exception | None = None
+        while fault is None:
+            try:
+                part = next(coming)
+            except StopIteration:
+                break
+            except Exception as caught:
+                fault = caught
+                continue
             waiting.append((part, pool.submit(_do, part)))
             if len(waiting) >= 2 * workers:
                 yield _take(waiting)
         while waiting:
             yield _take(waiting)
-    except BrokenProcessPool as fault:
+        if fault is not None:
+            raise fault
+    except BrokenProcessPool as broken:
         raise NmtgridError(
             "A worker process died (killed, or out of memory).", "Use fewer `--workers`."
-        ) from fault
+        ) from broken
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

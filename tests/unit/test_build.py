@@ -17,6 +17,7 @@ from nmtgrid.data import manifest as manifests
 from nmtgrid.data import writing
 from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
 from nmtgrid.data.folders import new_folder
+from nmtgrid.text import blocks
 from nmtgrid.text.cleaning import Filters
 
 PLAN = TextPlan("de", "en")
@@ -97,14 +98,43 @@ def test_several_tests_and_files_behind_each_other(tmp_path: Path) -> None:
     assert _read(tmp_path / "d/text/train.de") == ["eins", "zwei"]
 
 
-def test_processes_change_nothing(tmp_path: Path) -> None:
+def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_TAKEN", 500)
     train = _write(tmp_path, "train", *_pairs(2500))
     results = []
-    for workers in (1, 2):
+    for workers in (1, 2, 4):
         plan = TextPlan("de", "en", valid_every=23, workers=workers)
         manifest = preprocess_files(plan, {"train": [train]}, tmp_path / f"d{workers}")
         results.append((manifest["splits"], manifest["files"]))
-    assert results[0] == results[1]
+    # The sizes and hashes of all files are among the results.
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(("source", "target"), [(3, 4), (4, 3), (600, 601), (601, 600), (900, 2)])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_unequal_files_at_the_edges_of_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int, end: str
+) -> None:
+    monkeypatch.setattr(blocks, "_TAKEN", 2000)
+    train = _write(
+        tmp_path, "train", "abc\n" * (source - 1) + f"abc{end}", "d\n" * (target - 1) + f"d{end}"
+    )
+    longer, fewer = ("de", target) if source > target else ("en", source)
+    words = rf"train\.{longer}:{fewer + 1}: this file has {max(source, target)} lines .* {fewer}\."
+    with pytest.raises(InputError, match=words):
+        preprocess_files(PLAN, {"train": [train]}, tmp_path / "data")
+
+
+def test_faults_are_told_in_the_order_of_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order."""
+    monkeypatch.setattr(blocks, "_TAKEN", 100)
+    train = _write(tmp_path, "train", b"a\n\xe9\n" + b"a\n" * 998, "b\n" * 1001)
+    for workers in (1, 2):
+        plan = TextPlan("de", "en", workers=workers)
+        with pytest.raises(InputError, match=r"train\.de:2: .*UTF-8"):
+            preprocess_files(plan, {"train": [train]}, tmp_path / "data")
 
 
 def test_packed_files_and_xml(tmp_path: Path) -> None:
@@ -257,13 +287,15 @@ def test_the_toy_corpus_keeps_its_truth(tmp_path: Path) -> None:
         preprocess_toy(TextPlan("qa", "qb", tokenize="none"), 300, tmp_path / "other")
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    train = _write(tmp_path, "train", *_pairs(2500))
+def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 lines of nine bytes, the target's are longer.
+    monkeypatch.setattr(blocks, "_TAKEN", 9 * 40 - 1)
+    train = _write(tmp_path, "train", "satz xyz\n" * 100, "sentence xyz\n" * 100)
     seen: list[int] = []
     preprocess_files(
         PLAN, {"train": [train]}, tmp_path / "d", report=lambda meter, done: seen.append(done)
     )
-    assert seen == [1000, 2000, 2500]
+    assert seen == [40, 80, 100]
 
 
 def test_xml_with_unequal_segments(tmp_path: Path) -> None:

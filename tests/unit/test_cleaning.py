@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.config import check
-from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.text.bpe import Codes
-from nmtgrid.text.cleaning import Cleaner, Filters
+from nmtgrid.text.cleaning import Cleaner, Filters, Lines, Part
 from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
+from nmtgrid.text.files import read_lines
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.workers import chunks, map_ordered
 
@@ -48,12 +49,36 @@ def test_faulty_filters_are_told_at_once() -> None:
 
 
 def test_the_cleaner_counts_tokenised_words() -> None:
-    rows = [("A dog.", "Un chien.", ""), ("Yes", "Oui, oui!", "")]
-    cleaned = Cleaner(Moses("en"), Moses("fr"), Filters())(rows)
-    assert cleaned.sources == ["A dog .", "Yes"]
-    assert cleaned.targets == ["Un chien .", "Oui , oui !"]
-    assert cleaned.reasons == ["", "ratio"]
-    assert Cleaner(Moses("en"), Moses("fr"), None)(rows).reasons == ["", ""]
+    part = Part(Lines(b"A dog.\nYes\nNo\n"), Lines(b"Un chien.\nOui, oui!\n\n"), ["x", "y", "z"])
+    cleaned = Cleaner(Moses("en"), Moses("fr"), Filters())(part)
+    assert cleaned.text == (b"A dog .\n", b"Un chien .\n")
+    assert cleaned.raw == (b"A dog.\n", b"Un chien.\n")
+    assert cleaned.truth == b"x\n"
+    assert (cleaned.read, cleaned.kept) == (3, 1)
+    assert cleaned.dropped == {"ratio": 1, "empty": 1}
+    whole = Cleaner(Moses("en"), Moses("fr"), None, raw=False)(part)
+    assert whole.text == (b"A dog .\nYes\nNo\n", b"Un chien .\nOui , oui !\n\n")
+    assert whole.raw == (b"", b"") and whole.kept == 3
+
+
+@pytest.mark.parametrize("ending", [b"\n", b""])
+@pytest.mark.parametrize("first", [1, 7])
+def test_a_part_is_read_as_its_file_is(tmp_path: Path, first: int, ending: bytes) -> None:
+    """Byte-order marks, carriage returns and separators, as `read_lines` sees them."""
+    raw = "\ufeffa\r\n\nb\u2028c\r\r\n\x0b\n\r\nö".encode() + ending
+    path = tmp_path / "x"
+    path.write_bytes(b"-\n" * (first - 1) + raw)
+    wanted: Counter[str] = Counter()
+    lines = list(read_lines(path, wanted))[first - 1 :]
+    found: Counter[str] = Counter()
+    assert Lines(raw, "x", first).read(found) == lines
+    assert found == wanted
+
+
+def test_what_is_no_text_is_named_by_its_line() -> None:
+    for raw in (b"a\n\xe9\n", b"a\n\0\n"):
+        with pytest.raises(InputError, match="x:8: "):
+            Lines(raw, "x", 7).read(Counter())
 
 
 def test_chunks() -> None:
