@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from nmtgrid.text.files import read_lines
 from nmtgrid.text.pipeline import FACTS, Pipeline
 
 ARRAYS = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")
+_PIECE = 1 << 20
 _AGAIN = "Run `nmtgrid bpe learn` on it again, or restore a copy."
 
 
@@ -82,8 +82,11 @@ class Split:
             arrays[array] for array in ARRAYS
         )
         vocabularies = dataset.pipeline.source_vocabulary, dataset.pipeline.target_vocabulary
-        for side, size in zip(("source", "target"), map(len, vocabularies), strict=True):
-            _check_side(path, arrays[f"{side}.tokens"], arrays[f"{side}.offsets"], side, size)
+        self.source_lengths, self.target_lengths = (
+            _checked_lengths(path, arrays[f"{side}.tokens"], arrays[f"{side}.offsets"], side, size)
+            for side, size in zip(("source", "target"), map(len, vocabularies), strict=True)
+        )
+        """[pairs], in units, end symbol not counted."""
         if len(self._source_offsets) != len(self._target_offsets):
             raise StorageError(f"{path} is damaged: its sides differ in length.", _AGAIN)
 
@@ -97,16 +100,6 @@ class Split:
     def target(self, index: int) -> list[int]:
         """Return the ids of target sentence `index`."""
         return _sentence(self._target, self._target_offsets, index)
-
-    @cached_property
-    def source_lengths(self) -> NDArray[numpy.int32]:
-        """[pairs], in units, end symbol not counted."""
-        return numpy.diff(self._source_offsets).astype(numpy.int32)
-
-    @cached_property
-    def target_lengths(self) -> NDArray[numpy.int32]:
-        """[pairs], in units, end symbol not counted."""
-        return numpy.diff(self._target_offsets).astype(numpy.int32)
 
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch."""
@@ -154,21 +147,43 @@ def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[i
     return ids
 
 
-def _check_side(
+def _checked_lengths(
     path: Path, tokens: NDArray[Any], offsets: NDArray[Any], side: str, size: int
-) -> None:
-    """Raise StorageError when offsets or ids cannot belong to each other or the vocabulary."""
-    fits = (
-        len(offsets) > 0
-        and offsets[0] == 0
-        and offsets[-1] == len(tokens)
-        and bool((numpy.diff(offsets) >= 0).all())
-    )
+) -> NDArray[numpy.int32]:
+    """Return the lengths of the sentences.
+
+    Raises StorageError when offsets or ids cannot belong to each other or the vocabulary.
+    """
+    fits = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(tokens)
+    lengths = numpy.empty(max(len(offsets) - 1, 0), numpy.int32)
+    last = 0
+    for start, piece in _pieces(offsets):
+        steps = numpy.diff(piece)
+        fits = fits and bool((steps >= 0).all())
+        lengths[start : start + len(steps)] = steps
+        if start:
+            lengths[start - 1] = piece[0] - last
+            fits = fits and bool(piece[0] >= last)
+        last = int(piece[-1])
     if not fits:
         raise StorageError(f"{path} is damaged: the {side} offsets make no sense.", _AGAIN)
-    step = 1 << 22
-    for start in range(0, len(tokens), step):
-        if tokens[start : start + step].max() >= size:
+    for _, piece in _pieces(tokens):
+        if piece.max() >= size:
             raise StorageError(
                 f"{path} does not fit the vocabulary: it has ids beyond {size - 1:,}.", _AGAIN
             )
+    return lengths
+
+
+def _pieces(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (first index, values) over an array; of a mapped one, read from its file.
+
+    What is read through the map once would be counted as this process' memory from then on.
+    """
+    if not isinstance(array, numpy.memmap) or array.filename is None:
+        yield from ((at, array[at : at + _PIECE]) for at in range(0, len(array), _PIECE))
+        return
+    with open(array.filename, "rb") as file:
+        file.seek(array.offset)
+        for at in range(0, len(array), _PIECE):
+            yield at, numpy.fromfile(file, array.dtype, min(_PIECE, len(array) - at))

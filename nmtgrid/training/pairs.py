@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import DataError
 from nmtgrid.data.batches import Batch
 
+_PIECE = 1 << 20
 _SAME = "Resume it with the dataset that it was begun with."
 
 
@@ -31,7 +32,9 @@ def describe_pairs(pairs: Pairs, usable: int) -> dict[str, Any]:
     """Return what tells these pairs, in this order, from others: `usable` ones, their lengths."""
     found = hashlib.sha256()
     for lengths in (pairs.source_lengths, pairs.target_lengths):
-        found.update(numpy.ascontiguousarray(lengths, numpy.int64).tobytes())
+        for start in range(0, len(lengths), _PIECE):
+            piece = lengths[start : start + _PIECE]
+            found.update(numpy.ascontiguousarray(piece, numpy.int64).tobytes())
     return {"pairs": usable, "lengths": found.hexdigest()}
 
 

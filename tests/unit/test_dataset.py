@@ -17,7 +17,7 @@ import torch
 
 from nmtgrid.base.arrays import ArrayFile, map_arrays
 from nmtgrid.base.errors import ConfigError, DataError, InputError, NmtgridError, StorageError
-from nmtgrid.data import encode, units
+from nmtgrid.data import dataset, encode, units
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.encode import Lengths, write_split
@@ -324,6 +324,24 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
     again = tmp_path / "train.safetensors"
     write_split(again, Dataset.open(folder).pipeline, texts, workers=2)
     assert again.read_bytes() == (folder / "train.safetensors").read_bytes()
+
+
+def test_lengths_do_not_depend_on_how_much_is_read_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn_units(folder, UnitsPlan(words=True))
+    for piece in (1, 2, 3, 1 << 20):
+        monkeypatch.setattr(dataset, "_PIECE", piece)
+        train = Dataset.open(folder).split("train")
+        assert train.source_lengths.tolist() == [2, 2, 3]
+        assert train.target_lengths.tolist() == [2, 2, 3]
+        arrays = map_arrays(folder / "train.safetensors")
+        falling = numpy.array([0, 5, 2, 7])
+        with pytest.raises(StorageError, match="offsets make no sense"):
+            dataset._checked_lengths(folder, arrays["source.tokens"], falling, "source", 9)
+        with pytest.raises(StorageError, match="ids beyond 6"):
+            tokens, offsets = arrays["source.tokens"], arrays["source.offsets"]
+            dataset._checked_lengths(folder, tokens, offsets, "source", 7)
 
 
 def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
