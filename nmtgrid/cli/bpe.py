@@ -137,12 +137,25 @@ def apply(
     codes: Annotated[Path, typer.Argument(metavar="CODES", help="A codes file.")],
     source: _Input = Path("-"),
     out: _Output = Path("-"),
+    workers: Workers = 1,
 ) -> None:
-    """Cut the words of tokenised text into units."""
-    from nmtgrid.text.bpe import Codes
+    """Cut the words of tokenised text into units.
 
-    held = Codes.load(codes)
-    _filter(source, out, lambda line: " ".join(held.segment(line.split())))
+    One process writes each line as soon as it has come, several write many lines at once.
+    """
+    from nmtgrid.text.bpe import Codes
+    from nmtgrid.text.files import open_writer
+    from nmtgrid.text.parts import LineCutter, raw_parts
+    from nmtgrid.text.workers import count_workers, map_ordered
+
+    held, count = Codes.load(codes), count_workers(workers)
+    if count == 1:
+        _filter(source, out, lambda line: " ".join(held.segment(line.split())))
+        return
+    check_outputs({"--out": out}, {"--input": source})
+    with open_writer(out) as file:
+        for _, lines in map_ordered(LineCutter(held), raw_parts(source), count):
+            file.write(lines)
 
 
 @app.command("undo")

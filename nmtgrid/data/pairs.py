@@ -9,9 +9,10 @@ from pathlib import Path
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.text.blocks import RawLines
-from nmtgrid.text.cleaning import Cleaned, Lines, Part, as_parts
-from nmtgrid.text.files import Meter, find_text, is_plain, open_text, read_lines
+from nmtgrid.text.cleaning import Cleaned, Part, as_parts
+from nmtgrid.text.files import Meter, empty, find_text, is_plain, open_text, read_lines
 from nmtgrid.text.iwslt import ENDINGS, read_xml
+from nmtgrid.text.parts import Lines
 from nmtgrid.text.workers import chunks
 
 _CHUNK = 1000
@@ -77,8 +78,7 @@ class ParallelFiles:
                 raw, count = sides[0].some(done + 1)
                 other, found = sides[1].exactly(count, done + 1)
                 if not done and not (count and found):
-                    path = target if count else source
-                    raise InputError("the file is empty.", "Give a file with text.", path=path)
+                    raise empty(target if count else source)
                 more = 0 if count else sides[1].rest()
                 if found < count or more:
                     totals = [done + count + sides[0].rest(), done + found + more]

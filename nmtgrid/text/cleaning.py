@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import compress
 
-from nmtgrid.text.blocks import lines_of
-from nmtgrid.text.files import decode_line
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.parts import Lines, block_of
 
 Row = tuple[str, str, str]
 """A raw source line, its target line, and what else is known of the pair (often nothing)."""
@@ -19,7 +17,6 @@ Row = tuple[str, str, str]
 REASONS = ("empty", "too_long", "ratio", "long_word")
 """Why a training pair is dropped, in the order in which it is asked."""
 
-_SEPARATOR = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 LONGEST_WORD = 1000
 """Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we."""
 
@@ -56,34 +53,6 @@ class Filters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
-    """Lines of a file as they lie in it, from line `first` on; `path` is for messages.
-
-    Without `path` they have been read already: they are good text, and nothing is noted of them.
-    """
-
-    raw: bytes
-    path: str = ""
-    first: int = 1
-
-    def read(self, notes: Counter[str]) -> list[str]:
-        """Return the lines as `text.files.read_lines` does, and note what it notes."""
-        if not self.path:
-            return lines_of(self.raw.decode("utf-8"))
-        # One look at all of them: what needs care is rare.
-        careful = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
-        if not careful:
-            try:
-                text = self.raw.decode("utf-8")
-            except UnicodeDecodeError:
-                careful = True
-        if careful or _SEPARATOR.search(text):
-            found = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
-            return [decode_line(line + b"\n", self.path, number, notes) for number, line in found]
-        return lines_of(text)
-
-
-@dataclasses.dataclass(frozen=True)
 class Part:
     """Some pairs: source and target lines, as many of each, and what is known of each pair."""
 
@@ -96,7 +65,7 @@ def as_parts(rows: Iterable[list[Row]]) -> Iterable[Part]:
     """Yield parts of rows that have been read already."""
     for some in rows:
         sources, targets, truth = zip(*some, strict=True)
-        yield Part(Lines(_block(sources)), Lines(_block(targets)), list(truth))
+        yield Part(Lines(block_of(sources)), Lines(block_of(targets)), list(truth))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +116,10 @@ class Cleaner:
                 texts = _only(texts[0], keep), _only(texts[1], keep)
                 raws = _only(raws[0], keep), _only(raws[1], keep)
                 truth = _only(truth, keep)
-        held = (_block(raws[0]), _block(raws[1])) if self._raw else (b"", b"")
-        text = (_block(texts[0]), _block(texts[1]))
-        return Cleaned(read, len(texts[0]), text, held, _block(truth), dropped, notes)
+        held = (block_of(raws[0]), block_of(raws[1])) if self._raw else (b"", b"")
+        text = (block_of(texts[0]), block_of(texts[1]))
+        return Cleaned(read, len(texts[0]), text, held, block_of(truth), dropped, notes)
 
 
 def _only(lines: list[str], keep: list[bool]) -> list[str]:
     return list(compress(lines, keep))
-
-
-def _block(lines: Sequence[str]) -> bytes:
-    return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""

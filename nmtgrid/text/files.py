@@ -117,7 +117,12 @@ def read_lines(
                 raise
             yield line
     if number == 0 and not allow_empty and str(path) != STANDARD:
-        raise InputError("the file is empty.", "Give a file with text.", path=path)
+        raise empty(path)
+
+
+def empty(path: str | Path) -> InputError:
+    """Return the fault of a file without any line."""
+    return InputError("the file is empty.", "Give a file with text.", path=path)
 
 
 def _damaged(path: str | Path, line: int, fault: BaseException) -> InputError:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from subword_nmt.learn_bpe import learn_bpe
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.text.bpe import Codes, learn, undo
@@ -95,3 +99,21 @@ def test_very_long_words_come_back_too() -> None:
     units = Codes(MERGES).segment([word, "low"])
     assert undo(" ".join(units)) == f"{word} low"
     assert units[-1] == "low"
+
+
+def test_merges_are_those_of_subword_nmt() -> None:
+    """Its own program, on words whose pairs come often and seldom, overlap and tie."""
+    draw = random.Random(8)
+    letters = "aaabbcdeö"
+    counts = {
+        "".join(draw.choices(letters, k=draw.randint(1, 9))): 1 + int(draw.paretovariate(0.8))
+        for _ in range(1500)
+    }
+    written = io.StringIO()
+    listed = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe(listed, written, 900, is_dict=True)
+    seen: list[int] = []
+    codes = learn(counts, 900, seen.append)
+    assert codes.merges == written.getvalue().splitlines()[1:]
+    assert len(codes) > 500 and seen == list(range(1, len(codes) + 1))

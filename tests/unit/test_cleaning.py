@@ -15,11 +15,13 @@ import pytest
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
+from nmtgrid.text import blocks
 from nmtgrid.text.bpe import Codes
-from nmtgrid.text.cleaning import Cleaner, Filters, Lines, Part
+from nmtgrid.text.cleaning import Cleaner, Filters, Part
 from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
-from nmtgrid.text.files import read_lines
+from nmtgrid.text.files import open_writer, read_lines
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.parts import LineCutter, Lines, raw_parts
 from nmtgrid.text.workers import chunks, map_ordered
 
 
@@ -79,6 +81,23 @@ def test_what_is_no_text_is_named_by_its_line() -> None:
     for raw in (b"a\n\xe9\n", b"a\n\0\n"):
         with pytest.raises(InputError, match="x:8: "):
             Lines(raw, "x", 7).read(Counter())
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_parts_of_a_file_are_cut_as_its_lines_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(blocks, "_TAKEN", 9)
+    path = tmp_path / f"x{ending}"
+    with open_writer(path) as file:
+        file.write(b"abc ab\n\nc  abc\r\nab")
+    parts = list(raw_parts(path))
+    assert len(parts) == (1 if ending else 2)
+    cut = b"".join(map(LineCutter(Codes(["a b"])), parts))
+    assert cut == b"ab@@ c a@@ b\n\nc ab@@ c\na@@ b\n"
+    (tmp_path / "none").write_bytes(b"")
+    with pytest.raises(InputError, match="empty"):
+        list(raw_parts(tmp_path / "none"))
 
 
 def test_chunks() -> None:
