@@ -19,7 +19,9 @@ import nmtgrid
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.cli import app
 
-HEAVY = ("torch", "numpy", "sacrebleu", "matplotlib", "sacremoses")
+HEAVY = (
+    "torch", "numpy", "sacrebleu", "matplotlib", "sacremoses", "subword_nmt", "compare_mt",
+)  # fmt: skip
 RECIPES = sorted(
     path.stem
     for path in (Path(__file__).parents[1] / "recipes").glob("*.sh")
@@ -49,7 +51,31 @@ def test_help_loads_nothing_heavy(project: Path, arguments: list[str]) -> None:
     assert len(shown.splitlines()) > 1
 
 
-def test_completion_loads_nothing_heavy(project: Path) -> None:
+def test_help_of_every_subcommand_loads_nothing_heavy(project: Path) -> None:
+    code = (
+        "import importlib, sys; from nmtgrid.cli import app\n"
+        "for name, module in app.COMMANDS.items():\n"
+        "    group = getattr(importlib.import_module(module), 'app', None)\n"
+        "    for held in group.registered_commands if group else []:\n"
+        "        assert app.main([name, held.name, '--help']) == 0\n"
+        "        print('shown', name, held.name)\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    shown = _python(project, code).splitlines()
+    assert shown[-1] == "[]"
+    assert {"shown bpe learn", "shown analyze report", "shown analyze compare"} <= set(shown)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("nmtgrid tr", ["train"]),
+        ("nmtgrid analyze le", ["lengths"]),
+        ("nmtgrid analyze report --ti", ["--title"]),
+        ("nmtgrid train --max-u", ["--max-updates"]),
+    ],
+)
+def test_completion_loads_nothing_heavy(project: Path, typed: str, offered: list[str]) -> None:
     code = (
         "import sys; from nmtgrid.cli.app import main\n"
         "try: main()\n"
@@ -58,17 +84,20 @@ def test_completion_loads_nothing_heavy(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(project), "_NMTGRID_COMPLETE": "complete_bash",
-             "COMP_WORDS": "nmtgrid tr", "COMP_CWORD": "1"},
+             "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["train"]
+    assert done.stdout.split() == offered
     assert done.stderr == "[]"
 
 
-def test_help_takes_less_than_half_a_second_of_processor(project: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["analyze", "report", "--help"]], ids=" ".join)
+def test_help_takes_less_than_half_a_second_of_processor(
+    project: Path, arguments: list[str]
+) -> None:
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _python(project, "from nmtgrid.cli.app import main; main(['--help'])")
+        _python(project, f"from nmtgrid.cli.app import main; main({arguments})")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
