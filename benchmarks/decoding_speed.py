@@ -35,6 +35,8 @@ from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.text.vocabulary import END
 
 BEAM = 5
+SENTENCES = 6750
+"""Of IWSLT'14's test set."""
 GPU_TOKENS = 32_000
 """Source tokens of a batch times the width of the search on a GPU: `decode --batch-tokens`."""
 
@@ -55,30 +57,51 @@ class EndsAt:
 
 
 def decoding(
-    model: TranslationModel, lengths: Lengths, beam: int, conditions: Conditions
-) -> tuple[Deed, list[int]]:
-    """Return the deed of translating sentences of `lengths`, and the tokens of each batch.
-
-    Batches are those of `nmtgrid decode`: in order of length, rows x longest source limited.
-    """
-    most = GPU_TOKENS if conditions.is_large else TranslationOptions().batch_tokens
-    batches, tokens = [], []
-    for pairs in cut(lengths, most // beam):
-        held = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
-        batches.append((held, EndsAt(held.target_lengths - 1)))
-        tokens.append(int(held.target_lengths.sum()))
+    model: TranslationModel, batches: Sequence[Lengths], beam: int, conditions: Conditions
+) -> Deed:
+    """Return the deed of translating `batches` of sentences of these lengths."""
+    held = []
+    for pairs in batches:
+        batch = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
+        held.append((batch, EndsAt(batch.target_lengths - 1)))
     graphs = graphs_for(torch.device(conditions.device))
-    plan = SearchPlan(beam=beam, max_length_a=float(lengths[:, 1].max()), max_length_b=0.0)
+    longest = max(int(pairs[:, 1].max()) for pairs in batches)
+    plan = SearchPlan(beam=beam, max_length_a=float(longest), max_length_b=0.0)
 
     def deed() -> None:
-        for held, ends in batches:
+        for batch, ends in held:
             with conditions.cast():
                 search(
-                    [model], held.source, held.source_lengths, plan, constraints=[ends],
+                    [model], batch.source, batch.source_lengths, plan, constraints=[ends],
                     graphs=graphs,
                 )  # fmt: skip
 
-    return deed, tokens
+    return deed
+
+
+def batches_of(lengths: Lengths, beam: int, conditions: Conditions) -> list[Lengths]:
+    """Return a test set's batches as `nmtgrid decode` cuts them; on a CPU 8 pairs of a few.
+
+    The test set has lengths spread as those of the training pairs of at most 100 tokens.
+    """
+    most = GPU_TOKENS if conditions.is_large else TranslationOptions().batch_tokens
+    made = cut(spread_test_set(lengths), most // beam)
+    if conditions.is_large:
+        return made
+    chosen = strata(np.array([len(pairs) for pairs in made]), 1 if conditions.quick else 4)
+    return [made[place][:8] for place in chosen]
+
+
+def spread_test_set(lengths: Lengths) -> Lengths:
+    """Return as many pairs as IWSLT'14's test set has, their cells spread as those of all."""
+    kept = lengths[(lengths.min(1) > 0) & (lengths.max(1) <= 100)]
+    chosen: Lengths = kept[strata((kept + 1).prod(1), SENTENCES)]
+    return chosen
+
+
+def cells_of(batches: Sequence[Lengths]) -> int:
+    """Return the cells of all pairs, end symbols counted."""
+    return sum(int((pairs + 1).prod(1).sum()) for pairs in batches)
 
 
 def cut(lengths: Lengths, most: int) -> list[Lengths]:
@@ -138,48 +161,42 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
     return found
 
 
-def measure_searches(name: str, conditions: Conditions, sample: Lengths) -> list[Row]:
+def measure_searches(name: str, conditions: Conditions) -> list[Row]:
     """Return the rates of an architecture's searches."""
     conditions.begin()
+    lengths, _ = training_lengths(conditions.lengths)
     memory = Memory(conditions.device)
     model = make_model(settings_of(name, conditions), conditions.device).eval()
     count, size = (2, 8) if conditions.quick else (256, 24) if conditions.is_large else (16, 24)
-    square = np.full((count, 2), size - 1)
-    found = []
-    for case, lengths in ((f"{count} x {size} x {size}", square), ("true lengths", sample)):
-        for beam in (1, BEAM):
+    square, found = [np.full((count, 2), size - 1)], []
+    for beam in (1, BEAM):
+        cases = {f"{count} x {size} x {size}": square}
+        cases["true lengths"] = batches_of(lengths, beam, conditions)
+        for case, batches in cases.items():
             memory.again()
-            deed, tokens = decoding(model, lengths, beam, conditions)
+            deed = decoding(model, batches, beam, conditions)
             deed()
             peak = memory.peak()
             seconds, ceiling = with_ceiling(conditions.clock(), conditions, {"": deed})
             row = {
                 "architecture": name, "sentences": case, "beam": beam,
-                "sentences/s": len(lengths) / seconds[""],
-                "target tokens/s": sum(tokens) / seconds[""],
+                "sentences/s": sum(map(len, batches)) / seconds[""],
+                "target tokens/s": sum(int((p[:, 1] + 1).sum()) for p in batches) / seconds[""],
             }  # fmt: skip
             if beam == 1:
-                pairs = (model.report(s + 1.0, t + 1.0) for s, t in lengths)
-                work = sum(pair.flops_per_pair for pair in pairs) / 3e9
+                reports = (model.report(s + 1.0, t + 1.0) for pairs in batches for s, t in pairs)
+                work = sum(report.flops_per_pair for report in reports) / 3e9
                 row["GFLOP/s"] = work / seconds[""]
                 row["of the products' rate"] = work / seconds[""] / ceiling
             found.append({**row, "peak MiB": peak})
     return found
 
 
-def sample_of(lengths: Lengths, count: int) -> Lengths:
-    """Return `count` pairs whose cells are spread as those of all pairs of at most 100 tokens."""
-    kept = lengths[(lengths.min(1) > 0) & (lengths.max(1) <= 100)]
-    chosen: Lengths = kept[strata((kept + 1).prod(1), count)]
-    return chosen
-
-
 def measure(conditions: Conditions, names: Sequence[str]) -> Section:
     """Measure decoding with the architectures `names`."""
-    lengths, origin = training_lengths(conditions.lengths)
-    sample = sample_of(lengths, 2 if conditions.quick else 1024 if conditions.is_large else 24)
+    _, origin = training_lengths(conditions.lengths)
     steps = [row for name in names for row in apart(measure_steps, name, conditions)]
-    searches = [row for name in names for row in apart(measure_searches, name, conditions, sample)]
+    searches = [row for name in names for row in apart(measure_searches, name, conditions)]
     width = 8 if conditions.quick else 24
     tables = {f"Steps at S = {width}, after 12 rows": steps, "Searches": searches}
     return section(facts(conditions.device), tables, [origin])

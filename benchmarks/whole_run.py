@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.decoding_speed import BEAM, decoding, sample_of
+from benchmarks.decoding_speed import (
+    BEAM,
+    SENTENCES,
+    batches_of,
+    cells_of,
+    decoding,
+    spread_test_set,
+)
 from benchmarks.shapes import (
     Lengths,
     affordable,
@@ -32,9 +39,6 @@ from benchmarks.shapes import (
 from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Row, apart, facts
 from benchmarks.training_speed import make_updater, updating
-
-SENTENCES = 6750
-"""Of IWSLT'14's test set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,20 +111,21 @@ def measure_updates(conditions: Conditions) -> list[Row]:
 
 
 def measure_translation(conditions: Conditions) -> list[Row]:
-    """Return the projection of translating the test set, with a beam and greedily."""
+    """Return the projection of translating the test set, greedily and with a beam."""
     conditions.begin()
     lengths, _ = training_lengths(conditions.lengths)
     settings = settings_of("pervasive", conditions)
     model = make_model(settings, conditions.device).eval()
-    count = 4 if conditions.quick else SENTENCES if conditions.is_large else 40
     rows = []
     for beam in (1, BEAM):
-        deed, tokens = decoding(model, sample_of(lengths, count), beam, conditions)
+        batches = batches_of(lengths, beam, conditions)
+        deed = decoding(model, batches, beam, conditions)
+        share = cells_of(batches) / cells_of([spread_test_set(lengths)])
         seconds = conditions.clock().best({"": deed})[""]
         rows.append({
             "model": f"pervasive, {settings.preset}", "beam": beam, "sentences": SENTENCES,
-            "seconds": seconds * SENTENCES / count, "target tokens/s": sum(tokens) / seconds,
-            "sentences measured": count,
+            "seconds": seconds / share, "sentences measured": sum(map(len, batches)),
+            "share of the cells": share,
         })  # fmt: skip
     return rows
 

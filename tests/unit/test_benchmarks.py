@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import __main__ as command
 from benchmarks import attn2d
-from benchmarks.decoding_speed import EndsAt, cut, decoding, measure_steps, sample_of, stepping
+from benchmarks.decoding_speed import (
+    EndsAt,
+    batches_of,
+    cells_of,
+    cut,
+    decoding,
+    measure_steps,
+    spread_test_set,
+    stepping,
+)
 from benchmarks.forms import busiest
 from benchmarks.shapes import (
     affordable,
@@ -24,11 +32,9 @@ from benchmarks.shapes import (
     training_lengths,
     valid_cells,
 )
-from benchmarks.store import Store, section, shown, table
-from benchmarks.timing import Conditions, Memory, apart, facts
+from benchmarks.timing import Conditions
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
-from nmtgrid.models import zoo
 from nmtgrid.search.graphs import Deed, Graphs
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
@@ -108,9 +114,20 @@ def test_a_missing_file_of_lengths_is_no_reason_to_draw_them(tmp_path: Path) -> 
         training_lengths(tmp_path / "none.txt")
 
 
-def test_sample_has_no_long_and_no_empty_pairs() -> None:
+def test_the_test_set_has_no_long_and_no_empty_pairs() -> None:
     lengths = np.array([[0, 3], [101, 2], [5, 5], [2, 2], [9, 9]])
-    assert sample_of(lengths, 3).tolist() == [[2, 2], [5, 5], [9, 9]]
+    chosen = spread_test_set(lengths)
+    assert chosen.tolist() == [[2, 2], [5, 5], [9, 9]]
+    # 3 x 3, 6 x 6 and 10 x 10.
+    assert cells_of([chosen]) == 145 and cells_of([chosen[:1], chosen[2:]]) == 109
+
+
+def test_batches_of_a_processor_are_pieces_of_true_ones() -> None:
+    lengths, _ = training_lengths(None)
+    batches = batches_of(lengths, 5, Conditions())
+    assert len(batches) == 4 and all(1 <= len(pairs) <= 8 for pairs in batches)
+    # Neighbours in length, as in a sorted test set: next to no padding.
+    assert all(np.ptp(pairs[:, 0]) <= 5 for pairs in batches)
 
 
 def test_cut_in_order_of_length() -> None:
@@ -129,9 +146,17 @@ def test_ends_at() -> None:
 
 def test_searches_end_where_they_are_told() -> None:
     model = make_model(settings_of("bilstm", QUICK)).eval()
-    deed, tokens = decoding(model, np.array([[3, 4], [2, 2]]), 2, QUICK)
-    deed()
-    assert sum(tokens) == 5 + 3
+    steps: list[int] = []
+    plain = model.step
+
+    def counting(*given: Any, **options: Any) -> Any:
+        steps.append(1)
+        return plain(*given, **options)
+
+    model.step = counting  # type: ignore[method-assign]
+    decoding(model, [np.array([[3, 4], [2, 2]]), np.array([[5, 1]])], 2, QUICK)()
+    # 4 and 1 tokens and an end symbol for each.
+    assert len(steps) == 5 + 2
 
 
 def test_steps_go_through_graphs() -> None:
@@ -196,87 +221,3 @@ def test_busiest() -> None:
         {"operator": "b", "calls": 3, "ms": 0.75, "share": 0.75},
         {"operator": "a", "calls": 1, "ms": 0.25, "share": 0.25},
     ]
-
-
-def _grow(mebibytes: int) -> float:
-    memory = Memory("cpu")
-    held = torch.ones(mebibytes * 2**18)
-    return memory.peak() if len(held) else 0.0
-
-
-def test_memory_is_that_of_a_process_alone() -> None:
-    before = torch.ones(2**26)  # 256 MiB here are none of another process
-    assert 60 < apart(_grow, 64) < 80 and len(before)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, ""), (1234, "1,234"), (1234.6, "1,235"), (0.01234, "0.0123"), (3.14159, "3.14"),
-     (True, "True"), ("a|b", "a\\|b")],
-)  # fmt: skip
-def test_shown(value: object, text: str) -> None:
-    assert shown(value) == text
-
-
-def test_table() -> None:
-    rows = [{"name": "a", "count": 2}, {"name": "b", "ratio": 0.5}]
-    assert table(rows).splitlines() == [
-        "| name | count | ratio |",
-        "| --- | ---: | ---: |",
-        "| a | 2 |  |",
-        "| b |  | 0.5 |",
-    ]
-
-
-def test_store_keeps_what_is_not_measured_again(tmp_path: Path) -> None:
-    store = Store(tmp_path / "made", "cpu")
-    told = facts("cpu")
-    store.put("one", section(told, {"T": [{"x": 1}]}))
-    store.put("two", section(told, {"T": [{"x": 2}]}, ["Note."]))
-    store.put("one", section(told, {"T": [{"x": 3}]}))
-    held = json.loads((tmp_path / "made" / "cpu.json").read_text())
-    assert [held[name]["tables"]["T"] for name in ("one", "two")] == [[{"x": 3}], [{"x": 2}]]
-    page = (tmp_path / "made" / "cpu.md").read_text()
-    assert page.index("## one") < page.index("## two") < page.index("Note.")
-    assert f"date {told['date']}" in page and "| 3 |" in page and "| 1 |" not in page
-
-
-def test_the_command_prints_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    command.main(["--quick", "--only", "machine,attn2d", "--out", str(tmp_path)])
-    torch.set_num_threads(threads)
-    shown_text = capsys.readouterr().out
-    assert "Matrix products" in shown_text and "1,258" in shown_text
-    held = json.loads((tmp_path / "quick-cpu-1-thread.json").read_text())
-    assert list(held) == ["machine", "attn2d"]
-    assert {row["precision"] for row in held["machine"]["tables"]["Matrix products"]} == {
-        "fp32", "bf16"
-    }  # fmt: skip
-    assert held["machine"]["facts"]["torch"] == torch.__version__
-
-
-def _chosen(*arguments: str) -> list[str]:
-    return command.chosen(command.parser().parse_args(list(arguments)))
-
-
-def test_what_is_chosen() -> None:
-    everything = ["machine", "kernels", "training", "decoding", "twins", "profile", "whole"]
-    assert _chosen() == [*everything, "attn2d"]
-    assert _chosen("--data", "d") == [*everything, "attn2d", "peers"]
-    assert "compiled" in _chosen("--device", "cuda")
-    assert _chosen("--only", "whole,machine") == ["machine", "whole"]
-    with pytest.raises(SystemExit, match="no part `speed`"):
-        _chosen("--only", "speed")
-
-
-def test_conditions_of_both_precisions() -> None:
-    given = command.parser().parse_args(["--runs", "5"])
-    assert [(one.precision, one.runs) for one in command.conditions_of(given)] == [
-        ("bf16", 5), ("fp32", 5)
-    ]  # fmt: skip
-
-
-def test_every_architecture_is_measured() -> None:
-    for name in zoo.architectures():
-        assert settings_of(name, Conditions()).preset == "iwslt14-de-en"
-        assert settings_of(name, QUICK).preset == "toy"
