@@ -12,7 +12,7 @@ from typing import IO
 
 from nmtgrid.base.errors import InputError, StorageError
 
-LEAST, MOST = 1 << 20, 1 << 25
+LEAST, MOST = 1 << 22, 1 << 25
 _PARTS = 64
 _PIECE = 1 << 21
 _TAKEN = 1 << 18

@@ -117,8 +117,9 @@ def count_units(
         return words
     units: Counter[str] = Counter()
     parts = chunks(words, CHUNK)
-    most = -(-len(words) // CHUNK)
-    for part, cut in map_ordered(_Cutter(codes), parts, min(workers, most)):
+    # A process takes about as long to begin as to cut some chunks.
+    enough = 1 + len(words) // (5 * CHUNK)
+    for part, cut in map_ordered(_Cutter(codes), parts, min(workers, enough)):
         for word, text in zip(part, cut, strict=True):
             count = words[word]
             for unit in text.split(" "):

@@ -1,0 +1,190 @@
+"""Text at scale: `preprocess`, `bpe learn`, `bpe apply` and the start of `train` on large corpora.
+
+    python -m benchmarks.text_scale --pairs 1000000 5000000 --workers 1 2 --out FILE
+    python -m benchmarks.text_scale --text FOLDER/train --languages de en ...
+
+The lines of --text (plain files FOLDER/train.de and .en), or else of the toy corpus, are repeated
+until there are as many pairs as wanted, so that the number of distinct words stays the same. Each
+command runs in processes of its own: CPU seconds of all of them, wall time, pairs per CPU second,
+and the largest resident sets of the first process and of any worker, in MiB. The start of training
+is the CPU time from after `import torch` to the end of the first update, by the toy preset.
+--out stores JSON, and the table beside it as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TOY_PAIRS = 20_000
+Row = dict[str, Any]
+_HEADINGS = ("command", "workers", "pairs", "CPU s", "wall s", "pairs/CPU s", "MiB", "MiB worker")
+_START = "import sys; from benchmarks.text_scale import start; start(sys.argv[1], sys.argv[2])"
+
+
+def main() -> None:
+    """Measure, print a row for each command, and store all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--text", type=Path, help="Prefix of two plain files.")
+    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar=("SOURCE", "TARGET"))
+    parser.add_argument("--pairs", type=int, nargs="+", default=[250_000, 500_000])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--merges", type=int, default=8000)
+    parser.add_argument("--folder", type=Path, help="Where the large files may lie meanwhile.")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    languages = tuple(given.languages) if given.text else ("qa", "qb")
+    rows: list[Row] = []
+    print(_line(_HEADINGS), flush=True)
+    for pairs in given.pairs:
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            _repeat(_corpus(given.text, languages), languages, Path(folder), pairs)
+            for row in _measure(Path(folder), languages, pairs, given.workers, given.merges):
+                rows.append(row)
+                print(_line(_cells(row)), flush=True)
+                if given.out:
+                    _store(given.out, rows, languages if given.text else None)
+
+
+def start(data: str, folder: str) -> None:
+    """Train for one update on `data`; print what that took as JSON."""
+    import torch
+
+    before, wall = time.process_time(), time.monotonic()
+    from nmtgrid.training.events import Updated
+    from nmtgrid.training.prepare import prepare
+    from nmtgrid.training.resolve import Request, resolve
+
+    torch.set_num_threads(1)
+    changes = ("training.log_updates=1", "training.max_updates=1")
+    settings = resolve(Request("pervasive", "toy", None, changes, {}))
+    trainer = prepare(Path(data), settings, Path(folder), torch.device("cpu"))
+    for event in trainer.run():
+        if isinstance(event, Updated):
+            break
+    took = {"cpu": time.process_time() - before, "wall": time.monotonic() - wall}
+    print(json.dumps({**took, "mebibytes": _peak(os.getpid())}))
+
+
+def _corpus(text: Path | None, languages: tuple[str, ...]) -> list[list[bytes]]:
+    if text is None:
+        from nmtgrid.data.toy import toy_splits
+
+        pairs = list(toy_splits(TOY_PAIRS)["train"])
+        return [[pair.source.encode() for pair in pairs], [pair.target.encode() for pair in pairs]]
+    files = [Path(f"{text}.{language}").read_bytes() for language in languages]
+    return [held.removesuffix(b"\n").split(b"\n") for held in files]
+
+
+def _repeat(sides: list[list[bytes]], languages: tuple[str, ...], folder: Path, pairs: int) -> None:
+    for lines, language in zip(sides, languages, strict=True):
+        block = b"\n".join(lines) + b"\n"
+        with (folder / f"train.{language}").open("wb") as file:
+            for _ in range(pairs // len(lines)):
+                file.write(block)
+            file.writelines(line + b"\n" for line in lines[: pairs % len(lines)])
+
+
+def _measure(
+    folder: Path, languages: tuple[str, ...], pairs: int, workers: list[int], merges: int
+) -> Iterator[Row]:
+    source, target = languages
+    data = folder / "data"
+    program = [sys.executable, "-m", "nmtgrid"]
+    preprocess = [*program, "preprocess", "--source-lang", source, "--target-lang", target,
+                  "--train", str(folder / "train"), "--valid-every", "1000", "--out", str(data),
+                  "--overwrite"]  # fmt: skip
+    learn = [*program, "bpe", "learn", str(data), "--merges", str(merges)]
+    commands = {"preprocess": preprocess, "bpe learn": learn}
+    for name, command in commands.items():
+        for count in workers:
+            yield _run(name, [*command, "--workers", str(count)], pairs, count)
+    text = [str(data / f"text/train.{source}"), "--out", str(folder / "units")]
+    for count in workers:
+        apply = [*program, "bpe", "apply", str(data / "bpe.codes"), "--input", *text]
+        # One side only: half the lines.
+        yield _run("bpe apply", [*apply, "--workers", str(count)], pairs / 2, count)
+    (folder / "units").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(data), str(folder / "model")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    yield {"command": "train: first update", "workers": 1, "pairs": pairs,
+           **json.loads(done.stdout.splitlines()[-1]), "worker_mebibytes": None}  # fmt: skip
+
+
+def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
+    """Run a command to its end; look at the memory of its processes meanwhile."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first, worker = 0.0, 0.0
+    while True:
+        done, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if done:
+            break
+        first = max(first, _peak(process.pid))
+        worker = max([worker, *map(_peak, _children(process.pid))])
+        time.sleep(0.1)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed")
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"command": name, "workers": workers, "pairs": pairs, "cpu": cpu,
+            "wall": time.monotonic() - began, "pairs_per_cpu_second": pairs / cpu,
+            "mebibytes": first, "worker_mebibytes": worker or None}  # fmt: skip
+
+
+def _peak(process: int) -> float:
+    """Return the largest resident set of a process so far, in MiB; 0 when it has gone."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _children(process: int) -> list[int]:
+    try:
+        return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
+                for child in (task / "children").read_text().split()]  # fmt: skip
+    except OSError:
+        return []
+
+
+def _cells(row: Row) -> list[str]:
+    rate, worker = row.get("pairs_per_cpu_second"), row["worker_mebibytes"]
+    return [
+        row["command"], str(row["workers"]), f"{row['pairs']:,.0f}", f"{row['cpu']:.1f}",
+        f"{row['wall']:.1f}", f"{rate:,.0f}" if rate else "", f"{row['mebibytes']:.0f}",
+        f"{worker:.0f}" if worker else "",
+    ]  # fmt: skip
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _store(path: Path, rows: list[Row], languages: tuple[str, ...] | None) -> None:
+    facts = {
+        "corpus": "the toy corpus" if languages is None else f"text, {'-'.join(languages)}",
+        "machine": platform.machine(), "cores": os.cpu_count(),
+        "load": os.getloadavg()[0], "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+    }  # fmt: skip
+    path.write_text(json.dumps({**facts, "runs": rows}, indent=2) + "\n", encoding="utf-8")
+    table = [_line(_HEADINGS), _line(["---"] * len(_HEADINGS)), *(_line(_cells(r)) for r in rows)]
+    path.with_suffix(".md").write_text("\n".join(table) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
