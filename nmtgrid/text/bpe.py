@@ -18,12 +18,13 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import (
     get_pair_statistics,
     prune_stats,
-    replace_pair,
     update_pair_statistics,
 )
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.text.files import read_lines
+
+_Symbols = tuple[str, ...]
 
 JOINER = "@@"
 _HEADER = "#version: 0.2"
@@ -140,8 +141,8 @@ def learn(
 def _learn(word_counts: Mapping[str, int], merges: int, report: Callable[[int], None]) -> list[str]:
     """Return the merges that subword-nmt's `learn_bpe` finds, by its own steps.
 
-    Only its search of the most frequent pair is done otherwise, several times faster: the largest
-    count first, then the greatest of the pairs that have it.
+    Two of them are done otherwise, several times faster: the most frequent pair is the greatest of
+    those that have the largest count, and a pair is merged without joining the word to a text.
     """
     words = {(*word[:-1], f"{word[-1]}</w>"): count for word, count in word_counts.items()}
     ranked = sorted(words.items(), key=lambda item: item[1], reverse=True)
@@ -162,12 +163,34 @@ def _learn(word_counts: Mapping[str, int], merges: int, report: Callable[[int], 
         if counts[pair] < _LEAST_COUNT:
             break
         learned.append(" ".join(pair))
-        update_pair_statistics(pair, replace_pair(pair, ranked, places), counts, places)
+        update_pair_statistics(pair, _merge(pair, ranked, places[pair]), counts, places)
         counts[pair] = 0
         if number % 100 == 0:
             prune_stats(counts, whole, least)
         report(len(learned))
     return learned
+
+
+def _merge(
+    pair: tuple[str, str], words: list[tuple[_Symbols, int]], places: Mapping[int, int]
+) -> list[tuple[int, _Symbols, _Symbols, int]]:
+    """Merge `pair` in the words at `places`; return for each (place, new, old, count)."""
+    first, second = pair
+    changed = []
+    for place, times in places.items():
+        if times < 1:
+            continue
+        old, count = words[place]
+        new: list[str] = []
+        for symbol in old:
+            # What has been merged is never one of the two: it is longer than either.
+            if symbol == second and new and new[-1] == first:
+                new[-1] = first + second
+            else:
+                new.append(symbol)
+        words[place] = tuple(new), count
+        changed.append((place, tuple(new), old, count))
+    return changed
 
 
 def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | None:
