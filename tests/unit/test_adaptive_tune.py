@@ -248,7 +248,7 @@ def test_decode_exit_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "named `fast`" in said("four", "--exit", "fast")
     assert "`--ensemble`" in said("exits", "--exit", 1, "--ensemble", "four")
     assert "`--forced`" in said("exits", "--exit", 1, "--data", "data", "--forced")
-    assert "exit" in said("exits", "--stream", "--k", 1, "--exit", 1)
+    assert "beyond the decoder's 3 blocks" in said("exits", "--stream", "--k", 1, "--exit", 4)
     assert tune("exits", "--data", "data", "--name", "alien") == 0
     capsys.readouterr()
     shutil.copy(here / "exits" / "exits.json", here / "four" / "exits.json")

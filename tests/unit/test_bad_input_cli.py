@@ -237,7 +237,14 @@ def test_pictures_do_not_replace_each_other(
         assert main([*command, "--out", "/dev/null", *SHORT]) == 0
     capsys.readouterr()
     analyze: list[str | Path] = ["analyze", "alignments", *paths]
-    assert "the same name" in refused(capsys, *analyze, "--out", tmp_path / "maps")
+    # Files of one name have their folders' names, and stand side by side in one picture.
+    assert main([*map(str, analyze), "--json", str(tmp_path / "r.json")]) == 0
+    capsys.readouterr()
+    held = json.loads((tmp_path / "r.json").read_text())["systems"]
+    assert [one["system"] for one in held] == ["a/t", "b/t"]
+    assert "Two systems are called" in refused(
+        capsys, *analyze[:3], paths[0], "--out", tmp_path / "maps"
+    )
     assert "is a file" in refused(capsys, *analyze[:3], "--out", home / "text")
     assert "cannot be made" in refused(capsys, *analyze[:3], "--out", home / "text/x.png")
     assert not (tmp_path / "maps").exists() and Path("/dev/null").is_char_device()

@@ -70,7 +70,9 @@ def test_perplexity_and_scores_of_the_references(home: Path, tmp_path: Path) -> 
     assert found["perplexity"] == pytest.approx(math.exp(-total / tokens), rel=1e-4)
 
 
-def test_energies_are_drawn_but_have_no_entropy(home: Path, tmp_path: Path) -> None:
+def test_energies_are_drawn_and_measured(
+    home: Path, tmp_path: Path
+) -> None:
     traces, picture, report = tmp_path / "e.jsonl", tmp_path / "e.png", tmp_path / "r.json"
     assert force(home, "--energies", "--traces", str(traces)) == 0
     records = list(read_traces(traces))
@@ -79,7 +81,11 @@ def test_energies_are_drawn_but_have_no_entropy(home: Path, tmp_path: Path) -> N
     arguments = ["--out", str(picture), "--json", str(report)]
     assert main(["analyze", "alignments", str(traces), *arguments]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert json.loads(report.read_text())["systems"][0]["entropy"] is None
+    found = json.loads(report.read_text())["systems"][0]
+    assert found["kind"] == "energies"
+    # Of shares over the longest source: from none to even.
+    longest = max(len(trace.source) + 1 for trace in records)
+    assert 0 <= found["entropy"] <= math.log(longest)
 
 
 def test_what_makes_no_sense_is_refused(
