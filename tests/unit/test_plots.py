@@ -65,7 +65,8 @@ def test_letters_that_no_font_has_are_named_once(
 ) -> None:
     # A cuneiform sign, which common fonts lack.
     with pytest.warns(MissingLetters, match="1 of the letters in x.png.*\U00012000"):
-        draw_maps([Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")], tmp_path / "x.png")
+        one = Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
+        draw_maps([one], tmp_path / "x.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw_maps([Heat("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
