@@ -16,7 +16,7 @@ from typing import Any, Literal
 from nmtgrid.analysis.label_places import Obstacles
 from nmtgrid.analysis.labels import drawable, shortened, spread
 from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plots_lines import COLOURS, INK, darker, frame
 
 Kind = Literal["adaptive", "fixed", "baseline", "uniform"]
 
@@ -107,7 +107,9 @@ def draw_exit_curves(
         left = _LEFT + number * (_WIDTH + _BETWEEN)
         box = (left / size[0], _BOTTOM / size[1], _WIDTH / size[0], _HEIGHT / size[1])
         axes = figure.add_axes(box)
-        _frame(axes, x_labels[place], "" if number else y_label)
+        frame(axes, x_labels[place], "" if number else y_label, _FONT)
+        if number:
+            axes.tick_params(labelleft=False)
         _draw_panel(axes, drawn, place, limits)
     if axes is not None:
         _write_names(axes, drawn, limits)
@@ -126,19 +128,6 @@ def _styled(curves: Sequence[Curve]) -> list[_Drawn]:
             looks = _OTHERS[one.kind]
         found.append(_Drawn(one, *looks))
     return found
-
-
-def _frame(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label, fontsize=_FONT, color=INK)
-    if y_label:
-        axes.set_ylabel(y_label, fontsize=_FONT, color=INK)
-    else:
-        axes.tick_params(labelleft=False)
-    axes.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
-    axes.grid(color=PALE, linewidth=0.5)
-    axes.set_axisbelow(True)
 
 
 _Range = tuple[float, float]

@@ -12,7 +12,7 @@ from typing import Any
 from nmtgrid.analysis.label_places import Box, Obstacles
 from nmtgrid.analysis.labels import drawable, shortened, spread
 from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plots_lines import COLOURS, INK, darker, frame
 
 _Dash = str | tuple[int, tuple[float, ...]]
 
@@ -89,7 +89,7 @@ def draw_curves(
     figure = new_figure(*size)
     place = (_LEFT / size[0], _BOTTOM / size[1], _WIDTH / size[0], _HEIGHT / size[1])
     axes = figure.add_axes(place)
-    _frame(axes, x_label, y_label)
+    frame(axes, x_label, y_label, _FONT)
     figure.text(
         _LEFT / size[0], 1 - 0.16 / size[1], shortened(drawable(title), 96), fontsize=10,
         fontweight="bold", color=INK, va="top", parse_math=False,
@@ -103,16 +103,6 @@ def draw_curves(
     _label_marks(axes, kept, levels, limits)
     _write_names(axes, drawn)
     save(figure, path)
-
-
-def _frame(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label, fontsize=_FONT, color=INK)
-    axes.set_ylabel(y_label, fontsize=_FONT, color=INK)
-    axes.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
-    axes.grid(color=PALE, linewidth=0.5)
-    axes.set_axisbelow(True)
 
 
 _Limits = tuple[tuple[float, float], tuple[float, float]]

@@ -116,6 +116,17 @@ def draw(panels: Sequence[Panel | Map], path: Path) -> None:
     save(figure, path)
 
 
+def frame(axes: Axes, x_label: str, y_label: str, size: float) -> None:
+    """Give a diagram of points its labels, in letters of `size`, and a pale grid both ways."""
+    axes.set_xlabel(x_label, fontsize=size, color=INK)
+    axes.set_ylabel(y_label, fontsize=size, color=INK)
+    axes.tick_params(labelsize=size, colors=INK, length=3, width=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
+    axes.grid(color=PALE, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
 def _inside(panel: Panel | Map) -> float:
     return max(1.0, 0.165 * len(panel.rows)) if isinstance(panel, Map) else _HEIGHT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from nmtgrid.analysis.label_places import Obstacles
 from nmtgrid.analysis.labels import drawable, shortened
 from nmtgrid.analysis.plots import check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plots_lines import COLOURS, INK, darker, frame
 
 _WIDTH, _HEIGHT = 4.6, 2.9
 """Inches of the inside."""
@@ -39,13 +39,7 @@ def draw_points(
     x_limits = _limits([point.x for point in points])
     y_limits = _limits([point.y for point in points])
     axes.set(xlim=x_limits, ylim=y_limits)
-    axes.set_xlabel(x_label, fontsize=_FONT, color=INK)
-    axes.set_ylabel(y_label, fontsize=_FONT, color=INK)
-    axes.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
-    axes.grid(color=PALE, linewidth=0.5)
-    axes.set_axisbelow(True)
+    frame(axes, x_label, y_label, _FONT)
     figure.text(
         0.1 / width, 1 - 0.12 / height, drawable(title), fontsize=10, fontweight="bold", color=INK,
         va="top", parse_math=False,

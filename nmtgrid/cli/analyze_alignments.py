@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.analyze_show import Format, Out, check_out, show
+from nmtgrid.cli.analyze_show import Format, Out, check_out, line_faults, show
 from nmtgrid.cli.options import JsonFile, check_outputs
 
 Lines = Annotated[
@@ -78,7 +78,7 @@ def command(
 
 def check_lines(lines: list[int], out: Path | None) -> None:
     """Raise ConfigError for lines that are none, and where there is no picture to show them."""
-    faults = [f"`--line` counts from 1, but is {number}." for number in lines if number < 1]
+    faults = line_faults(lines)
     if lines and out is None:
         faults.append("`--line` says what to draw: say where with `--out`.")
     if faults:

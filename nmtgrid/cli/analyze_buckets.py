@@ -19,6 +19,7 @@ from nmtgrid.cli.analyze_show import (
     Systems,
     Tokenize,
     check_out,
+    read_edges,
     show,
 )
 from nmtgrid.cli.options import JsonFile
@@ -118,16 +119,8 @@ def _check(
         faults.append("`--by sentence-bleu` shows shares of sentences: leave out `--metric`.")
     if edges is not None and len(set(by)) > 1:
         faults.append("`--edges` are of one property: give one `--by`.")
-    bounds = None
-    if edges is not None:
-        try:
-            bounds = [float(edge) for edge in edges.split(",")]
-        except ValueError:
-            faults.append(f"`--edges {edges}` are no numbers with commas between: 10,20,30.")
-        else:
-            from nmtgrid.analysis.bucketing import check_edges
-
-            faults += [f"`--edges {edges}`: {fault}" for fault in check_edges(bounds)]
+    bounds, wrong = read_edges(edges, "10,20,30")
+    faults += wrong
     if faults:
         raise ConfigError(faults)
     return bounds

@@ -26,6 +26,7 @@ from nmtgrid.cli.analyze_show import (
     Reference,
     Tokenize,
     check_out,
+    read_edges,
     show,
 )
 from nmtgrid.cli.options import JsonFile, check_outputs
@@ -75,7 +76,9 @@ def command(
     check_out(out, json, [*inputs.values()])
     check_outputs({"--difficulty-out": difficulty_out, "--alignments-out": alignments_out}, inputs)
     check_aligned(alignments, train)
-    bounds = _bounds(edges)
+    bounds, faults = read_edges(edges, "1,2,4")
+    if faults:
+        raise ConfigError(faults)
     from nmtgrid.analysis import difficulty
     from nmtgrid.analysis.aligner import AlignerSettings
     from nmtgrid.analysis.evaluation import read_evaluation
@@ -99,20 +102,3 @@ def command(
         write_links(alignments_out, pairs.links)
         console.say(f"Written: {alignments_out}")
     show([difficulty.section(pairs, found, evaluation, bounds)], out, picture, json)
-
-
-def _bounds(edges: str | None) -> list[float] | None:
-    """Return the edges of buckets. Raises ConfigError for what are none."""
-    if edges is None:
-        return None
-    from nmtgrid.analysis.bucketing import check_edges
-
-    try:
-        bounds = [float(edge) for edge in edges.split(",")]
-    except ValueError as fault:
-        raise ConfigError(
-            f"`--edges {edges}` are no numbers with commas between: 1,2,4."
-        ) from fault
-    if faults := check_edges(bounds):
-        raise ConfigError([f"`--edges {edges}`: {fault}" for fault in faults])
-    return bounds

@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import split_label
-from nmtgrid.cli.analyze_show import Format, Out, check_out, show
+from nmtgrid.cli.analyze_show import Format, Out, check_out, line_faults, show
 from nmtgrid.cli.options import JsonFile
 
 
@@ -43,7 +43,7 @@ def command(
     paths = [split_label(text)[1] for text in systems]
     check_out(out, json, [*paths, reference])
     lines = line or []
-    if faults := [f"`--line` counts from 1, but is {number}." for number in lines if number < 1]:
+    if faults := line_faults(lines):
         raise ConfigError(faults)
     from nmtgrid.analysis.exit_section import section
     from nmtgrid.analysis.exits import read_exits

@@ -12,7 +12,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import split_label, write_text
 from nmtgrid.cli.analyze_align import Train, aligning, trained
-from nmtgrid.cli.analyze_show import Lowercase, Source, Tokenize
+from nmtgrid.cli.analyze_show import Lowercase, Source, Tokenize, line_faults
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def _check(values: dict[str, Any]) -> None:
         faults.append("`--alignments` are links from the source: add `--source FILE`.")
     if values["alignments"] is not None and values["train"] is not None:
         faults.append("`--alignments` are given, so none are learned: leave out `--train`.")
-    faults += [
-        f"`--line` counts from 1, but is {number}." for number in values["line"] or [] if number < 1
-    ]
+    faults += line_faults(values["line"] or [])
     if faults:
         raise ConfigError(faults)
 

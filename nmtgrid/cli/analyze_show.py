@@ -81,6 +81,24 @@ def _check_folder(folder: Path) -> None:
         )
 
 
+def line_faults(lines: Sequence[int]) -> list[str]:
+    """Return what is wrong with the numbers of `--line`."""
+    return [f"`--line` counts from 1, but is {number}." for number in lines if number < 1]
+
+
+def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list[str]]:
+    """Return where buckets begin, of `--edges` (None: not given), and what is wrong with them."""
+    if text is None:
+        return None, []
+    from nmtgrid.analysis.bucketing import check_edges
+
+    try:
+        edges = [float(edge) for edge in text.split(",")]
+    except ValueError:
+        return None, [f"`--edges {text}` are no numbers with commas between: {example}."]
+    return edges, [f"`--edges {text}`: {fault}" for fault in check_edges(edges)]
+
+
 def show(
     sections: Sequence[Section], out: Path | None, picture: str, json: Path | None
 ) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Updater:
         processes: Processes | None = None,
         weights: Weights | None = None,
     ) -> None:
-        self.model, self.objective, self.optimiser = model, objective, optimiser
+        self.model, self.optimiser = model, optimiser
         self.processes = processes or Processes()
         self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
