@@ -1,0 +1,109 @@
+"""CIDEr against values computed by hand from its definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nmtgrid.metrics.cider import Cider, DocumentFrequencies, grams
+
+# Three pictures, the first with two references. Of the n-grams only `a` stands in two pictures.
+CORPUS = [["a b".split(), "a c".split()], ["a d".split()], ["e f".split()]]
+
+
+def test_grams_of_all_orders() -> None:
+    assert grams("a b a".split(), 2) == {("a",): 2, ("b",): 1, ("a", "b"): 1, ("b", "a"): 1}
+    assert grams([], 4) == {}
+
+
+def test_a_picture_counts_once() -> None:
+    """`a` stands in both references of the first picture and in the second picture: 2."""
+    found = DocumentFrequencies.count(CORPUS, 2)
+    assert found.pictures == 3
+    assert found.counts == {
+        ("a",): 2, ("b",): 1, ("c",): 1, ("d",): 1, ("e",): 1, ("f",): 1,
+        ("a", "b"): 1, ("a", "c"): 1, ("a", "d"): 1, ("e", "f"): 1,
+    }  # fmt: skip
+
+
+def test_cider_by_hand() -> None:
+    """Candidate `a b` of picture 1, n = 2.
+
+    idf: a = log(3/2), all others log 3. Against `a b`: both orders are equal vectors, cosine 1.
+    Against `a c`: unigrams share a, (log 1.5)^2 / ((log 1.5)^2 + (log 3)^2); bigrams share none.
+    """
+    common, rare = math.log(1.5) ** 2, math.log(3) ** 2
+    expected = 10 * ((1 + 1) / 2 + (common / (common + rare) + 0) / 2) / 2
+    assert Cider(CORPUS, 2, form="cider").score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
+    # Equal lengths and no repeated word: CIDEr-D is the same.
+    assert Cider(CORPUS, 2).score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
+
+
+def test_orders_that_a_caption_lacks_count_as_nothing() -> None:
+    """Two words have no trigrams: of four orders, the cosines of two are 1."""
+    assert Cider(CORPUS).score(["e", "f"], CORPUS[2]) == pytest.approx(10 * 2 / 4)
+
+
+def test_clipping_and_length_of_cider_d_by_hand() -> None:
+    """Candidate `e e e f` against `e f`, unigrams alone; idf log 3 of both.
+
+    Weights (3, 1) log 3 and (1, 1) log 3. Plain cosine 4 / (sqrt 10 sqrt 2). Clipped:
+    min(3, 1) 1 + min(1, 1) 1 = 2 over the same norms; two tokens longer: exp(-4 / (2 * 36)).
+    """
+    candidate = "e e e f".split()
+    plain = Cider(CORPUS, 1, form="cider").score(candidate, CORPUS[2])
+    assert plain == pytest.approx(10 * 4 / math.sqrt(20))
+    clipped = Cider(CORPUS, 1).score(candidate, CORPUS[2])
+    assert clipped == pytest.approx(10 * 2 / math.sqrt(20) * math.exp(-4 / 72))
+    narrow = Cider(CORPUS, 1, sigma=1.0).score(candidate, CORPUS[2])
+    assert narrow == pytest.approx(10 * 2 / math.sqrt(20) * math.exp(-4 / 2))
+
+
+def test_words_that_no_reference_has_weigh_most() -> None:
+    """`z` stands nowhere: idf log 3, as of a word that one picture has.
+
+    Candidate `a z` against `a d`, unigrams: (log 1.5)^2 / ((log 1.5)^2 + (log 3)^2).
+    """
+    common, rare = math.log(1.5) ** 2, math.log(3) ** 2
+    found = Cider(CORPUS, 1).score(["a", "z"], CORPUS[1])
+    assert found == pytest.approx(10 * common / (common + rare))
+
+
+def test_what_all_pictures_have_weighs_nothing() -> None:
+    corpus = [[["x", "a"]], [["x", "b"]]]
+    assert Cider(corpus, 1).score(["x"], corpus[0]) == 0
+    assert Cider(corpus[:1], 1).score(["x", "a"], corpus[0]) == 0
+
+
+def test_tokens_may_be_ids_and_frequencies_another_corpus() -> None:
+    numbers = {word: place for place, word in enumerate("abcdef")}
+    coded = [[[numbers[w] for w in tokens] for tokens in held] for held in CORPUS]
+    words = Cider(CORPUS).score("a c".split(), CORPUS[0])
+    counted = Cider(DocumentFrequencies.count(coded))
+    assert counted.score([0, 2], coded[0]) == words
+    assert words > 0
+
+
+def test_corpus_is_the_mean_over_pictures() -> None:
+    """The second caption shares no word with its reference and scores 0."""
+    cider = Cider(CORPUS)
+    candidates = [["a", "b"], ["z"], ["e", "f"]]
+    expected = (cider.score(["a", "b"], CORPUS[0]) + 0 + 5.0) / 3
+    assert cider.corpus(candidates, CORPUS) == pytest.approx(expected)
+    assert cider.scores([["a", "b"], []], CORPUS[0]) == [
+        cider.score(["a", "b"], CORPUS[0]),
+        0.0,
+    ]
+
+
+def test_signature_and_faults() -> None:
+    assert Cider(CORPUS).signature == "cider-d|n:4|sigma:6|stem:no|pictures:3"
+    assert Cider(CORPUS, 2, form="cider").signature == "cider|n:2|stem:no|pictures:3"
+    for fault in ({"n": 0}, {"sigma": 0.0}, {"form": "cider-x"}):
+        with pytest.raises(ValueError, match="no such CIDEr"):
+            Cider(CORPUS, **fault)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="without a reference"):
+        Cider(CORPUS).score(["a"], [])
+    with pytest.raises(ValueError, match="1 captions of 3 pictures"):
+        Cider(CORPUS).corpus([["a"]], CORPUS)
