@@ -68,8 +68,9 @@ class Cider:
         """
         if n < 1 or not sigma > 0 or form not in ("cider-d", "cider"):
             raise ValueError(f"no such CIDEr: n={n}, sigma={sigma}, form={form!r}")
-        is_counted = isinstance(references, DocumentFrequencies)
-        self.frequencies = references if is_counted else DocumentFrequencies.count(references, n)
+        if not isinstance(references, DocumentFrequencies):
+            references = DocumentFrequencies.count(references, n)
+        self.frequencies = references
         self.n, self.sigma, self.form = n, sigma, form
         self._most = math.log(max(1, self.frequencies.pictures))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from nmtgrid.metrics.cider import Cider, DocumentFrequencies, grams
 
 # Three pictures, the first with two references. Of the n-grams only `a` stands in two pictures.
-CORPUS = [["a b".split(), "a c".split()], ["a d".split()], ["e f".split()]]
+CORPUS = [[["a", "b"], ["a", "c"]], [["a", "d"]], [["e", "f"]]]
 
 
 def test_grams_of_all_orders() -> None:
-    assert grams("a b a".split(), 2) == {("a",): 2, ("b",): 1, ("a", "b"): 1, ("b", "a"): 1}
+    assert grams(["a", "b", "a"], 2) == {("a",): 2, ("b",): 1, ("a", "b"): 1, ("b", "a"): 1}
     assert grams([], 4) == {}
 
 
@@ -51,7 +52,7 @@ def test_clipping_and_length_of_cider_d_by_hand() -> None:
     Weights (3, 1) log 3 and (1, 1) log 3. Plain cosine 4 / (sqrt 10 sqrt 2). Clipped:
     min(3, 1) 1 + min(1, 1) 1 = 2 over the same norms; two tokens longer: exp(-4 / (2 * 36)).
     """
-    candidate = "e e e f".split()
+    candidate = ["e", "e", "e", "f"]
     plain = Cider(CORPUS, 1, form="cider").score(candidate, CORPUS[2])
     assert plain == pytest.approx(10 * 4 / math.sqrt(20))
     clipped = Cider(CORPUS, 1).score(candidate, CORPUS[2])
@@ -79,7 +80,7 @@ def test_what_all_pictures_have_weighs_nothing() -> None:
 def test_tokens_may_be_ids_and_frequencies_another_corpus() -> None:
     numbers = {word: place for place, word in enumerate("abcdef")}
     coded = [[[numbers[w] for w in tokens] for tokens in held] for held in CORPUS]
-    words = Cider(CORPUS).score("a c".split(), CORPUS[0])
+    words = Cider(CORPUS).score(["a", "c"], CORPUS[0])
     counted = Cider(DocumentFrequencies.count(coded))
     assert counted.score([0, 2], coded[0]) == words
     assert words > 0
@@ -100,9 +101,10 @@ def test_corpus_is_the_mean_over_pictures() -> None:
 def test_signature_and_faults() -> None:
     assert Cider(CORPUS).signature == "cider-d|n:4|sigma:6|stem:no|pictures:3"
     assert Cider(CORPUS, 2, form="cider").signature == "cider|n:2|stem:no|pictures:3"
-    for fault in ({"n": 0}, {"sigma": 0.0}, {"form": "cider-x"}):
+    faults: list[dict[str, Any]] = [{"n": 0}, {"sigma": 0.0}, {"form": "cider-x"}]
+    for fault in faults:
         with pytest.raises(ValueError, match="no such CIDEr"):
-            Cider(CORPUS, **fault)  # type: ignore[arg-type]
+            Cider(CORPUS, **fault)
     with pytest.raises(ValueError, match="without a reference"):
         Cider(CORPUS).score(["a"], [])
     with pytest.raises(ValueError, match="1 captions of 3 pictures"):
