@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from nmtgrid.cli.app import main
+from nmtgrid.cli.app import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -17,7 +17,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
@@ -69,6 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.say("Interrupted.")
         return 128 + caught[0] if caught else INTERRUPTED
     return code
+
+
+def program() -> NoReturn:
+    """Run the command line, and end the process with its exit code."""
+    code = main()
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # One of torchrun's. torch keeps its communication threads for as long as anything refers
+        # to their group, and with shards its caches always do: a thread that lets go of a tensor
+        # while Python shuts down would abort the process. So there is no shutdown.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _warn(message: Warning | str, *where: Any, **more: Any) -> None:

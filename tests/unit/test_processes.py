@@ -213,3 +213,20 @@ def test_a_signal_to_all_saves(endless: subprocess.Popen[str], tmp_path: Path) -
     assert "stopped by SIGTERM" in told
     assert len(list((tmp_path / "run/checkpoints").iterdir())) == 1
     assert "Another process" not in told
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_one_of_several_ends_without_shutdown(count: str) -> None:
+    """What torch's threads still hold then could abort a process that has done its work."""
+    words = (
+        "import atexit, sys; from nmtgrid.cli.app import program; "
+        "atexit.register(print, 'shutdown'); sys.argv = ['nmtgrid', {!r}]; program()"
+    )
+    for asked, code in (("--version", 0), ("--nothing", 2)):
+        found = subprocess.run(
+            [sys.executable, "-c", words.format(asked)],
+            capture_output=True, text=True, env=os.environ | {"WORLD_SIZE": count}, cwd=PROJECT,
+        )  # fmt: skip
+        assert found.returncode == code, found.stderr
+        assert ("shutdown" in found.stdout) == (count == "1")
+        assert bool(found.stderr) == (code == 2)
