@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.place import Place, Position
 
-Positions = Literal["none", "sinusoidal", "learned"]
+Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "learned"]
 
 LARGEST_TABLE = 4096
 """Sinusoidal positions that are kept ready; those beyond are computed when they are asked for."""
@@ -20,9 +20,11 @@ LARGEST_TABLE = 4096
 class Embedding(nn.Module):
     """Token vectors, optionally scaled by sqrt(d) and summed with positions.
 
-    Positions are sinusoidal (2.39) or `max_positions` learned vectors, of which the last serves
-    all places beyond. The padding type's row is zero at the start. One dropout mask covers a
-    token's vector, so a whole row or column of the grid is dropped alike.
+    Positions are sinusoidal, as printed (2.39) or in the halves of other programs, or
+    `max_positions` learned vectors, of which the last serves all places beyond. The padding
+    type's row is zero at the start. One dropout mask covers a token's vector, so a whole row or
+    column of the grid is dropped alike. Of an `alias` (one id, another) the one has the vector of
+    the other.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Embedding(nn.Module):
         dropout_rate: float,
         padding: int,
         max_positions: int = 1024,
+        alias: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary_size, size))
@@ -43,7 +46,7 @@ class Embedding(nn.Module):
         )
         self.size, self.positions, self.padding = size, positions, padding
         self.scale = math.sqrt(size) if scale else 1.0
-        self.dropout_rate = dropout_rate
+        self.dropout_rate, self.alias = dropout_rate, alias
         self._table: Tensor | None = None
         self.reset_parameters()
 
@@ -57,6 +60,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
+        if self.alias is not None:
+            tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
         vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
         if self.positions == "none":
             vectors = vectors * self.scale
@@ -72,17 +77,18 @@ class Embedding(nn.Module):
             wanted = torch.arange(count, device=like.device) + start
             wanted = wanted.clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(wanted, self.position_weight)
+        waves = sinusoids if self.positions == "sinusoidal" else halved_sinusoids
         if isinstance(first, Place):
-            return sinusoids(first, count, like)
+            return waves(first, count, like)
         last = first + count
         if last > LARGEST_TABLE:
-            return sinusoids(first, count, like)
+            return waves(first, count, like)
         table = self._table
         if table is not None and (table.dtype, table.device) != (like.dtype, like.device):
             table = None
         if table is None or len(table) < last:
             # Computed in powers of two, so that longer sentences seldom ask for a new table.
-            table = self._table = sinusoids(0, max(128, 1 << (last - 1).bit_length()), like)
+            table = self._table = waves(0, max(128, 1 << (last - 1).bit_length()), like)
         return table[first:last]
 
 
@@ -95,3 +101,21 @@ def sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     angles = places[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
     return waves[:, :size].to(like.dtype)
+
+
+def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
+    """Return [count, d]: all sines, then all cosines, of wavelengths from 2 pi to 10000 * 2 pi.
+
+    The form of tensor2tensor and fairseq, whose first position has the number 2; of an odd d the
+    last feature is zero.
+
+    Departs: 2.39 has sines and cosines take turns, and its longest wave is shorter than 10000.
+    """
+    size = like.shape[-1]
+    start = first.at if isinstance(first, Place) else first
+    places = (torch.arange(count, device=like.device) + start + 2).float()
+    half = size // 2
+    waves = torch.arange(half, device=like.device, dtype=torch.float32)
+    angles = places[:, None] * torch.exp(waves * (-math.log(10000.0) / max(half - 1, 1)))
+    joined = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return nn.functional.pad(joined, (0, size - 2 * half)).to(like.dtype)

@@ -228,12 +228,15 @@ def _ends(rows: Rows, count: int, device: torch.device) -> Tensor:
 
 
 class BidirectionalLSTM(nn.Module):
-    """One layer that reads sentences both ways: states [L, B, 2 D] for inputs [L, B, D']."""
+    """One layer that reads sentences both ways: states [L, B, 2 D] for inputs [L, B, D'].
 
-    def __init__(self, input_size: int, size: int) -> None:
+    Without `both_ways` it reads forwards alone, and all states have D features.
+    """
+
+    def __init__(self, input_size: int, size: int, both_ways: bool = True) -> None:
         super().__init__()
         self.size = size
-        self.lstm = nn.LSTM(input_size, size, bidirectional=True)
+        self.lstm = nn.LSTM(input_size, size, bidirectional=both_ways)
 
     def forward(self, inputs: Tensor, lengths: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return states [L, B, 2 D] (zero on padding) and last states [B, 2 D], longest first.
@@ -242,7 +245,8 @@ class BidirectionalLSTM(nn.Module):
         """
         if inputs.is_cuda:
             return self._library(inputs, lengths)
-        found = [self._direction(inputs, rows, reverse) for reverse in (False, True)]
+        ways = (False, True) if self.lstm.bidirectional else (False,)
+        found = [self._direction(inputs, rows, reverse) for reverse in ways]
         states, hidden, cell = (torch.cat(pair, -1) for pair in zip(*found, strict=True))
         return states, hidden, cell
 

@@ -33,6 +33,7 @@ from nmtgrid.layers.recurrent import (
 )
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.models.properties import properties
 from nmtgrid.text.vocabulary import PAD
 
@@ -57,13 +58,14 @@ class BiLSTM(TranslationModel):
     ) -> None:
         super().__init__()
         self.config = config
-        both, decoded, classified = 2 * config.size, config.decoded, config.classified
+        both, decoded, classified = config.encoded, config.decoded, config.classified
         self.source_embedding = _embedding(config, source_vocab_size)
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
         )
         sizes = [config.embedded] + [both] * (config.encoder_depth - 1)
-        self.encoder = nn.ModuleList(BidirectionalLSTM(size, config.size) for size in sizes)
+        layers = (BidirectionalLSTM(size, config.size, config.both_ways) for size in sizes)
+        self.encoder = nn.ModuleList(layers)
         self.encoder_outputs = nn.ModuleList(LayerOutput(config.dropout) for _ in sizes)
         fed = classified if config.input_feeding else 0
         sizes = [config.embedded + fed] + [decoded] * (config.decoder_depth - 1)
@@ -76,9 +78,8 @@ class BiLSTM(TranslationModel):
         self.output_map = nn.Linear(both + decoded, classified, bias=False)
         matrix = torch.empty(target_vocab_size, classified)
         self.output_weight = nn.Parameter(matrix) if config.tie == "none" else None
-        self.output_bias = (
-            nn.Parameter(torch.empty(target_vocab_size)) if config.output_bias else None
-        )
+        bias = torch.empty(target_vocab_size)
+        self.output_bias = nn.Parameter(bias) if config.output_bias else None
         self.traits = Traits(aligns=True)
         self.reset_parameters()
 
@@ -162,7 +163,7 @@ class BiLSTM(TranslationModel):
         row = properties("RNN + attention")
         config = self.config
         source = sum(p.numel() for p in self.encoder.parameters() if p.dim() > 1)
-        source += 2 * config.size * (config.decoded + config.classified)
+        source += config.encoded * (config.decoded + config.classified)
         target = sum(p.numel() for p in self.decoder.parameters() if p.dim() > 1)
         target += config.decoded * config.classified + self.classifier().weight.numel()
         attended = (config.decoded + config.classified) * source_length * target_length
@@ -201,7 +202,7 @@ class BiLSTM(TranslationModel):
             states = output(states)
             lasts.append((hidden, cell))
         keys = linear(states, self.query_map.weight.t()).transpose(0, 1)
-        values = linear(states, self.output_map.weight[:, : 2 * config.size].contiguous())
+        values = linear(states, self.output_map.weight[:, : config.encoded].contiguous())
         shift = config.encoder_depth - config.decoder_depth
         chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
         start = tuple(self._start(*last) for last in chosen)
@@ -284,7 +285,7 @@ class BiLSTM(TranslationModel):
 
     def _readout(self) -> Tensor:
         """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""
-        return self.output_map.weight[:, 2 * self.config.size :].contiguous()
+        return self.output_map.weight[:, self.config.encoded :].contiguous()
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> BiLSTM:
@@ -295,5 +296,5 @@ def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> BiLSTM
 def _embedding(config: BiLSTMConfig, count: int) -> Embedding:
     return Embedding(
         count, config.embedded, positions="none", scale=False,
-        dropout_rate=config.embedding_dropout, padding=PAD,
+        dropout_rate=config.embedding_dropout, padding=PAD, alias=first_alias(config.first_symbol),
     )  # fmt: skip

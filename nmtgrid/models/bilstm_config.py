@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.models.bounds import no_rates, too_large, too_small
+from nmtgrid.models.first_symbol import FirstSymbol
 
 LARGEST_DEPTH = 100
 """A bound against slips: far above what any text has tried."""
@@ -15,23 +16,36 @@ LARGEST_DEPTH = 100
 class BiLSTMConfig:
     """What a Bi-LSTM model is built from; the defaults are the thesis' baseline (section 3.3.1).
 
-    `size` is that of each direction of the encoder; `decoder_size` and `embedding_size` None mean
-    the same. `initial` says where the decoder's first states come from: maps of the encoder's last
-    ones, shared by all layers, or zero.
+    `size` is that of each direction of the encoder, of which a unidirectional one has one.
+    `decoder_size` and `embedding_size` None mean the same. `initial` says where the decoder's
+    first states come from: maps of the encoder's last ones, shared by all layers, or zero.
+    `first_symbol` end lets the target begin with `</s>`, as in fairseq.
     """
 
     encoder_depth: int = 2
     decoder_depth: int = 2
     size: int = 256
+    encoder: Literal["bidirectional", "unidirectional"] = "bidirectional"
     decoder_size: int | None = None
     embedding_size: int | None = None
     input_feeding: bool = True
     initial: Literal["mapped", "zero"] = "mapped"
     output_bias: bool = False
     tie: Literal["none", "target", "all"] = "target"
+    first_symbol: FirstSymbol = "begin"
     dropout: float = 0.3
     embedding_dropout: float = 0.3
     output_dropout: float = 0.3
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether the encoder reads backwards too."""
+        return self.encoder == "bidirectional"
+
+    @property
+    def encoded(self) -> int:
+        """Features of a source state."""
+        return 2 * self.size if self.both_ways else self.size
 
     @property
     def embedded(self) -> int:

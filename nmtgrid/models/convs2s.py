@@ -27,6 +27,7 @@ from nmtgrid.models.api import Classifier, Report, Sites, Step, TranslationModel
 from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
 from nmtgrid.models.convs2s_layers import DecoderLayer, EncoderLayer, Source, add_scaled, make_map
 from nmtgrid.models.convs2s_step import ReadyDecoder
+from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -61,11 +62,12 @@ class ConvS2S(TranslationModel):
         self.decoder_enter = make_map(config, embedded, size, config.embedding_dropout)
         self._decoder_layers = [DecoderLayer(config) for _ in range(config.decoder_depth)]
         self.decoder = nn.ModuleList(self._decoder_layers)
-        self.decoder_leave = make_map(config, size, embedded)
+        self.decoder_leave = make_map(config, size, config.classified)
         self.output_weight = None
         if config.tie == "none":
-            std = math.sqrt((1.0 - config.output_dropout) / embedded)
-            self.output_weight = nn.Parameter(torch.randn(target_vocab_size, embedded) * std)
+            std = math.sqrt((1.0 - config.output_dropout) / config.classified)
+            weight = torch.randn(target_vocab_size, config.classified) * std
+            self.output_weight = nn.Parameter(weight)
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
@@ -206,6 +208,7 @@ def _embedding(config: ConvS2SConfig, count: int) -> Embedding:
         dropout_rate=config.embedding_dropout,
         padding=PAD,
         max_positions=config.max_positions,
+        alias=first_alias(config.first_symbol),
     )
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.1)

@@ -8,6 +8,7 @@ from typing import Literal
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.api import Report, Traits
 from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
+from nmtgrid.models.first_symbol import FirstSymbol
 from nmtgrid.models.properties import properties
 
 MOST_POSITIONS = 65536
@@ -26,6 +27,8 @@ class ConvS2SConfig:
     decoder_depth: int = 16
     size: int = 256
     embedding_size: int = 256
+    output_size: int | None = None
+    """Features that the classifier reads; none: as many as an embedding has."""
     kernel: int = 3
     positions: Positions = "learned"
     max_positions: int = 1024
@@ -42,18 +45,34 @@ class ConvS2SConfig:
     weight_norm: bool = True
     output_bias: bool = True
     tie: Literal["none", "target", "all"] = "target"
+    first_symbol: FirstSymbol = "begin"
+    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     alignment: Literal["average", "last"] = "average"
     """Which decoder layers' attention counts as the alignment."""
     dropout: float = 0.3
     embedding_dropout: float = 0.3
     output_dropout: float = 0.3
 
+    @property
+    def classified(self) -> int:
+        """Features that the classifier reads."""
+        return self.output_size or self.embedding_size
+
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
+        counts = (
+            "encoder_depth", "decoder_depth", "size", "embedding_size", "output_size",
+            "max_positions",
+        )  # fmt: skip
+        found = too_small(self, *counts)
+        if self.tie != "none" and self.output_size not in (None, self.embedding_size):
+            found.append(
+                f"`model.tie` {self.tie} makes the classifier of the embeddings, so "
+                "`model.output_size` must be none or `model.embedding_size` "
+                f"({self.embedding_size}), but is {self.output_size}."
+            )
         return [
-            *too_small(
-                self, "encoder_depth", "decoder_depth", "size", "embedding_size", "max_positions"
-            ),
+            *found,
             *no_kernels(self, "kernel"),
             *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
             *too_large(self, MOST_POSITIONS, "max_positions"),
@@ -77,10 +96,11 @@ def convs2s_report(
     row = properties("ConvS2S")
     size, embedded = config.size, config.embedding_size
     convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
+    leaving = 2 * size * (embedded + config.classified)
     attention = 4 * size * embedded + 4 * embedded * source_length
     source = config.encoder_depth * convolution + stack_maps
-    target = config.decoder_depth * (convolution + attention) + stack_maps
-    classified = 2 * target_types * embedded
+    target = config.decoder_depth * (convolution + attention) + leaving
+    classified = 2 * target_types * config.classified
     reach = 1 + config.encoder_depth * (config.kernel - 1)
     return Report(
         flops_per_pair=3.0 * (source_length * source + target_length * (target + classified)),

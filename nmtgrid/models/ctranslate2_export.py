@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.layers.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
-from nmtgrid.layers.embedding import Embedding, sinusoids
+from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer import Transformer
@@ -152,8 +152,9 @@ def _specification(specs: Any, model: Transformer) -> Any:
     depths = config.encoder_depth, config.decoder_depth
     spec = specs.TransformerSpec.from_config(depths, config.heads, pre_norm=config.norm == "pre")
     settings = spec.config
+    first = SPECIALS[END] if config.first_symbol == "end" else SPECIALS[BEGIN]
     settings.unk_token, settings.bos_token = SPECIALS[UNKNOWN], SPECIALS[BEGIN]
-    settings.eos_token, settings.decoder_start_token = SPECIALS[END], SPECIALS[BEGIN]
+    settings.eos_token, settings.decoder_start_token = SPECIALS[END], first
     settings.add_source_bos, settings.add_source_eos = False, True
     settings.layer_norm_epsilon = next(
         part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)
@@ -192,7 +193,10 @@ def _positions(embedding: Embedding) -> Tensor:
     """Return the vectors of the first places; the last learned one serves all beyond it."""
     learned = embedding.position_weight
     if learned is None:
-        return sinusoids(0, POSITIONS, embedding.weight)
+        if embedding.positions == "none":
+            return embedding.weight.new_zeros(POSITIONS, embedding.size)
+        waves = sinusoids if embedding.positions == "sinusoidal" else halved_sinusoids
+        return waves(0, POSITIONS, embedding.weight)
     return learned[torch.arange(POSITIONS).clamp_(max=len(learned) - 1)]
 
 

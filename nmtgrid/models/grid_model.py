@@ -212,7 +212,15 @@ def output_map(input_size: int, output_size: int) -> nn.Linear:
     return made
 
 
-def grid_embedding(config: Any, count: int, size: int, *, scale: bool, padding: int) -> Embedding:
+def grid_embedding(
+    config: Any,
+    count: int,
+    size: int,
+    *,
+    scale: bool,
+    padding: int,
+    alias: tuple[int, int] | None = None,
+) -> Embedding:
     """Return embeddings as `config` says: `positions` and `embedding_dropout`."""
     return Embedding(
         count,
@@ -221,4 +229,5 @@ def grid_embedding(config: Any, count: int, size: int, *, scale: bool, padding: 
         scale=scale,
         dropout_rate=config.embedding_dropout,
         padding=padding,
+        alias=alias,
     )

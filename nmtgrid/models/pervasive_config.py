@@ -9,6 +9,7 @@ from nmtgrid.layers.aggregation import Aggregation
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid_network import Accumulate, AccumulateScale, NetworkPlan, Skip
 from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
+from nmtgrid.models.first_symbol import FirstSymbol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class PervasiveConfig:
     output_map: bool = False
     output_bias: bool = True
     tie: Literal["none", "target", "all"] = "target"
+    first_symbol: FirstSymbol = "begin"
+    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     dropout: float = 0.2
     embedding_dropout: float = 0.2
     output_dropout: float = 0.2

@@ -9,6 +9,7 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid_network import GridNetwork
 from nmtgrid.layers.place import Position
 from nmtgrid.layers.skips import NETWORKS
+from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.models.grid_model import grid_embedding
 from nmtgrid.models.pervasive_config import PervasiveConfig, network_plan
 from nmtgrid.text.vocabulary import PAD
@@ -41,7 +42,8 @@ class PervasiveGrid(nn.Module):
 
     def _embedding(self, count: int, size: int) -> Embedding:
         scale = self.config.scale_embeddings
-        return grid_embedding(self.config, count, size, scale=scale, padding=PAD)
+        alias = first_alias(self.config.first_symbol)
+        return grid_embedding(self.config, count, size, scale=scale, padding=PAD, alias=alias)
 
     def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
         """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.

@@ -23,6 +23,7 @@ from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.layers.multihead import SourceProjection
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.models.api import Point, Report, Sites, Step, Traits
+from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.models.halt import Halt
 from nmtgrid.models.transformer_config import TransformerConfig, block_plan
 from nmtgrid.models.transformer_exits import TransformerExits, without_lead
@@ -45,7 +46,9 @@ class Transformer(TransformerExits):
         source_plan = block_plan(config, config.source_size)
         plan = block_plan(config, config.size)
         self.source_embedding = self._embedding(source_vocab_size, config.source_size)
-        self.target_embedding = self._embedding(target_vocab_size, config.size)
+        self.target_embedding = self._embedding(
+            target_vocab_size, config.size, first_alias(config.first_symbol)
+        )
         if config.tie == "all":
             # Two modules with one matrix: each is a stage of its own, with its own positions.
             self.target_embedding.weight = self.source_embedding.weight
@@ -172,7 +175,7 @@ class Transformer(TransformerExits):
             found[name] = Point(stage)
         return found
 
-    def _embedding(self, count: int, size: int) -> Embedding:
+    def _embedding(self, count: int, size: int, alias: tuple[int, int] | None = None) -> Embedding:
         return Embedding(
             count,
             size,
@@ -181,6 +184,7 @@ class Transformer(TransformerExits):
             dropout_rate=self.config.embedding_dropout,
             padding=PAD,
             max_positions=self.config.max_positions,
+            alias=alias,
         )
 
     def _decode(self, batch: Batch, memory: SourceMemory, weights: list[Tensor] | None) -> Tensor:

@@ -6,8 +6,10 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.layers.blocks import BlockPlan, Norm
+from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.api import Halting
 from nmtgrid.models.bounds import LARGEST_DEPTH, no_rates, too_large, too_small
+from nmtgrid.models.first_symbol import FirstSymbol
 
 Encoder = Literal["bidirectional", "unidirectional", "window"]
 SourceMarker = Literal["end", "none", "begin", "add-zero"]
@@ -42,6 +44,9 @@ class TransformerConfig:
     it comes whatever the marker: `<s>` and the zero pair are there before the first READ, and
     without an end symbol its READ shows nothing new.
 
+    `positions` sinusoidal-halves and `first_symbol` end (the target begins with `</s>`) are what
+    other programs' models have.
+
     `encoder_size` gives the encoder features of its own (0: `size`). `exits` puts a classifier
     behind every decoder block (5.3): the same one, or one for each, of which the last is the
     model's own, tied or not; with `norm` pre a norm stands before each, shared or not likewise.
@@ -61,10 +66,11 @@ class TransformerConfig:
     source_marker: SourceMarker = "end"
     transparent: bool = False
     transparent_dropout: float = 0.1
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    positions: Positions = "sinusoidal"
     max_positions: int = 1024
     scale_embeddings: bool = True
     tie: Literal["none", "target", "all"] = "target"
+    first_symbol: FirstSymbol = "begin"
     output_bias: bool = False
     exits: Exits = "none"
     halting: Halting = "none"
