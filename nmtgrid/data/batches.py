@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,8 @@ class Batch:
 
     source [B, S] ends with `</s>`; target_input [B, T] starts with `<s>`, target_output [B, T]
     is the same moved by one and ends with `</s>`. The lengths [B] count those symbols. `indices`
-    [B] are the pairs' places in their split.
+    [B] are the pairs' places in their split. Where a source has several targets, `references`
+    [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
     """
 
     source: Tensor
@@ -31,6 +32,7 @@ class Batch:
     target_output: Tensor
     target_lengths: Tensor
     indices: Tensor
+    references: Tensor | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -47,13 +49,16 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{n: t.to(device, non_blocking=True) for n, t in moved.items()})
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
         """Return the batch in memory from which a GPU copies without waiting."""
+        return self._mapped(lambda tensor: tensor.pin_memory())
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with each of its tensors changed."""
         held = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{name: tensor.pin_memory() for name, tensor in held.items()})
+        return Batch(**{name: change(t) for name, t in held.items() if t is not None})
 
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
@@ -66,6 +71,7 @@ class Batch:
             self.target_output[rows, :height],
             target_lengths,
             self.indices[rows],
+            None if self.references is None else self.references[rows],
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,15 @@ from nmtgrid.base.arrays import map_arrays
 from nmtgrid.base.errors import DataError, StorageError, nearest
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.data.captions import (
+    FOLDER,
+    Pictures,
+    PictureSource,
+    collate_pictures,
+    collate_references,
+    grouped,
+    no_text,
+)
 from nmtgrid.text.files import read_lines
 from nmtgrid.text.pipeline import FACTS, Pipeline
 
@@ -28,6 +38,8 @@ class Dataset:
         self.path = path
         self.manifest = manifest
         self.pipeline = pipeline
+        self.pictures = PictureSource.of(manifest)
+        """What the sources are where they are pictures, None where they are text."""
         self._splits: dict[str, Split] = {}
 
     @classmethod
@@ -49,6 +61,8 @@ class Dataset:
             manifests.check_file(folder, manifest, name)
         for name in manifest["splits"]:
             manifests.check_file(folder, manifest, f"{name}.safetensors")
+            if "source" in manifest:
+                manifests.check_file(folder, manifest, f"{FOLDER}/{name}.safetensors")
         return cls(folder, manifest, pipeline)
 
     @property
@@ -63,7 +77,8 @@ class Dataset:
                 f"The dataset {self.path} has no split `{name}`.", nearest(name, self.names)
             )
         if name not in self._splits:
-            self._splits[name] = Split(self, name)
+            kind = Split if self.pictures is None else PictureSplit
+            self._splits[name] = kind(self, name)
         return self._splits[name]
 
 
@@ -136,6 +151,92 @@ class Split:
             self._dataset.path, self._dataset.manifest, f"{folder}/{self.name}.{language}"
         )
         return list(read_lines(path, allow_empty=True))
+
+
+class PictureSplit(Split):
+    """Pictures and their captions: in training a pair for each caption, elsewhere for each picture.
+
+    The target of a picture is then its first caption; all of them are its references.
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        assert dataset.pictures is not None
+        self.name = name
+        self._dataset = dataset
+        folder, size = dataset.path, len(dataset.pipeline.target_vocabulary)
+        self.pictures = Pictures(folder / FOLDER / f"{name}.safetensors", dataset.pictures)
+        path = folder / f"{name}.safetensors"
+        arrays = map_arrays(path)
+        missing = [array for array in ARRAYS[2:] if array not in arrays]
+        if missing:
+            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
+        self._target, self._target_offsets = (arrays[array] for array in ARRAYS[2:])
+        lengths = _checked_lengths(path, self._target, self._target_offsets, "target", size)
+        starts = self.pictures.captions
+        if starts[-1] != len(lengths):
+            raise StorageError(f"{path} is damaged: its captions are not those of its pictures.")
+        if name == "train":
+            self._caption = numpy.arange(len(lengths))
+            self._picture = numpy.repeat(numpy.arange(len(self.pictures)), numpy.diff(starts))
+        else:
+            self._caption, self._picture = starts[:-1], numpy.arange(len(self.pictures))
+        self.source_lengths = self.pictures.regions[self._picture]
+        self.target_lengths = lengths[self._caption]
+
+    def __len__(self) -> int:
+        return len(self._caption)
+
+    def features(self, index: int) -> NDArray[numpy.float32]:
+        """Return the features [regions, F] of the picture of pair `index`."""
+        return self.pictures.features(int(self._picture[index]))
+
+    def target(self, index: int) -> list[int]:
+        """Return the ids of the caption of pair `index`."""
+        return _sentence(self._target, self._target_offsets, int(self._caption[index]))
+
+    def reference_ids(self, picture: int) -> list[list[int]]:
+        """Return the ids of all captions of a picture, by its place among the pictures."""
+        first, last = self.pictures.captions[picture : picture + 2]
+        return [
+            _sentence(self._target, self._target_offsets, place)
+            for place in range(int(first), int(last))
+        ]
+
+    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
+        """Return the pairs `indices` as one padded batch, with all captions of their pictures."""
+        places = [int(index) for index in indices]
+        text = collate([[]] * len(places), [self.target(place) for place in places], places)
+        source, lengths = collate_pictures([self.features(place) for place in places])
+        held = [self.reference_ids(int(self._picture[place])) for place in places]
+        return dataclasses.replace(
+            text, source=source, source_lengths=lengths, references=collate_references(held)
+        )
+
+    def references(self) -> list[list[str]]:
+        """Return the tokenised captions of each picture."""
+        return grouped(self._lines("text", 1), self.pictures.captions)
+
+    def raw_target(self) -> list[str]:
+        """Return the untouched first caption of each picture (not of train)."""
+        lines = self._lines("raw", 1)
+        return [lines[place] for place in self._caption]
+
+    def tokenized_target(self) -> list[str]:
+        """Return the tokenised caption of each pair."""
+        lines = self._lines("text", 1)
+        return [lines[place] for place in self._caption]
+
+    def source(self, index: int) -> list[int]:
+        """Raise DataError: a picture is no text."""
+        raise no_text(self._dataset.path)
+
+    def raw_source(self) -> list[str]:
+        """Raise DataError: a picture is no text."""
+        raise no_text(self._dataset.path)
+
+    def tokenized_source(self) -> list[str]:
+        """Raise DataError: a picture is no text."""
+        raise no_text(self._dataset.path)
 
 
 def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:

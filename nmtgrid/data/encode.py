@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 
 from nmtgrid.base.arrays import ArrayFile
+from nmtgrid.data.captions import FOLDER, Pictures, PictureSource
 from nmtgrid.text.blocks import Block, cut_file, lines_of, read_block
 from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.vocabulary import UNKNOWN
@@ -128,7 +129,7 @@ def _kind(side: Side) -> str:
 def write_split(
     path: Path,
     pipeline: Pipeline,
-    texts: Sequence[Path],
+    texts: Sequence[Path | None],
     report: Callable[[int], None] | None = None,
     *,
     known: Known | None = None,
@@ -136,35 +137,47 @@ def write_split(
 ) -> dict[str, Any]:
     """Write the ids of the tokenised files `texts` (source, target) to `path`.
 
-    Return the facts of the lengths, and as `pairs` the number of lines of either file. `report`
-    is called with the number of further pairs done. The file does not depend on `workers`. Raises
-    StorageError.
+    A side without a file (None) is left out. Return the facts of the lengths, and as `pairs` the
+    number of lines of each file. `report` is called with the number of further pairs done. The file
+    does not depend on `workers`. Raises StorageError.
     """
     sides = (pipeline.source, pipeline.target)
+    held = {number: text for number, text in enumerate(texts) if text is not None}
     kinds: dict[str, str] = {}
-    for name, side in zip(SIDES, sides, strict=True):
-        kinds[f"{name}.tokens"] = _kind(side)
-        kinds[f"{name}.offsets"] = "I64"
-    blocks = [[(number, block) for block in cut_file(text, _LARGEST_BLOCK)]
-              for number, text in enumerate(texts)]  # fmt: skip
+    for number in held:
+        kinds[f"{SIDES[number]}.tokens"] = _kind(sides[number])
+        kinds[f"{SIDES[number]}.offsets"] = "I64"
+    parts = [
+        (number, block) for number, text in held.items() for block in cut_file(text, _LARGEST_BLOCK)
+    ]
     file = ArrayFile(path, kinds)
     try:
-        streams = [_Stream(file, name, kinds[f"{name}.tokens"]) for name in SIDES]
+        streams = {n: _Stream(file, SIDES[n], kinds[f"{SIDES[n]}.tokens"]) for n in held}
         work = BlockEncoder(pipeline, known or ({}, {}))
-        parts = [part for of_side in blocks for part in of_side]
         for (number, _), encoded in map_ordered(work, parts, min(workers, len(parts))):
             count = streams[number].append(encoded)
-            if report is not None and number == 0:
+            if report is not None and number == min(held):
                 report(count)
         file.close()
     except BaseException:
         file.discard()
         raise
-    facts: dict[str, Any] = {"pairs": [stream.count for stream in streams]}
-    for name, stream in zip(SIDES, streams, strict=True):
-        facts[f"{name}_lengths"] = stream.lengths.summary()
-        facts[f"{name}_unknown"] = stream.unknown
+    facts: dict[str, Any] = {"pairs": [stream.count for stream in streams.values()]}
+    for number, stream in streams.items():
+        facts[f"{SIDES[number]}_lengths"] = stream.lengths.summary()
+        facts[f"{SIDES[number]}_unknown"] = stream.unknown
     return facts
+
+
+def region_facts(folder: Path, name: str, source: PictureSource | None) -> dict[str, Any]:
+    """Return the facts of a split's sources where they are pictures, in regions; else none."""
+    if source is None:
+        return {}
+    lengths = Lengths()
+    lengths.counts.update(
+        Pictures(folder / FOLDER / f"{name}.safetensors", source).regions.tolist()
+    )
+    return {"source_lengths": lengths.summary(), "source_unknown": 0}
 
 
 class _Stream:

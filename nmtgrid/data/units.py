@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.config import check
-from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.data import manifest as manifests
-from nmtgrid.data.encode import write_split
+from nmtgrid.data.captions import PictureSource, feature_vocabulary
+from nmtgrid.data.encode import region_facts, write_split
 from nmtgrid.text.blocks import cut_file
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.counting import (
@@ -82,6 +83,15 @@ class UnitsPlan:
     def is_joint(self) -> bool:
         """Whether both languages share their codes."""
         return len(self.codes) == 1 or (self.joint and not self.codes)
+
+    def for_pictures(self) -> UnitsPlan:
+        """Return the plan for pictures. Raises ConfigError where source text is spoken of."""
+        if self.joint_vocabulary or self.source_vocabulary or len(self.codes) > 1:
+            raise ConfigError(
+                "`--joint-vocabulary`, `--vocab-source` and a second `--codes` are about source "
+                "text, but the sources of this dataset are pictures: leave them out."
+            )
+        return dataclasses.replace(self, joint=True)
 
 
 def learn_units(folder: Path, plan: UnitsPlan, report: Report | None = None) -> dict[str, Any]:
@@ -157,6 +167,10 @@ class _Learning:
             Vocabulary.read_foreign(Path(path)) if path else None
             for path in (plan.source_vocabulary, plan.target_vocabulary)
         ]
+        if (held := PictureSource.of(manifest)) is not None:
+            self._plan = plan.for_pictures()
+            self._given[0] = feature_vocabulary(held.size)
+        self._pictures = held
         self._codes: list[Codes] = [Codes.load(path) for path in plan.codes]
         self._kept: list[dict[str, str]] = [{}, {}]
 
@@ -201,6 +215,7 @@ class _Learning:
                 [self._text_file(name, side) for side in (0, 1)], advance,
                 known=known, workers=self._plan.workers,
             )  # fmt: skip
+            facts = {**region_facts(self._folder, name, self._pictures), **facts}
             for count in facts.pop("pairs"):
                 if count != split["pairs_kept"]:
                     raise StorageError(
@@ -211,7 +226,10 @@ class _Learning:
             result[name] = facts
         return result
 
-    def _text_file(self, name: str, side: int) -> Path:
+    def _text_file(self, name: str, side: int) -> Path | None:
+        """Return the tokenised text of a side, None where it is pictures."""
+        if side == 0 and self._pictures is not None:
+            return None
         language = self._languages[side]
         return manifests.check_file(self._folder, self._manifest, f"text/{name}.{language}")
 
@@ -230,7 +248,8 @@ class _Learning:
         advance = self._advance(
             f"count {self._languages[side]}", self._manifest["splits"]["train"]["pairs_kept"]
         )
-        blocks = cut_file(self._text_file("train", side))
+        text = self._text_file("train", side)
+        blocks = [] if text is None else cut_file(text)
         workers = min(self._plan.workers, len(blocks))
         for _, counted in map_ordered(count_block, blocks, workers):
             counts.merge(counted)

@@ -17,6 +17,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.metrics.cider import Cider
 
 MetricName = Literal["bleu", "chrf", "ter"]
 TestName = Literal["bootstrap", "randomisation"]
@@ -80,9 +81,49 @@ def score(
     return values | {f"signature_{name}": found.signature for name, found in scores.items()}
 
 
+def caption_bleu(
+    captions: Sequence[str], references: Sequence[Sequence[str]], order: int = 4
+) -> Score:
+    """Return corpus BLEU of n-grams up to `order` against several references of each caption.
+
+    Words are as they stand, nothing is smoothed, and the reference of the nearest length counts: so
+    does the evaluation of MS-COCO. Raises InputError unless there are as many captions as lists of
+    references, and at least one.
+    """
+    most = max(map(len, references), default=0)
+    # Where a caption has fewer references than others, sacreBLEU takes None for those missing.
+    streams: list[list[Any]] = [
+        [held[n] if n < len(held) else None for held in references] for n in range(most)
+    ]
+    metric = BLEU(tokenize="none", max_ngram_order=order, smooth_method="none", force=True)
+    _check_counts(captions, references)
+    found = metric.corpus_score(list(captions), streams).score
+    return Score(float(found), str(metric.get_signature()))
+
+
+def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return BLEU-1 to BLEU-4 and a hundred times CIDEr-D, with signatures, as JSON keys.
+
+    Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
+    """
+    scores = {f"bleu_{n}": caption_bleu(captions, references, n) for n in range(1, 5)}
+    words = [[line.split() for line in held] for held in references]
+    metric = Cider(words)
+    cider = 100.0 * metric.corpus([line.split() for line in captions], words)
+    scores["cider"] = Score(cider, f"{metric.signature}|times:100")
+    values: dict[str, Any] = {name: found.value for name, found in scores.items()}
+    return values | {f"signature_{name}": found.signature for name, found in scores.items()}
+
+
 def _score(
     metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: Sequence[str]
 ) -> Score:
+    _check_counts(hypotheses, references)
+    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Score(float(value), str(metric.get_signature()))
+
+
+def _check_counts(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
     if len(hypotheses) != len(references):
         raise InputError(
             f"There are {len(hypotheses):,} hypotheses for {len(references):,} references.",
@@ -90,8 +131,6 @@ def _score(
         )
     if not hypotheses:
         raise InputError("There is no sentence to score.")
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score(float(value), str(metric.get_signature()))
 
 
 def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:

@@ -39,3 +39,6 @@ class Traits:
     batch_statistics: bool = False
     """In training mode a prediction depends on the other sentences of its batch and on later target
     tokens, through normalisation statistics; in evaluation mode it does not."""
+    source_features: int = 0
+    """Where the source is a picture: F of its regions [B, S, F] in place of tokens, without an order
+    and without an end symbol; 0 for text."""

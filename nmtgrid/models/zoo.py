@@ -9,14 +9,25 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, convrnn, convs2s, pervasive, pervasive_densenet, transformer
+from nmtgrid.models import (
+    bilstm,
+    caption_lstm,
+    caption_top_down,
+    convrnn,
+    convs2s,
+    pervasive,
+    pervasive_densenet,
+    transformer,
+)
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.caption_config import CaptionLSTMConfig, CaptionTopDownConfig
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.models.convs2s_config import ConvS2SConfig
 from nmtgrid.models.pervasive_config import PervasiveConfig
 from nmtgrid.models.pervasive_densenet_config import PervasiveDensenetConfig
 from nmtgrid.models.presets.bilstm import BILSTM
+from nmtgrid.models.presets.caption import CAPTION_LSTM, CAPTION_TOP_DOWN
 from nmtgrid.models.presets.convrnn import CONVRNN
 from nmtgrid.models.presets.convs2s import CONVS2S
 from nmtgrid.models.presets.pervasive import PERVASIVE
@@ -166,4 +177,18 @@ register(
     ConvRNNConfig,
     convrnn.build,
     CONVRNN,
+)
+register(
+    "caption-lstm",
+    "Captions of pictures: an LSTM that sees the mean region once, without attention",
+    CaptionLSTMConfig,
+    caption_lstm.build,
+    CAPTION_LSTM,
+)
+register(
+    "caption-top-down",
+    "Captions of pictures: an attention LSTM over regions below a language LSTM",
+    CaptionTopDownConfig,
+    caption_top_down.build,
+    CAPTION_TOP_DOWN,
 )

@@ -11,6 +11,10 @@ from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
 
+PICTURE_LENGTH = 20
+"""What a picture counts as |x| where it limits how long its caption may become: regions say nothing
+about that."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchPlan:
@@ -27,7 +31,8 @@ class SearchPlan:
     nbest: int = 1
     """Hypotheses returned for each sentence (with `sample`: how many are drawn)."""
     max_length_a: float = 10.0
-    """At most a + b|x| target tokens; both sides are counted without the end symbol."""
+    """At most a + b|x| target tokens; both sides are counted without the end symbol, and a picture
+    counts 20 tokens."""
     max_length_b: float = 2.0
     min_length: int = 0
     """At least so many target tokens before the end symbol."""
@@ -65,8 +70,10 @@ class SearchPlan:
             )
         return found
 
-    def limits(self, source_lengths: Tensor) -> Tensor:
+    def limits(self, source_lengths: Tensor, *, of_pictures: bool = False) -> Tensor:
         """Return the most target tokens for each sentence, for lengths with the end symbol [B]."""
+        if of_pictures:
+            source_lengths = torch.full_like(source_lengths, PICTURE_LENGTH + 1)
         longest = self.max_length_a + self.max_length_b * (source_lengths - 1)
         return longest.floor().long().clamp(min=max(1, self.min_length))
 

@@ -47,7 +47,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
 
-    source [B, S] ends with `</s>`, padded on the right, lengths [B] count it; `models` (in
+    source [B, S] ends with `</s>`, padded on the right, lengths [B] count it (pictures [B, S, F]
+    have S regions and no end); `models` (in
     evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
     tell sentences apart in sampling and to `halt`, so that draws do not depend on the batch (None:
     their places in it). `agent` says how much of the source each write may look at (None: all of
@@ -107,7 +108,7 @@ class _Run:
         self.models, self.plan, self.aligned = models, plan, align
         self.copies = plan.nbest if plan.sample else 1
         groups = len(source) * self.copies
-        self.limits = plan.limits(lengths)
+        self.limits = plan.limits(lengths, of_pictures=source.dim() == 3)
         self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
         self.constraints = _rules(plan, constraints)
@@ -280,4 +281,5 @@ def _rules(plan: SearchPlan, constraints: Sequence[Constraint]) -> list[Constrai
 def _covered_words(source: Tensor, lengths: Tensor, copies: int) -> Tensor:
     """Return [R, S], True on source tokens that should be covered: all but the end symbol."""
     places = torch.arange(source.shape[1], device=source.device)
-    return (places[None] < lengths[:, None] - 1).repeat_interleave(copies, 0)
+    ends = 1 if source.dim() == 2 else 0
+    return (places[None] < lengths[:, None] - ends).repeat_interleave(copies, 0)

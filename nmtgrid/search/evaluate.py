@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nmtgrid.data.dataset import Split
-from nmtgrid.metrics.quality import bleu, chrf, ter
+from nmtgrid.data.dataset import PictureSplit, Split
+from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter
 from nmtgrid.search.lines import Translation
 
 
@@ -32,3 +32,8 @@ def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool
         "references_lowercased": lowercase,
         "length_ratio": written / max(wanted, 1),
     }
+
+
+def scores_of_captions(translations: Sequence[Translation], split: PictureSplit) -> dict[str, Any]:
+    """Return JSON keys: BLEU-1 to 4 and CIDEr against all captions of each picture, in words."""
+    return caption_scores([one.tokenized for one in translations], split.references())

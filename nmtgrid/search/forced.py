@@ -10,6 +10,7 @@ import torch
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
+from nmtgrid.data.captions import region_names
 from nmtgrid.data.dataset import Split
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.scoring import forced_log_probabilities
@@ -64,13 +65,17 @@ def _of_batch(
     with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
         values = forced_log_probabilities([model], batch).float().cpu()
         tables = None if kind is None else model.alignments(batch, kind).float().cpu().numpy()
+    if tables is not None and model.traits.source_features:
+        # Pictures have no end symbol: nothing of a caption is aligned to it.
+        tables = numpy.pad(tables, ((0, 0), (0, 0), (0, 1)))
     for row, index in enumerate(batch.indices.tolist()):
-        width, height = int(batch.source_lengths[row]), int(batch.target_lengths[row])
+        source = _source(batch, row, pipeline)
+        width, height = len(source) + 1, int(batch.target_lengths[row])
         target = batch.target_output[row, : height - 1].tolist()
         scores = values[row, :height].tolist()
         yield Trace(
             line=index + 1,
-            source=pipeline.source_vocabulary.decode(batch.source[row, : width - 1].tolist()),
+            source=source,
             target=pipeline.target_vocabulary.decode(target),
             text=pipeline.restore(target),
             log_probabilities=scores,
@@ -79,3 +84,11 @@ def _of_batch(
             alignment=None if tables is None else tables[row, :height, :width],
             kind=kind or "weights",
         )
+
+
+def _source(batch: Batch, row: int, pipeline: Pipeline) -> list[str]:
+    """Return the source units of a pair, or what its picture's regions are called."""
+    count = int(batch.source_lengths[row])
+    if batch.source.dim() == 3:
+        return region_names(count)
+    return pipeline.source_vocabulary.decode(batch.source[row, : count - 1].tolist())

@@ -83,7 +83,9 @@ class Graphs:
 
     @staticmethod
     def widened(source: Tensor) -> Tensor:
-        """Return source [B, S] with padding to a width that comes often."""
+        """Return source [B, S] with padding to a width that comes often; pictures as they are."""
+        if source.dim() != 2:
+            return source
         return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_STEP), value=PAD)
 
     def step(

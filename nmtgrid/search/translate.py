@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import collate
+from nmtgrid.data.captions import check_size
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search import engine
+from nmtgrid.search import captions, engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.devices import find_device
 from nmtgrid.search.graphs import graphs_for
@@ -55,7 +59,7 @@ class TranslationOptions:
 
 
 class Translator:
-    """One model, or several averaged, that translate raw text."""
+    """One model, or several averaged, that translate raw text, or caption pictures."""
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class Translator:
         self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
         self.models = [one.model.to(self.device).eval() for one in loaded]
         self.halt = halt
+        self.features = self.models[0].traits.source_features  # of a region; 0: text
         self.graphs = graphs_for(self.device)
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
@@ -92,6 +97,7 @@ class Translator:
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return the log-probability of each raw (source, target), end symbol included."""
+        captions.check_text(self.models[0])
         encode_source, encode_target = self.pipeline.encode_source, self.pipeline.encode_target
         encoded = [(encode_source(source), encode_target(target)) for source, target in pairs]
         values = [0.0] * len(encoded)
@@ -117,7 +123,25 @@ class Translator:
         Raises ConfigError at once when `align` is asked of a model that does not align.
         """
         engine.check(self.models, self.plan, align)
+        captions.check_text(self.models[0])
         return self._windows(lines, align or self.options.replace_unknown, advance)
+
+    def caption(
+        self,
+        pictures: Iterable[NDArray[numpy.float32]],
+        *,
+        align: bool = False,
+        advance: Callable[[int, int], None] = lambda pictures, tokens: None,
+    ) -> Iterator[Translation]:
+        """Yield the caption of each picture, given as features [regions, F], in order.
+
+        Raises ConfigError at once where the model cannot, DataError for features of another size.
+        """
+        engine.check(self.models, self.plan, align)
+        captions.check_pictures(self.models[0])
+        checked = (check_size(one, self.features) for one in pictures)
+        found = captions.stream(checked, self._batches, self._search, align, advance)
+        return (restore(self.pipeline, *one) for one in found)
 
     def _windows(
         self, lines: Iterable[str], align: bool, advance: Callable[[int, int], None]
@@ -169,11 +193,11 @@ class Translator:
             for number, (start, stop) in enumerate(zip(starts, stops, strict=False)):
                 pieces.append((place, number, encode(of_line[start:stop])))
         found: dict[tuple[int, int], list[Hypothesis]] = {}
-        width = self.plan.nbest if self.plan.sample else self.plan.beam
-        for batch in self._batches([len(ids) for _, _, ids in pieces], width):
+        for batch in self._batches([len(ids) for _, _, ids in pieces]):
             chosen = [pieces[place] for place in batch]
             keys = [window[place][0] * _MOST_PIECES + number for place, number, _ in chosen]
-            results = self._search([ids for _, _, ids in chosen], keys, align)
+            texts = collate([ids for _, _, ids in chosen], [[]] * len(chosen))
+            results = self._search(texts.source, texts.source_lengths, keys, align)
             for (place, number, _), hypotheses in zip(chosen, results, strict=True):
                 found[place, number] = hypotheses
             advance(
@@ -187,15 +211,14 @@ class Translator:
         ]
 
     def _search(
-        self, sources: list[list[int]], keys: list[int], align: bool
+        self, source: Tensor, lengths: Tensor, keys: list[int], align: bool
     ) -> list[list[Hypothesis]]:
-        batch = collate(sources, [[]] * len(sources)).to(self.device)
         # One autocast around the whole search: the cast weights are then kept from step to step.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             return engine.search(
                 self.models,
-                batch.source,
-                batch.source_lengths,
+                source.to(self.device),
+                lengths.to(self.device),
                 self.plan,
                 align=align,
                 keys=torch.tensor(keys),
@@ -203,9 +226,10 @@ class Translator:
                 graphs=self.graphs,
             )
 
-    def _batches(self, sizes: list[int], width: int) -> Iterator[list[int]]:
+    def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
         """Yield places in order of size, so many that rows x longest stay within the limit."""
         batch: list[int] = []
+        width = width or (self.plan.nbest if self.plan.sample else self.plan.beam)
         for place in sorted(range(len(sizes)), key=sizes.__getitem__):
             rows = (len(batch) + 1) * width
             if batch and rows * (sizes[place] + 1) > self.options.batch_tokens:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.data.batches import cut_by_length
-from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
@@ -77,7 +77,12 @@ class SplitValidator:
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
-        self._references = split.tokenized_target()[: self._count] if with_bleu else []
+        self._references: list[str] = []
+        self._captions: list[list[str]] = []
+        if with_bleu and isinstance(split, PictureSplit):
+            self._captions = split.references()[: self._count]
+        elif with_bleu:
+            self._references = split.tokenized_target()[: self._count]
 
     @torch.no_grad()
     def loss(self, model: TranslationModel) -> float:
@@ -96,11 +101,14 @@ class SplitValidator:
 
     @torch.no_grad()
     def bleu(self, model: TranslationModel) -> float | None:
-        """Return tokenised BLEU of greedy translations, in percent."""
+        """Return tokenised BLEU of greedy translations, in percent.
+
+        That of captions is against all of a picture's.
+        """
         if not len(self._translated):
             return None
         # Imported late: it is slow to load, and a run may do without.
-        from nmtgrid.metrics.quality import bleu
+        from nmtgrid.metrics.quality import bleu, caption_bleu
 
         model.eval()
         hypotheses = [""] * self._count
@@ -111,6 +119,8 @@ class SplitValidator:
         gathered = self.processes.gather("\n".join(hypotheses).encode())
         lists = [lines.decode().split("\n") for lines in gathered]
         hypotheses = ["".join(lines) for lines in zip(*lists, strict=True)]
+        if self._captions:
+            return caption_bleu(hypotheses, self._captions).value
         return bleu(hypotheses, self._references, "none").value
 
     def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
