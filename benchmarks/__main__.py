@@ -51,7 +51,7 @@ BOTH = ("machine", "kernels", "attn2d", "peers")
 
 def parts(given: argparse.Namespace) -> dict[str, Part]:
     """Return what can be measured, by name."""
-    names = given.architectures or list(zoo.architectures())
+    names = given.architectures or zoo.text_architectures()
     return {
         "machine": machine.measure,
         "kernels": kernels.measure,
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     made.add_argument("--only", default="", help="parts, separated by commas")
-    made.add_argument("--architectures", nargs="+", choices=list(zoo.architectures()))
+    made.add_argument("--architectures", nargs="+", choices=zoo.text_architectures())
     made.add_argument("--quick", action="store_true", help="small models, to see that it runs")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")

@@ -116,7 +116,7 @@ class CaptionLSTM(CaptionModel):
     def stages(self) -> dict[str, nn.Module]:
         """Return the picture's map, the embeddings and the output."""
         return {
-            "encoder.0": self.picture_map,
+            "encoder.1": self.picture_map,
             "decoder.0": self.target_embedding,
             "decoder.1": self.decoder_output,
         }

@@ -145,7 +145,7 @@ class CaptionTopDown(CaptionModel):
     def stages(self) -> dict[str, nn.Module]:
         """Return the regions' map, the embeddings and the output."""
         return {
-            "encoder.0": self.region_map,
+            "encoder.1": self.region_map,
             "decoder.0": self.target_embedding,
             "decoder.1": self.decoder_output,
         }

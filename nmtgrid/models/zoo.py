@@ -46,6 +46,8 @@ class Architecture:
     config: type[Any]
     make: Callable[[Any, int, int], TranslationModel]
     presets: Mapping[str, Preset]
+    of_pictures: bool = False
+    """Its sources are pictures, not text."""
 
 
 _ARCHITECTURES: Registry[Architecture] = Registry("architecture")
@@ -57,15 +59,22 @@ def register(
     config: type[Any],
     make: Callable[[Any, int, int], TranslationModel],
     presets: Sequence[Preset],
+    *,
+    of_pictures: bool = False,
 ) -> None:
     """Enter an architecture into the zoo."""
     held = {preset.name: preset for preset in presets}
-    _ARCHITECTURES.add(name, Architecture(name, summary, config, make, held))
+    _ARCHITECTURES.add(name, Architecture(name, summary, config, make, held, of_pictures))
 
 
 def architectures() -> Registry[Architecture]:
     """Return the registry of architectures, by name."""
     return _ARCHITECTURES
+
+
+def text_architectures() -> list[str]:
+    """Return the names of the architectures that translate text."""
+    return [name for name in _ARCHITECTURES if not _ARCHITECTURES.get(name).of_pictures]
 
 
 def presets(arch: str) -> Mapping[str, Preset]:
@@ -184,6 +193,7 @@ register(
     CaptionLSTMConfig,
     caption_lstm.build,
     CAPTION_LSTM,
+    of_pictures=True,
 )
 register(
     "caption-top-down",
@@ -191,4 +201,5 @@ register(
     CaptionTopDownConfig,
     caption_top_down.build,
     CAPTION_TOP_DOWN,
+    of_pictures=True,
 )

@@ -23,6 +23,7 @@ TINY = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 8, "hidden_size": 8,
     "embedding_size": 6, "feed_forward_size": 12, "heads": 2, "kernel": 3, "target_kernel": 5,
     "source_kernel": 3, "growth": 4, "bottleneck": 2, "window": 3,
+    "attention_size": 7,
 }  # fmt: skip
 """Small values of the settings that architectures have, by name."""
 CROSSED = ("skip", "aggregation")

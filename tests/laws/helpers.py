@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.data.captions import collate_pictures
 from nmtgrid.models.api import Halt, Sites, TranslationModel, with_exits
 from nmtgrid.text.vocabulary import BEGIN
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
@@ -22,6 +24,8 @@ from tests.laws.cases import online_cases as online_cases
 from tests.laws.cases import reader_cases as reader_cases
 from tests.laws.cases import shake as shake
 
+Source = Sequence[int] | Tensor
+"""Token ids without the end symbol, or a picture's features [regions, F]."""
 LIMIT = 1e-5
 """How far log-probabilities may differ."""
 
@@ -48,9 +52,66 @@ def batch_for(
     """Return random sentences of these lengths, whose tokens `model` knows.
 
     One source and one target are empty; one target is long enough for every cache to turn over.
+    A picture has one region more than that, as a sentence has its end symbol.
     """
     types = model.classifier().weight.shape[0]
-    return ragged_batch(source_lengths, target_lengths, min(types, SOURCE_TYPES), types)
+    batch = ragged_batch(source_lengths, target_lengths, min(types, SOURCE_TYPES), types)
+    size = model.traits.source_features
+    return show(batch, [torch.randn(n + 1, size) for n in source_lengths]) if size else batch
+
+
+def show(batch: Batch, pictures: Sequence[Tensor]) -> Batch:
+    """Return the batch with pictures as sources."""
+    source, lengths = collate_pictures([one.numpy() for one in pictures])
+    return dataclasses.replace(batch, source=source, source_lengths=lengths)
+
+
+class Pictured:
+    """Pairs as the trainer reads them, with pictures in the place of sentences."""
+
+    def __init__(self, pairs: Any, size: int) -> None:
+        self.pairs, self.size = pairs, size
+        self.source_lengths, self.target_lengths = pairs.source_lengths, pairs.target_lengths
+
+    def batch(self, indices: Any) -> Batch:
+        batch: Batch = self.pairs.batch(indices)
+        pictures = []
+        for index, length in zip(batch.indices.tolist(), batch.source_lengths, strict=True):
+            draw = torch.Generator().manual_seed(index)
+            pictures.append(torch.randn(int(length), self.size, generator=draw))
+        return show(batch, pictures)
+
+
+def readable(pairs: Any, model: TranslationModel) -> Any:
+    """Return `pairs` of sentences as `model` can read them."""
+    size = model.traits.source_features
+    return Pictured(pairs, size) if size else pairs
+
+
+def pair(source: Source, target: Sequence[int]) -> Batch:
+    """Return the batch of one pair."""
+    if isinstance(source, Tensor):
+        return show(collate([[]], [target]), [source])
+    return collate([source], [target])
+
+
+def source_of(batch: Batch, row: int) -> Source:
+    """Return one of a batch's sources."""
+    length = int(batch.source_lengths[row])
+    if batch.source.dim() == 3:
+        return batch.source[row, :length]
+    found: list[int] = batch.source[row, : length - 1].tolist()
+    return found
+
+
+def with_padding(batch: Batch, value: int) -> Batch:
+    """Return the batch with `value` where there is padding, on both sides."""
+    is_source = batch.is_source if batch.source.dim() == 2 else batch.is_source[:, :, None]
+    return dataclasses.replace(
+        batch,
+        source=batch.source.masked_fill(~is_source, value),
+        target_input=batch.target_input.masked_fill(~batch.is_target, value),
+    )
 
 
 def teacher_forced(model: TranslationModel, batch: Batch, sites: Sites | None = None) -> Tensor:
@@ -127,20 +188,18 @@ def readings(
     return torch.stack(logits, 1), torch.stack(values, 1)
 
 
-def score_sentence(
-    model: TranslationModel, source: Sequence[int], target: Sequence[int]
-) -> list[float]:
+def score_sentence(model: TranslationModel, source: Source, target: Sequence[int]) -> list[float]:
     """Return the log-probability of each target token and the end symbol, by teacher forcing."""
-    batch = collate([source], [target])
+    batch = pair(source, target)
     values = teacher_forced(model, batch)
     return values[0].gather(1, batch.target_output[0][:, None])[:, 0].tolist()
 
 
 def next_log_probabilities(
-    model: TranslationModel, source: Sequence[int], prefix: Sequence[int]
+    model: TranslationModel, source: Source, prefix: Sequence[int]
 ) -> Tensor:
     """Return [V], what may follow `prefix`, computed anew from nothing."""
-    return teacher_forced(model, collate([source], [prefix]))[0, -1]
+    return teacher_forced(model, pair(source, prefix))[0, -1]
 
 
 def target_embeddings(model: TranslationModel, batch: Batch) -> tuple[Tensor, Tensor]:

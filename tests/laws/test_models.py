@@ -15,6 +15,7 @@ from tests.laws.helpers import (
     take_rows,
     target_embeddings,
     teacher_forced,
+    with_padding,
 )
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
@@ -108,11 +109,7 @@ def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
     model = case.build()
     batch = batch_for(model)
     before = teacher_forced(model, batch)
-    other = type(batch)(
-        batch.source.masked_fill(~batch.is_source, 5), batch.source_lengths,
-        batch.target_input.masked_fill(~batch.is_target, 5), batch.target_output,
-        batch.target_lengths, batch.indices,
-    )  # fmt: skip
+    other = with_padding(batch, 5)
     assert_close(teacher_forced(model, other)[batch.is_target], before[batch.is_target])
 
 

@@ -23,7 +23,15 @@ from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
-from tests.laws.helpers import SOURCE_TYPES, TARGET_TYPES, Case, basic_cases, batch_for, cases
+from tests.laws.helpers import (
+    SOURCE_TYPES,
+    TARGET_TYPES,
+    Case,
+    basic_cases,
+    batch_for,
+    cases,
+    readable,
+)
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
 every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)
@@ -67,7 +75,8 @@ def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
     )
     model = case.build(dropout=0.2)
     objective = Likelihood(LikelihoodSettings())
-    return Trainer(model, objective, Sentences(), settings, folder, torch.device("cpu"), stop=stop)
+    pairs = readable(Sentences(), model)
+    return Trainer(model, objective, pairs, settings, folder, torch.device("cpu"), stop=stop)
 
 
 def _saved(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -13,7 +13,15 @@ import torch
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.models.api import TranslationModel
-from tests.laws.helpers import LIMIT, Case, assert_close, batch_for, cases, teacher_forced
+from tests.laws.helpers import (
+    LIMIT,
+    Case,
+    assert_close,
+    batch_for,
+    cases,
+    teacher_forced,
+    with_padding,
+)
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
 
@@ -46,11 +54,7 @@ def test_padding_does_not_matter(case: Case) -> None:
     model = case.build().train()
     batch = batch_for(model)
     before = teacher_forced(model, batch)
-    other = Batch(
-        batch.source.masked_fill(~batch.is_source, 5), batch.source_lengths,
-        batch.target_input.masked_fill(~batch.is_target, 5), batch.target_output,
-        batch.target_lengths, batch.indices,
-    )  # fmt: skip
+    other = with_padding(batch, 5)
     assert_close(teacher_forced(model, other)[batch.is_target], before[batch.is_target])
 
 

@@ -23,6 +23,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.models.directory import save_model
 from tests.laws.cases import Case, basic_cases
+from tests.laws.helpers import readable
 from tests.unit.tiny_run import Sentences, TinyModel
 
 SKIPS = ("residual", "residual-norm", "residual-cumulative", "residual-gated", "dense")
@@ -130,7 +131,7 @@ def test_cells_of_a_padded_batch_are_the_same() -> None:
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 def test_every_architecture_has_points(case: Case) -> None:
     model = case.build()
-    found = profile("x", model, Sentences(3))
+    found = profile("x", model, readable(Sentences(3), model))
     assert [point.point for point in found.points] == list(model.points())
     assert all(math.isfinite(point.deviation) and point.values for point in found.points)
     assert any(len(along(found, part)) > 1 for part in parts(found))

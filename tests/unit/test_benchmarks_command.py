@@ -94,6 +94,6 @@ def test_conditions_of_both_precisions() -> None:
 
 
 def test_every_architecture_is_measured() -> None:
-    for name in zoo.architectures():
+    for name in zoo.text_architectures():
         assert settings_of(name, Conditions()).preset == "iwslt14-de-en"
         assert settings_of(name, Conditions(quick=True)).preset == "toy"
