@@ -23,7 +23,11 @@ def command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")],
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="[INPUT|-]", help="Raw text, one sentence a line.  [default: -]"),
+        typer.Argument(
+            metavar="[INPUT|-]",
+            help="Raw text, one sentence a line; or features of pictures (.safetensors).  "
+            "[default: -]",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the text goes.  [default: -]")
@@ -131,6 +135,9 @@ def command(
 ) -> None:
     """Translate raw text line for line, or score the translations of a dataset's split.
 
+    A model that captions pictures reads features instead, in the file's order of pictures, and is
+    scored by BLEU-1 to BLEU-4 and CIDEr against all captions of each.
+
     `--set` reaches the other settings of the search: max_length_a and max_length_b (at most
     a + b x source length), length_offset (mu), min_length.
 
@@ -217,12 +224,24 @@ def command(
         device=find_device(device),
         exit=exit,
     )
+    from nmtgrid.cli import decode_pictures
+
+    of_text = {
+        "replace-unknown": replace_unknown or None, "max-source": max_source,
+        "long-lines": long_lines,
+    }  # fmt: skip
+    useless = [name for name, held in of_text.items() if held is not None]
+    decode_pictures.check_source(translator, source, data, useless)
     outputs = decode_run.Outputs(out, traces, alignments)
     if forced and data is not None:
         from nmtgrid.cli.decode_forced import force_split
 
         kind: Literal["weights", "energies"] = "energies" if energies else "weights"
         report = force_split(translator, data, split or "test", outputs, kind)
+    elif translator.features and data is not None:
+        report = decode_pictures.caption_split(translator, data, split or "test", outputs)
+    elif translator.features and source is not None:
+        report = decode_pictures.caption_file(translator, source, outputs)
     elif data is None:
         report = decode_run.translate_text(translator, source or Path("-"), outputs)
     else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -97,7 +98,8 @@ def translate_text(translator: Translator, source: Path, outputs: Outputs) -> di
         options = dataclasses.replace(translator.options, window=1)
         translator.options = options
     notes: Counter[str] = Counter()
-    report, _ = _translate(translator, read_lines(source, notes), total, outputs, keep=False)
+    begin = functools.partial(translator.stream, read_lines(source, notes))
+    report, _ = write_translations(translator, begin, total, outputs, keep=False)
     for name, count in notes.items():
         if count:
             console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
@@ -112,23 +114,32 @@ def translate_split(
     split = dataset.split(name)
     check_languages(translator, dataset)
     lines = split.raw_source()
-    report, translations = _translate(translator, lines, len(lines), outputs, keep=True)
+    begin = functools.partial(translator.stream, lines)
+    report, translations = write_translations(translator, begin, len(lines), outputs, keep=True)
     lowercase = dataset.pipeline.facts.lowercase
     found = scores(translations, split, lowercase=lowercase)
     _show(found, split, report)
     return {**found, "split": name, **report}
 
 
-def _translate(
-    translator: Translator, lines: Iterable[str], total: int | None, outputs: Outputs, keep: bool
+def write_translations(
+    translator: Translator,
+    begin: Callable[..., Iterator[Translation]],
+    total: int | None,
+    outputs: Outputs,
+    *,
+    keep: bool,
 ) -> tuple[dict[str, Any], list[Translation]]:
-    """Translate and write; return counts and times, and the translations if they are wanted."""
+    """Translate and write; return counts and times, and the translations if they are wanted.
+
+    `begin(align=.., advance=..)` is the translator's `stream` or `caption` of what is to be read.
+    """
     aligns = all(model.traits.aligns for model in translator.models)
     align = outputs.alignments is not None or (outputs.traces is not None and aligns)
     kept: list[Translation] = []
     started = time.perf_counter()
     with progress(total) as meter, contextlib.ExitStack() as stack:
-        stream = translator.stream(lines, align=align, advance=meter.advance)
+        stream = begin(align=align, advance=meter.advance)
         text = STANDARD if outputs.text is None and not keep else outputs.text
         files = [
             None if path is None else stack.enter_context(open_writer(path))

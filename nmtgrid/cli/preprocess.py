@@ -10,6 +10,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli import preprocess_pictures
 from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
 from nmtgrid.text.files import NOTES
 
@@ -28,7 +29,10 @@ def command(
         list[str] | None,
         typer.Option(metavar="P", help="Prefix: reads P.de and P.en, also .gz, .xz, .bz2."),
     ] = None,
-    valid: Annotated[list[str] | None, typer.Option(metavar="P", help="Validation text.")] = None,
+    valid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="Validation text (of captions: a file or a number)."),
+    ] = None,
     test: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,13 +49,35 @@ def command(
     toy_seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the toy corpus.  [default: 1]")
     ] = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.",
+        ),
+    ] = None,
+    features: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Features of the pictures (safetensors)."),
+    ] = None,
+    restval: Annotated[
+        bool, typer.Option("--restval", help="Karpathy's `restval` pictures train too.")
+    ] = False,
+    toy_pictures: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Build the toy pictures, N of them for training."),
+    ] = None,
     xml: Annotated[bool, typer.Option("--xml", help="Read IWSLT's XML files.")] = False,
     tokenize: Annotated[
         Literal["moses", "none"], typer.Option(help="`none`: the text is tokenised already.")
     ] = "moses",
     lowercase: Annotated[
-        bool, typer.Option("--lowercase/--cased", help="Whether to lower-case all text.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--lowercase/--cased",
+            help="Whether to lower-case all text.  [default: captions alone]",
+        ),
+    ] = None,
     max_words: Annotated[
         int, typer.Option(help="Drop training pairs with a side of more words.")
     ] = 175,
@@ -72,9 +98,27 @@ def command(
 
     The filters concern training pairs only; every validation and test line is kept, in order.
     Afterwards run `nmtgrid bpe learn DATA`.
+
+    With `--captions` and `--features` sources are pictures, whose captions are the targets; words
+    are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
     """
     from nmtgrid.text.workers import count_workers
 
+    if captions is not None or features or restval or toy_pictures is not None:
+        order = preprocess_pictures.PictureOrder(
+            captions, features or [], {"valid": valid or [], "test": test or []}, restval,
+            toy_pictures, toy_seed, target_lang, tokenize, lowercase is not False, max_words,
+        )  # fmt: skip
+        about_text = {
+            "source-lang": source_lang, "train": train, "toy": toy,
+            "toy-difficulty": toy_difficulty, "xml": xml, "valid-every": valid_every,
+        }  # fmt: skip
+        preprocess_pictures.check(order, about_text)
+        check_outputs({"--json": json})
+        manifest = preprocess_pictures.build(order, out, overwrite)
+        preprocess_pictures.show(manifest, out)
+        write_report(json, report_of(manifest))
+        return
     if toy is None:
         prefixes = _prefixes(train, valid, test)
         faults = [
@@ -104,7 +148,7 @@ def command(
             "source_lang": source_lang or "qa",
             "target_lang": target_lang or "qb",
             "tokenize": tokenize,
-            "lowercase": lowercase,
+            "lowercase": bool(lowercase),
             "valid_every": valid_every,
             "workers": count_workers(workers),
         },

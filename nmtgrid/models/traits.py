@@ -40,5 +40,5 @@ class Traits:
     """In training mode a prediction depends on the other sentences of its batch and on later target
     tokens, through normalisation statistics; in evaluation mode it does not."""
     source_features: int = 0
-    """Where the source is a picture: the features F of its regions [B, S, F], which have no order and
-    no end symbol; 0 for text."""
+    """Where the source is a picture: the features F of its regions [B, S, F], which have no order
+    and no end symbol; 0 for text."""
