@@ -110,7 +110,11 @@ def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:
 
 
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:
-    """Raise ConfigError if both languages are to share one matrix, but no vocabulary."""
+    """Raise ConfigError if both languages are to share one matrix, but no vocabulary.
+
+    Or if the architecture cannot read what the dataset's sources are, text or pictures.
+    """
+    _check_source(settings.arch, dataset)
     pipeline = dataset.pipeline
     is_one = pipeline.source_vocabulary.types == pipeline.target_vocabulary.types
     if getattr(settings.model, "tie", None) == "all" and not is_one:
@@ -120,6 +124,24 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
             f"Run `nmtgrid bpe learn {dataset.path} --joint-vocabulary`, or set "
             "`model.tie=target`.",
         )
+
+
+def _check_source(arch: str, dataset: Dataset) -> None:
+    """Raise ConfigError if text is to be read by a model of pictures, or pictures by one of text."""
+    of_pictures = dataset.pictures is not None
+    if arch not in zoo.architectures() or zoo.architectures().get(arch).of_pictures == of_pictures:
+        return
+    wanted = [name for name in zoo.architectures() if name not in zoo.text_architectures()]
+    if of_pictures:
+        raise ConfigError(
+            f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
+            f"Train one that captions pictures: `--arch {wanted[-1]}`.",
+        )
+    raise ConfigError(
+        f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
+        "Train another architecture, or make a dataset with `nmtgrid preprocess --captions FILE "
+        "--features FILE`.",
+    )
 
 
 def find_valid(dataset: Dataset) -> Any:
