@@ -14,7 +14,8 @@ from pathlib import Path
 
 FLOORS = {
     "base": 0, "text": 1, "layers": 1, "metrics": 1, "data": 2, "models": 3, "search": 4,
-    "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7, "cli": 8,
+    "migration": 4, "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7,
+    "cli": 8,
 }  # fmt: skip
 
 DOORS = {

@@ -36,6 +36,7 @@ COMMANDS = {
     "adaptive-tune": "nmtgrid.cli.adaptive_tune",
     "analyze": "nmtgrid.cli.analyze",
     "export": "nmtgrid.cli.export",
+    "import-fairseq": "nmtgrid.cli.import_fairseq",
 }
 FAULT_OF_THE_USER, FAULT_OF_OURS, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"

@@ -1,0 +1,89 @@
+"""`nmtgrid import-fairseq`: takes over a model that was trained with fairseq."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.config import to_json
+from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+
+
+def command(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as checkpoint_best.pt.")
+    ],
+    dict_source: Annotated[
+        Path, typer.Option("--dict-source", metavar="FILE", help="fairseq's `dict.<source>.txt`.")
+    ],
+    dict_target: Annotated[
+        Path, typer.Option("--dict-target", metavar="FILE", help="fairseq's `dict.<target>.txt`.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="MODEL", help="A new folder for the model directory.")
+    ],
+    codes: Annotated[
+        Path | None,
+        typer.Option(
+            "--codes",
+            metavar="FILE",
+            help="BPE codes of subword-nmt or fastBPE; without them the units are words.",
+        ),
+    ] = None,
+    codes_target: Annotated[
+        Path | None,
+        typer.Option("--codes-target", metavar="FILE", help="The target's codes, if of its own."),
+    ] = None,
+    source_lang: Annotated[
+        str | None, typer.Option("--source-lang", help="Where the checkpoint does not say it.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option("--target-lang", help="Where the checkpoint does not say it.")
+    ] = None,
+    tokenize: Annotated[
+        Literal["moses", "none"],
+        typer.Option("--tokenize", help="How its training text was tokenised."),
+    ] = "moses",
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Its training text was lower-cased.")
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Take over a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
+
+    Nothing that the file holds is run. MODEL gives the same log-probabilities; what our models
+    cannot express is refused by the name of the option.
+    """
+    check_outputs({"--json": json})
+    from nmtgrid.migration.fairseq import TextFiles, import_checkpoint
+
+    files = TextFiles(
+        dict_source, dict_target, codes, codes_target, source_lang, target_lang, tokenize, lowercase
+    )
+    found = import_checkpoint(checkpoint, files, out)
+    console.table("Taken over", ("what", "value"), [
+        ("theirs", found.theirs),
+        ("ours", found.arch),
+        ("parameters", f"{found.parameters:,}"),
+        ("source types", f"{found.vocabularies[0]:,}"),
+        ("target types", f"{found.vocabularies[1]:,}"),
+    ])  # fmt: skip
+    for note in found.notes:
+        console.say(f"Note: {note}.")
+    console.say(f"`nmtgrid decode {out}` translates with it.")
+    write_report(
+        json,
+        {
+            "theirs": found.theirs,
+            "arch": found.arch,
+            "model": to_json(found.config),
+            "parameters": found.parameters,
+            "source_types": found.vocabularies[0],
+            "target_types": found.vocabularies[1],
+            "notes": found.notes,
+            "out": str(out),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Models of other programs, read without running anything that their files hold."""
