@@ -127,7 +127,7 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
 
 
 def _check_source(arch: str, dataset: Dataset) -> None:
-    """Raise ConfigError if text is to be read by a model of pictures, or pictures by one of text."""
+    """Raise ConfigError if `arch` cannot read the sources of the dataset."""
     of_pictures = dataset.pictures is not None
     if arch not in zoo.architectures() or zoo.architectures().get(arch).of_pictures == of_pictures:
         return
