@@ -7,7 +7,16 @@ import math
 import pytest
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.metrics.quality import bleu, chrf, score, sentence_bleu, ter
+from nmtgrid.metrics.cider import Cider
+from nmtgrid.metrics.quality import (
+    bleu,
+    caption_bleu,
+    caption_scores,
+    chrf,
+    score,
+    sentence_bleu,
+    ter,
+)
 
 
 def test_bleu_by_hand() -> None:
@@ -65,3 +74,35 @@ def test_unequal_counts_are_refused() -> None:
         bleu(["a", "b"], ["a"])
     with pytest.raises(InputError, match="no sentence"):
         bleu([], [])
+
+
+def test_captions_against_several_references_by_hand() -> None:
+    """`a b c` has 3 of 3 words and 1 of 2 pairs in one reference or the other, `d` 0 of 1 words.
+
+    The nearest lengths are 3 (of 2 and 3) and 2; 4 words stand against 5.
+    """
+    captions = ["a b c", "d"]
+    references = [["b c", "a x b"], ["e f"]]
+    short = math.exp(1 - 5 / 4)
+    found = caption_bleu(captions, references, 1)
+    assert found.value == pytest.approx(100 * short * 3 / 4)
+    assert "smooth:none" in found.signature and "tok:none" in found.signature
+    pairs = caption_bleu(captions, references, 2).value
+    assert pairs == pytest.approx(100 * short * (3 / 4 * 1 / 2) ** 0.5)
+    assert caption_bleu(captions, references).value == 0
+
+
+def test_scores_of_captions() -> None:
+    """Both captions equal a reference; CIDEr of four orders as in tests of its own."""
+    references = [["a b c d", "a b"], ["e f g h", "e f g h"]]
+    captions = ["a b c d", "e f g h"]
+    found = caption_scores(captions, references)
+    assert [found[f"bleu_{n}"] for n in range(1, 5)] == pytest.approx([100.0] * 4)
+    words = [[line.split() for line in held] for held in references]
+    cider = Cider(words).corpus([line.split() for line in captions], words)
+    assert found["cider"] == pytest.approx(100 * cider)
+    # The second picture's captions are equal to both references: 10 of 10.
+    assert Cider(words).score(words[1][0], words[1]) == pytest.approx(10)
+    assert found["signature_cider"] == "cider-d|n:4|sigma:6|stem:no|pictures:2|times:100"
+    with pytest.raises(InputError, match="2 hypotheses for 1"):
+        caption_scores(captions, references[:1])
