@@ -12,6 +12,7 @@ from nmtgrid.migration.plan import Plan, Recipe, Recipes, affine, of, same
 from nmtgrid.migration.transformer import embeddings, no_adaptive_softmax, tie, tied_copies
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 
+_FURTHER = "decoder.additional_fc.weight"
 _GATES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 _RATES = (
     ("encoder_dropout_in", "decoder_dropout_in"),
@@ -31,6 +32,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     size = options.count("encoder_hidden_size", embedded)
     decoded = options.count("decoder_hidden_size", embedded)
     tied = tie(options)
+    has_map = _FURTHER in checkpoint.views
     rates = [options.rate(name, options.rate("dropout", 0.0)) for _, name in _RATES]
     config = BiLSTMConfig(
         encoder_depth=options.count("encoder_layers"),
@@ -40,8 +42,8 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         decoder_size=decoded,
         embedding_size=embedded,
         # A further map behind the output, if there is one, is multiplied into the classifier.
-        tie="none" if decoded != options.get("decoder_out_embed_dim", embedded) else tied,
-        output_bias=tied == "none" or "decoder.additional_fc.weight" in checkpoint.views,
+        tie="none" if has_map else tied,
+        output_bias=has_map or tied == "none",
         first_symbol="end",
         dropout=rates[1],
         embedding_dropout=rates[0],
@@ -57,7 +59,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
 
 
 def _notes(tied: str, checkpoint: Checkpoint) -> list[str]:
-    if "decoder.additional_fc.weight" not in checkpoint.views:
+    if _FURTHER not in checkpoint.views:
         return []
     untied = "" if tied == "none" else ", which is then no longer the matrix of the embeddings"
     return [f"`additional_fc` is multiplied into the classifier{untied}"]
@@ -99,7 +101,7 @@ def _first_states(config: BiLSTMConfig) -> Recipes:
 def _classifier(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Recipes:
     weight = "decoder.fc_out.weight" if tied == "none" else "decoder.embed_tokens.weight"
     bias = ("decoder.fc_out.bias",) if tied == "none" else ()
-    if "decoder.additional_fc.weight" not in checkpoint.views:
+    if _FURTHER not in checkpoint.views:
         found: Recipes = {"output_bias": of(reordered, *bias)} if bias else {}
         return found | ({"output_weight": of(reordered, weight)} if config.tie == "none" else {})
 
@@ -107,6 +109,6 @@ def _classifier(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Reci
         return reordered(matrix @ inner + sum(outer))
 
     return {
-        "output_weight": of(lambda m, f: reordered(m @ f), weight, "decoder.additional_fc.weight"),
+        "output_weight": of(lambda m, f: reordered(m @ f), weight, _FURTHER),
         "output_bias": of(shift, weight, "decoder.additional_fc.bias", *bias),
     }

@@ -78,7 +78,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         made.notes.append(
             f"feed-forward maps of {min(inner)} features are filled up to {max(inner)} with zeros"
         )
-    made.recipes = _recipes(config, checkpoint)
+    made.recipes = _recipes(config, inner, checkpoint)
     return made
 
 
@@ -143,7 +143,7 @@ def _positions(options: Options) -> Positions:
     return "learned" if options.is_set("decoder_learned_pos") else "sinusoidal-halves"
 
 
-def _recipes(config: TransformerConfig, checkpoint: Checkpoint) -> Recipes:
+def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint) -> Recipes:
     found = embeddings(config.tie)
     if config.positions == "learned":
         found |= positions(checkpoint, config.max_positions)
@@ -157,7 +157,7 @@ def _recipes(config: TransformerConfig, checkpoint: Checkpoint) -> Recipes:
     for place in range(config.encoder_depth):
         ours, theirs = f"encoder.{place}", f"encoder.layers.{place}"
         found |= _self_attention(f"{ours}.attention", f"{theirs}.self_attn", checkpoint)
-        found |= _feed_forward(f"{ours}.feed_forward", theirs, config.feed_forward_size)
+        found |= _feed_forward(f"{ours}.feed_forward", theirs, inner[0], config.feed_forward_size)
         norms = ("add_attention", "self_attn"), ("add_feed_forward", "final")
         found |= _norms(ours, theirs, norms, checkpoint)
     keys: list[Recipe] = []
@@ -168,7 +168,7 @@ def _recipes(config: TransformerConfig, checkpoint: Checkpoint) -> Recipes:
         found |= {f"{ours}.source_attention.query_map.{kind}": parts[kind][0] for kind in _KINDS}
         keys += [part for kind in _KINDS for part in parts[kind][1:]]
         found |= affine(f"{ours}.source_attention.output_map", f"{theirs}.encoder_attn.out_proj")
-        found |= _feed_forward(f"{ours}.feed_forward", theirs, config.feed_forward_size)
+        found |= _feed_forward(f"{ours}.feed_forward", theirs, inner[1], config.feed_forward_size)
         sides = ("add_self", "self_attn"), ("add_source", "encoder_attn"), _LAST
         found |= _norms(ours, theirs, sides, checkpoint)
     for at, kind in enumerate(_KINDS):
@@ -206,10 +206,12 @@ def _joined(parts: list[Recipe]) -> Recipe:
     return Recipe(names, lambda *held: torch.cat([m(t) for m, t in zip(makes, held, strict=True)]))
 
 
-def _feed_forward(ours: str, theirs: str, size: int) -> Recipes:
-    """Return the recipes of the feed-forward maps: units that lack are zero and stay so."""
+def _feed_forward(ours: str, theirs: str, inner: int, size: int) -> Recipes:
+    """Return the recipes of maps to `inner` units and back; units up to `size` stay zero."""
 
     def below(tensor: Tensor) -> Tensor:
+        if len(tensor) != inner:
+            raise ValueError(f"{len(tensor)} units, not {inner}")
         return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
     return {
