@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Captions of pictures, table E.1: decoders without and with attention over regions, one after the
+# other with each loss; BLEU-1, BLEU-4 and CIDEr of the test split with a beam of three.
+#
+#   bash recipes/captions.sh               the embedded toy pictures, minutes of one CPU core
+#   ON=mscoco bash recipes/captions.sh     MS-COCO with features that you have (below), on a GPU
+#   bash recipes/captions.sh --dry-run     prints the commands alone
+#
+# DECODERS="lstm top-down"; LOSSES="mle", rows of the table: a further one is named there and its
+# options stand in LOSS_name, as in LOSSES="mle smoothed" \
+#   LOSS_smoothed="--objective likelihood --set objective.label_smoothing=0.1".
+# SEEDS="1" (or SEED=1): several give mean and deviation. MINUTES of processor time for each model
+# (as the presets say: toy two to three, mscoco 120,000 updates), BEAM=3, SPLIT=test, SMALL=1 for a
+# quarter of a minute each, RUNS=runs where the results go, SETS="--set ..." for every model.
+# What has been trained or measured already is not done again.
+#
+# MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
+# (caption_datasets.zip of https://cs.stanford.edu/people/karpathy/deepimagesent/), and features in
+# DIR/mscoco/features*.safetensors: a tensor [regions, features] for each picture, called by its
+# COCO id or file name. From the public bottom-up features (trainval_36.zip of
+# https://github.com/peteanderson80/bottom-up-attention, 36 regions of 2,048 features) in Python:
+#
+#   import base64, csv, itertools, sys, numpy
+#   from safetensors.numpy import save_file
+#   csv.field_size_limit(sys.maxsize)
+#   rows = csv.reader(open("trainval_resnet101_faster_rcnn_genome_36.tsv"), delimiter="\t")
+#   for part in itertools.count():
+#       held = {}
+#       for row in itertools.islice(rows, 10_000):
+#           values = numpy.frombuffer(base64.b64decode(row[5]), "float32").reshape(int(row[3]), -1)
+#           held[row[0]] = values.astype("float16")
+#       if not held: break
+#       save_file(held, f"features{part:02}.safetensors")
+#
+# For the ResNet baseline of the table save the last convolutional layer of a ResNet instead, pooled
+# to 10 x 10: [100, 2048] for each picture.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see the head of $0"
+
+ON="${ON:-toy}"
+SMALL="${SMALL:-0}"
+SEEDS="${SEEDS:-${SEED:-1}}"
+RUNS="${RUNS:-runs}"
+BEAM="${BEAM:-3}"
+SPLIT="${SPLIT:-test}"
+DECODERS="${DECODERS:-lstm top-down}"
+LOSSES="${LOSSES:-mle}"
+PICTURES="${PICTURES:-4000}"
+if [ "$SMALL" = 1 ]; then MINUTES="${MINUTES:-0.25}"; fi
+MINUTES="${MINUTES:-0}"
+HERE="$RUNS/captions-$ON"
+DATA="$HERE/data"
+read -r -a SETS <<<"${SETS:-}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+case "$ON" in
+toy) PRESET=toy-pictures ;;
+mscoco) PRESET=mscoco ;;
+*) fail "there is no corpus $ON here: toy mscoco" ;;
+esac
+
+# Make the dataset of toy pictures, unless it is there.
+toy_pictures() {
+    if [ -e "$DATA/vocab.en.txt" ]; then return; fi
+    run nmtgrid preprocess --toy-pictures "$PICTURES" --overwrite --out "$DATA"
+    run nmtgrid bpe learn "$DATA" --words --min-count 5
+}
+
+# Make the dataset of MS-COCO, words that come five times or more, unless it is there.
+mscoco() {
+    local file features=()
+    own_text mscoco || fail "set NMTGRID_DATA to a folder with mscoco/dataset_coco.json and \
+mscoco/features*.safetensors; the head of $0 says how to make them"
+    if [ -e "$DATA/vocab.en.txt" ]; then return; fi
+    for file in "$TEXT"/features*.safetensors; do features+=(--features "$file"); done
+    run nmtgrid preprocess --captions "$TEXT/dataset_coco.json" "${features[@]}" \
+        --overwrite --out "$DATA"
+    run nmtgrid bpe learn "$DATA" --words --min-count 5
+}
+
+# Set LOSS to the options of the loss $1.
+loss_options() {
+    local own="LOSS_${1//-/_}"
+    case "$1" in
+    mle) LOSS=(--objective likelihood --set objective.label_smoothing=0) ;;
+    *)
+        [ -n "${!own:-}" ] || fail "there is no loss $1: mle, or say its options in $own"
+        read -r -a LOSS <<<"${!own}"
+        ;;
+    esac
+}
+
+# `train DECODER LOSS SEED`: train a model, unless it is there, and score it, unless that is done.
+train() {
+    local model="$HERE/$1-$2-seed$3" limit=()
+    loss_options "$2"
+    if [ "$MINUTES" != 0 ]; then
+        limit=(--max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor
+            --set training.schedule=cosine-time)
+    fi
+    if [ -s "$model/done.json" ]; then
+        say "$model is trained already."
+    else
+        run nmtgrid train "$DATA" --arch "caption-$1" --preset "$PRESET" --seed "$3" --overwrite \
+            "${limit[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
+        run mv "$model.train.json" "$model/done.json"
+    fi
+    if [ ! -s "$model/$SPLIT-beam$BEAM.json" ]; then
+        run nmtgrid decode "$model" --data "$DATA" --split "$SPLIT" --beam "$BEAM" \
+            --out "$model/$SPLIT-beam$BEAM.txt" --json "$model/$SPLIT-beam$BEAM.json"
+    fi
+    RESULTS+=("$2,$1=$model/$SPLIT-beam$BEAM.json")
+}
+
+environment
+case "$ON" in toy) toy_pictures ;; mscoco) mscoco ;; esac
+RESULTS=()
+for loss in $LOSSES; do
+    for decoder in $DECODERS; do
+        for seed in $SEEDS; do train "$decoder" "$loss" "$seed"; done
+    done
+done
+run python "$PROJECT/recipes/captions_table.py" "${RESULTS[@]}" --out "$HERE/table-E.1"
