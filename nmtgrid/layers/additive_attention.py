@@ -1,16 +1,14 @@
-"""Additive attention: scores w^T tanh(W_k k + W_q q), with a backward pass written out.
+"""Additive attention: scores w^T tanh(W_k k + W_q q), and its gradients written out.
 
 Shapes: B sentences or pictures, Q queries of each, S source positions, H features that are
-compared, F features of a value. Keys and queries come with their maps W_k, W_q applied.
+compared, F features of a value. Keys and queries come with their maps W_k, W_q applied. Neither
+function leaves a trace for autograd.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.recurrent import squash
 
@@ -18,43 +16,33 @@ from nmtgrid.layers.recurrent import squash
 def attend_additively(
     query: Tensor, keys: Tensor, values: Tensor, weight: Tensor, hide: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return what queries [B, Q, H] read [B, Q, F], and the shares [B, Q, S], without gradient.
+    """Return what queries [B, Q, H] read [B, Q, F], and the shares [B, Q, S].
 
     keys [B, S, H], values [B, S, F], weight [H]; hide [B, 1, S] is added to the scores (None:
-    nothing). All is computed in the precision of the values.
+    nothing).
     """
-    found: tuple[Tensor, Tensor] = _Additive.apply(  # type: ignore[no-untyped-call]
-        query.to(values.dtype), keys.to(values.dtype), values, weight.to(values.dtype), hide
-    )
-    return found
+    scores = _mixed(query, keys) @ weight
+    shares = (scores if hide is None else scores + hide).softmax(-1)
+    return torch.bmm(shares, values), shares
 
 
-class _Additive(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, keys: Tensor, values: Tensor, weight: Tensor, hide: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        with torch.autocast(query.device.type, enabled=False):
-            mixed = query[:, :, None] + keys[:, None]
-            squash(mixed, mixed)
-            scores = mixed @ weight
-            shares = (scores if hide is None else scores + hide).softmax(-1)
-            read = torch.bmm(shares, values)
-        ctx.save_for_backward(mixed, shares, values, weight)
-        ctx.mark_non_differentiable(shares)
-        return read, shares
+def attend_additively_backward(
+    of_read: Tensor, query: Tensor, keys: Tensor, values: Tensor, weight: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries [B, Q, H], keys [B, S, H] and weight [H]; values have none.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_read: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        mixed, shares, values, weight = ctx.saved_tensors
-        with torch.autocast(of_read.device.type, enabled=False):
-            of_shares = torch.bmm(of_read, values.transpose(1, 2))
-            of_scores = shares * (of_shares - (shares * of_shares).sum(-1, keepdim=True))
-            of_weight = of_scores.flatten() @ mixed.flatten(0, 2)
-            of_mixed = of_scores[..., None] * weight
-            of_mixed = torch.ops.aten.tanh_backward(of_mixed, mixed)
-            of_values = None
-            if ctx.needs_input_grad[2]:
-                of_values = torch.bmm(shares.transpose(1, 2), of_read)
-        return of_mixed.sum(2), of_mixed.sum(1), of_values, of_weight, None
+    What is compared is computed again: kept, it would be as large as the values at each position.
+    """
+    mixed = _mixed(query, keys)
+    of_shares = torch.bmm(of_read, values.transpose(1, 2))
+    of_scores = torch._softmax_backward_data(of_shares, shares, -1, shares.dtype)
+    of_weight = of_scores.flatten() @ mixed.flatten(0, 2)
+    of_mixed = torch.ops.aten.tanh_backward(of_scores[..., None] * weight, mixed)
+    return of_mixed.sum(2), of_mixed.sum(1), of_weight
+
+
+def _mixed(query: Tensor, keys: Tensor) -> Tensor:
+    """Return tanh(W_k k + W_q q) [B, Q, S, H]."""
+    mixed = query[:, :, None] + keys[:, None]
+    squash(mixed, mixed)
+    return mixed

@@ -16,32 +16,14 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.additive_attention import attend_additively
 from nmtgrid.layers.attention import source_mask
 from nmtgrid.layers.kernels.products import linear
-from nmtgrid.layers.lstm_cell import advance_cell
 from nmtgrid.layers.lstm_step import States
 from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.top_down import TopDownWeights, run_top_down
 from nmtgrid.models.api import Report, Sites, Step, Traits
 from nmtgrid.models.caption_config import CaptionTopDownConfig
 from nmtgrid.models.caption_model import CaptionModel
-
-
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """What each position multiplies with; the same for all rows."""
-
-    attention: Tensor
-    """[4 D, 2 D] over the language and the attention LSTM's states."""
-    query: Tensor
-    score: Tensor
-    language: Tensor
-    """[4 D, F + 2 D] over the regions' mean and both states."""
-    language_bias: Tensor
-
-    def take_rows(self, rows: Tensor) -> _Weights:
-        """Return the same weights: they have no rows."""
-        return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +33,7 @@ class TopDownState:
     layers: States
     mean: Tensor
     memory: SourceMemory
-    weights: _Weights
+    weights: TopDownWeights
 
 
 class CaptionTopDown(CaptionModel):
@@ -84,7 +66,7 @@ class CaptionTopDown(CaptionModel):
         mean, memory = self._see(source, source_lengths)
         high = torch.promote_types(mean.dtype, torch.float32)
         zeros = source.new_zeros(len(source), self.config.size, dtype=high)
-        return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights())
+        return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().ready())
 
     @torch.no_grad()
     def step(
@@ -100,7 +82,7 @@ class CaptionTopDown(CaptionModel):
             raise self.refusal()
         words = self.target_embedding(tokens[:, None])[:, 0]
         below = linear(words, self._of_word()) + state.mean
-        layers, shares = _advance(below, state.layers, state.memory, state.weights)
+        layers, shares = state.weights.advance(below, state.layers, state.memory)
         outputs = self.classified(layers[1][0])
         following = dataclasses.replace(state, layers=layers)
         return Step(self.classify(outputs), following, shares if align else None)
@@ -154,16 +136,8 @@ class CaptionTopDown(CaptionModel):
         """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
         mean, memory = self._see(batch.source, batch.source_lengths)
         below = linear(self.embedded(batch), self._of_word()) + mean
-        weights = self._weights()
-        high = torch.promote_types(below.dtype, torch.float32)
-        zeros = below.new_zeros(len(batch), self.config.size, dtype=high)
-        layers: States = ((zeros, zeros),) * 2
-        states, shares = [], []
-        for position in below:
-            layers, share = _advance(position, layers, memory, weights)
-            states.append(layers[1][0])
-            shares.append(share)
-        return torch.stack(states), torch.stack(shares, 1)
+        states, shares = run_top_down(below, memory, self._weights())
+        return states, shares.transpose(0, 1)
 
     def _see(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, SourceMemory]:
         """Return the mean region's part of the gates [B, 4 D], and the regions with their keys."""
@@ -179,36 +153,15 @@ class CaptionTopDown(CaptionModel):
         """Return [4 D, E]: the part of the attention LSTM's weights that reads the word."""
         return self.attention_lstm.weight_ih[:, -self.config.embedded :].contiguous()
 
-    def _weights(self) -> _Weights:
+    def _weights(self) -> TopDownWeights:
         first, second = self.attention_lstm, self.language_lstm
-        return _Weights(
+        return TopDownWeights(
             torch.cat([first.weight_ih[:, : self.config.size], first.weight_hh], 1),
             self.query_map.weight,
             self.score,
             torch.cat([second.weight_ih, second.weight_hh], 1),
             second.bias_ih + second.bias_hh,
         )
-
-
-def _advance(
-    below: Tensor, layers: States, memory: SourceMemory, weights: _Weights
-) -> tuple[States, Tensor]:
-    """Return both LSTMs' new states and the shares of the regions [R, S], Eq. (2) to (6).
-
-    below [R, 4 D] is what the attention LSTM's gates get from the word and the mean region.
-    """
-    (first, first_cell), (second, second_cell) = layers
-    gates = below + linear(torch.cat([second, first], 1), weights.attention)
-    first, first_cell = advance_cell(gates, first_cell)
-    query = linear(first, weights.query).reshape(-1, memory.width, len(weights.score))
-    hide = None if memory.mask is None else memory.mask[:, 0]
-    read, shares = attend_additively(
-        query, memory.keys_of(0)[:, 0], memory.values_of(0)[:, 0], weights.score, hide
-    )
-    inputs = torch.cat([read.flatten(0, 1), first, second], 1)
-    gates = linear(inputs, weights.language, weights.language_bias)
-    second, second_cell = advance_cell(gates, second_cell)
-    return ((first, first_cell), (second, second_cell)), shares.flatten(0, 1)
 
 
 def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionTopDown:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.additive_attention import attend_additively
-from nmtgrid.layers.lstm_cell import advance_cell
+from nmtgrid.layers.additive_attention import attend_additively, attend_additively_backward
+from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.top_down import TopDownWeights, run_top_down
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.models.caption_lstm import CaptionLSTM
@@ -196,29 +197,46 @@ def test_energies_and_depths_are_refused() -> None:
 
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_the_gradient_of_additive_attention(is_masked: bool) -> None:
-    shapes = ((2, 3, 5), (2, 4, 5), (2, 4, 6), (5,))
-    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    """That of torch's own operations on the same formula."""
+    shapes = ((2, 3, 5), (2, 4, 5), (5,))
+    query, keys, weight = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
+    )
+    values, of_read = (torch.randn(2, n, 6, dtype=torch.float64) for n in (4, 3))
     hide = torch.zeros(2, 1, 4, dtype=torch.float64)
     hide[0, 0, 2:] = -torch.inf
     mask = hide if is_masked else None
-
-    def attend(query: Tensor, keys: Tensor, values: Tensor, weight: Tensor) -> Tensor:
-        return attend_additively(query, keys, values, weight, mask)[0]
-
-    shares = attend_additively(given[0], given[1], given[2], given[3], mask)[1]
-    torch.testing.assert_close(shares.sum(-1), torch.ones(2, 3, dtype=torch.float64))
+    scores = torch.tanh(query[:, :, None] + keys[:, None]) @ weight
+    wanted = (scores if mask is None else scores + mask).softmax(-1)
+    wanted_read = torch.einsum("bqs,bsf->bqf", wanted, values)
+    with torch.no_grad():
+        read, shares = attend_additively(query, keys, values, weight, mask)
+        found = attend_additively_backward(of_read, query, keys, values, weight, shares)
+    torch.testing.assert_close(read, wanted_read)
+    torch.testing.assert_close(shares, wanted)
     assert bool((shares[0, :, 2:] == 0).all()) is is_masked
-    assert torch.autograd.gradcheck(attend, given)
+    gradients = torch.autograd.grad((wanted_read * of_read).sum(), (query, keys, weight))
+    torch.testing.assert_close(found, gradients)
 
 
-def test_the_cell_is_torchs_and_so_is_its_gradient() -> None:
-    own = nn.LSTMCell(3, 4).double()
-    x, hidden, cell = (torch.randn(2, n, dtype=torch.float64) for n in (3, 4, 4))
-    gates = x @ own.weight_ih.t() + own.bias_ih + hidden @ own.weight_hh.t() + own.bias_hh
-    for found, wanted in zip(advance_cell(gates, cell), own(x, (hidden, cell)), strict=True):
-        torch.testing.assert_close(found, wanted)
-    given = [held.detach().requires_grad_() for held in (gates, cell)]
-    assert torch.autograd.gradcheck(advance_cell, given)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_the_gradient_of_top_down_attention(is_masked: bool) -> None:
+    """Against finite differences, of all that has one."""
+    positions, pictures, seen, size, compared = 3, 2, 3, 2, 4
+    shapes = (
+        (positions, pictures, 4 * size), (pictures, seen, compared), (4 * size, 2 * size),
+        (compared, size), (compared,), (4 * size, F + 2 * size), (4 * size,),
+    )  # fmt: skip
+    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    regions = torch.randn(pictures, 1, seen, F, dtype=torch.float64)
+    hide = torch.zeros(pictures, 1, 1, seen, dtype=torch.float64)
+    hide[0, :, :, 2:] = -torch.inf
+
+    def run(below: Tensor, keys: Tensor, *weights: Tensor) -> Tensor:
+        memory = SourceMemory((keys[:, None],), (regions,), hide if is_masked else None)
+        return run_top_down(below, memory, TopDownWeights(*weights))[0]
+
+    assert torch.autograd.gradcheck(run, given)
 
 
 @pytest.mark.parametrize("arch", ["caption-lstm", "caption-top-down"])
