@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
+import numpy
 import pytest
 
 from nmtgrid.metrics.cider import Cider, DocumentFrequencies, grams
@@ -109,3 +111,37 @@ def test_signature_and_faults() -> None:
         Cider(CORPUS).score(["a"], [])
     with pytest.raises(ValueError, match="1 captions of 3 pictures"):
         Cider(CORPUS).corpus([["a"]], CORPUS)
+
+
+@pytest.mark.parametrize("form", ["cider", "cider-d"])
+def test_random_captions_by_dense_vectors(form: Literal["cider", "cider-d"]) -> None:
+    """The definition with one column for each n-gram that there is, order by order."""
+    draw = numpy.random.default_rng(4)
+    corpus = [
+        [draw.integers(0, 5, int(draw.integers(1, 9))).tolist() for _ in range(3)] for _ in range(6)
+    ]
+    candidates = [draw.integers(0, 6, int(draw.integers(0, 9))).tolist() for _ in corpus]
+    metric = Cider(corpus, 3, sigma=2.0, form=form)
+
+    def counts(tokens: list[int], columns: list[tuple[int, ...]]) -> Any:
+        n = len(columns[0])
+        found = [tuple(tokens[place : place + n]) for place in range(len(tokens) - n + 1)]
+        return numpy.array([found.count(column) for column in columns], float)
+
+    for candidate, references in zip(candidates, corpus, strict=True):
+        total = 0.0
+        for n in (1, 2, 3):
+            columns = list(itertools.product(range(6), repeat=n))
+            holders = sum(
+                (sum(counts(one, columns) for one in held) > 0).astype(float) for held in corpus
+            )
+            idf = math.log(6) - numpy.log(numpy.maximum(holders, 1))
+            ours = counts(candidate, columns) * idf
+            for reference in references:
+                theirs = counts(reference, columns) * idf
+                norms = numpy.linalg.norm(ours) * numpy.linalg.norm(theirs)
+                near = numpy.minimum(ours, theirs) if form == "cider-d" else ours
+                apart = len(candidate) - len(reference)
+                penalty = math.exp(-(apart**2) / 8) if form == "cider-d" else 1.0
+                total += penalty * float(near @ theirs) / norms if norms else 0.0
+        assert metric.score(candidate, references) == pytest.approx(10 * total / 9)
