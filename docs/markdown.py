@@ -1,0 +1,28 @@
+"""Small pieces of Markdown, the same on every machine and for every width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; cells may not break over lines, and their bars are escaped."""
+    lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def code(text: str) -> str:
+    """Return `text` as code, or nothing for nothing."""
+    return f"`{text}`" if text else ""
+
+
+def plain(text: str) -> str:
+    """Return `text` on one line, without what would be read as an element of HTML."""
+    pieces = " ".join(text.split()).split("`")
+    # Between backticks everything is shown as it is.
+    pieces[0::2] = [piece.replace("<", "&lt;") for piece in pieces[0::2]]
+    return "`".join(pieces)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
