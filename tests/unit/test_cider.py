@@ -143,5 +143,5 @@ def test_random_captions_by_dense_vectors(form: Literal["cider", "cider-d"]) -> 
                 near = numpy.minimum(ours, theirs) if form == "cider-d" else ours
                 apart = len(candidate) - len(reference)
                 penalty = math.exp(-(apart**2) / 8) if form == "cider-d" else 1.0
-                total += penalty * float(near @ theirs) / norms if norms else 0.0
+                total += penalty * float(near @ theirs / norms) if norms else 0.0
         assert metric.score(candidate, references) == pytest.approx(10 * total / 9)
