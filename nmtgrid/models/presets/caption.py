@@ -6,7 +6,8 @@ from typing import Any
 
 from nmtgrid.models.presets.preset import Preset
 
-# Beams of three, as table E.1 has them; how long training took is not told.
+# Beams of three, as table E.1 has them; how long training took is not told. No limit of length: it
+# would be one of regions, too.
 _MSCOCO: dict[str, Any] = {
     "objective.label_smoothing": 0.0,
     "training.learning_rate": 5e-4,
@@ -15,6 +16,7 @@ _MSCOCO: dict[str, Any] = {
     "training.max_updates": 120000,
     "training.clip_norm": 5.0,
     "batches.max_tokens": 1200,
+    "batches.max_length": 0,
     "search.beam": 3,
     "search.length_penalty": 0.0,
 }
@@ -27,6 +29,7 @@ _TOY: dict[str, Any] = {
     "training.max_updates": 2000,
     "training.clip_norm": 5.0,
     "batches.max_tokens": 1500,
+    "batches.max_length": 0,
     "search.beam": 3,
     "search.length_penalty": 0.0,
 }
