@@ -17,7 +17,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll_and_hits
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
-from nmtgrid.training.likelihood import check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +90,11 @@ class CompoundLoss:
         model, settings = with_exits(model), self.settings
         family = family_of(model)
         sites = Sites.offline(batch)
-        targets = batch.target_output[sites.sentence, sites.position]
+        targets = SiteTargets.at(batch, sites)
         states = model.exit_features(batch, sites)
         weights = exit_weights(settings.weights, len(states))
         total, sums = aligned_loss(model, states, targets, weights, settings.label_smoothing)
-        nll, hits = judged(model, states, targets)
+        nll, hits = judged(model, states, targets.tokens)
         logits = model.halting_logits(batch, states)
         if family == "sequence":
             logits = logits[sites.sentence]
@@ -155,5 +155,6 @@ objectives.add(
         "early exits: a decoder with an exit predictor, which learns where to stop from an oracle",
         HaltingSettings,
         CompoundLoss,
+        takes_samples=False,
     ),
 )

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from nmtgrid.adaptive.weights import Weighting, exit_weights, gradient_scales
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.models.api import Classifier, ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
-from nmtgrid.training.likelihood import check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 _SEED = 5_106_107
 
@@ -79,7 +78,7 @@ class Aligned:
             states = model.exit_features(batch, sites, scales=scales)
         else:
             states = model.exit_features(batch, sites, own=True)
-        targets = batch.target_output[sites.sentence, sites.position]
+        targets = SiteTargets.at(batch, sites)
         weights = exit_weights(settings.weights, count)
         smoothing = settings.label_smoothing
         total, sums = aligned_loss(model, states[:count], targets, weights, smoothing)
@@ -135,15 +134,14 @@ class Mixed:
         depth = draw_exits(sites.position, model.traits.num_exits, generator)
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
         features = model.features(several, sites)
-        targets = several.target_output[sites.sentence, sites.position]
+        targets = SiteTargets.at(several, sites)
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
             here = (depth == exit).nonzero()[:, 0]
             held = classifier_of(model, exit)
-            loss, likelihood = linear_cross_entropy(
-                features[here], held.weight, held.bias, targets[here],
-                label_smoothing=self.settings.label_smoothing,
-            )  # fmt: skip
+            loss, likelihood = targets[here].cross_entropy(
+                features[here], held, label_smoothing=self.settings.label_smoothing
+            )
             total, nll = total + loss / count, nll + likelihood / count
         tokens = int(batch.target_lengths.sum())
         return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
@@ -152,20 +150,18 @@ class Mixed:
 def aligned_loss(
     model: ExitModel,
     states: Sequence[Tensor],
-    targets: Tensor,
+    targets: SiteTargets,
     weights: Sequence[float],
     label_smoothing: float,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the weighted sum of the exits' losses, and each one's negative log-likelihood.
 
-    states are N tensors [M, D], of exits 1 to N; targets [M].
+    states are N tensors [M, D], of exits 1 to N.
     """
-    total, sums = torch.zeros((), device=targets.device), []
+    total, sums = torch.zeros((), device=targets.tokens.device), []
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
         held = classifier_of(model, exit)
-        loss, likelihood = linear_cross_entropy(
-            state, held.weight, held.bias, targets, label_smoothing=label_smoothing
-        )
+        loss, likelihood = targets.cross_entropy(state, held, label_smoothing=label_smoothing)
         total = total + weight * loss
         sums.append(likelihood)
     return total, sums
@@ -174,7 +170,7 @@ def aligned_loss(
 def own_gradients(
     model: ExitModel,
     states: Sequence[Tensor],
-    targets: Tensor,
+    targets: SiteTargets,
     shares: Sequence[float],
     label_smoothing: float,
 ) -> Tensor:
@@ -182,13 +178,11 @@ def own_gradients(
 
     states are N tensors [M, D] which depend on the parameters of their own block alone.
     """
-    total = torch.zeros((), device=targets.device)
+    total = torch.zeros((), device=targets.tokens.device)
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
             held = detached(model.classifier(exit))
-            loss, _ = linear_cross_entropy(
-                state, held.weight, held.bias, targets, label_smoothing=label_smoothing
-            )
+            loss, _ = targets.cross_entropy(state, held, label_smoothing=label_smoothing)
             total = total + share * loss
     return total - total.detach()
 

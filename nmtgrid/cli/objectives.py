@@ -1,4 +1,4 @@
-"""Every objective there is: importing this enters them all into the registry."""
+"""Every objective there is, and what wraps them: importing this enters them all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from nmtgrid.adaptive import compound  # noqa: F401
 from nmtgrid.adaptive import objectives as adaptive  # noqa: F401
 from nmtgrid.online import dynamic  # noqa: F401
 from nmtgrid.online import objectives as online  # noqa: F401
+from nmtgrid.smoothing import objectives as smoothing  # noqa: F401
 from nmtgrid.training.api import objectives
 
 __all__ = ["objectives"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.masks import is_token
+from nmtgrid.layers.aims import Aims
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
@@ -24,6 +25,9 @@ class Batch:
     is the same moved by one and ends with `</s>`. The lengths [B] count those symbols. `indices`
     [B] are the pairs' places in their split. Where a source has several targets, `references`
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
+
+    Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
+    `aims` [B, T, C], what its predictions are trained to be (None: target_output).
     """
 
     source: Tensor
@@ -33,6 +37,8 @@ class Batch:
     target_lengths: Tensor
     indices: Tensor
     references: Tensor | None = None
+    weights: Tensor | None = None
+    aims: Aims | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -58,7 +64,10 @@ class Batch:
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with each of its tensors changed."""
         held = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Batch(**{name: change(t) for name, t in held.items() if t is not None})
+        tensors: dict[str, Any] = {
+            name: change(t) for name, t in held.items() if isinstance(t, Tensor)
+        }
+        return dataclasses.replace(self, **tensors)
 
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
@@ -72,6 +81,8 @@ class Batch:
             target_lengths,
             self.indices[rows],
             None if self.references is None else self.references[rows],
+            None if self.weights is None else self.weights[rows],
+            None if self.aims is None else self.aims[rows, :height],
         )
 
 

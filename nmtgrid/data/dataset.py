@@ -112,6 +112,16 @@ class Split:
         """Return the ids of source sentence `index`."""
         return _sentence(self._source, self._source_offsets, index)
 
+    @property
+    def target_tokens(self) -> NDArray[Any]:
+        """The ids of all targets, one after the other."""
+        return self._target
+
+    @property
+    def target_offsets(self) -> NDArray[Any]:
+        """Where each target begins among them, and where the last one ends [targets + 1]."""
+        return self._target_offsets
+
     def target(self, index: int) -> list[int]:
         """Return the ids of target sentence `index`."""
         return _sentence(self._target, self._target_offsets, index)

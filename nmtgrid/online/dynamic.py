@@ -16,7 +16,6 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.online.agents import Threshold
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
@@ -30,7 +29,7 @@ from nmtgrid.online.read_write import (
 )
 from nmtgrid.online.writing_costs import cell_costs, grid_cells
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
-from nmtgrid.training.likelihood import check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,13 +116,10 @@ class Dynamic:
         total = costs.new_zeros(())
         extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
         if settings.alpha:
-            targets = batch.target_output[sites.sentence, sites.position]
-            held = model.classifier()
             chosen = self._written(paths, batch)[cells]
-            written, _ = linear_cross_entropy(
-                features[chosen], held.weight, held.bias, targets[chosen],
-                label_smoothing=settings.label_smoothing,
-            )  # fmt: skip
+            written, _ = SiteTargets.at(batch, sites)[chosen].cross_entropy(
+                features[chosen], model.classifier(), label_smoothing=settings.label_smoothing
+            )
             total = total + settings.alpha * written
             extra["write_cells"] = chosen.sum()
         if logits is not None:
@@ -171,5 +167,6 @@ objectives.add(
         "online: a model with a reader, which learns when to read from an oracle",
         DynamicSettings,
         Dynamic,
+        takes_samples=False,
     ),
 )

@@ -10,12 +10,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from nmtgrid.base.registry import Registry
 from nmtgrid.data.batches import Batch
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
+from nmtgrid.training.settings import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,24 @@ class ObjectiveKind:
     description: str
     settings: type[Any]
     make: Callable[[Any], Objective]
+    takes_samples: bool = True
+    """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
 
 
+class Wrapper(Protocol):
+    """What makes another objective of one, as a run's settings ask; or returns the same."""
+
+    def __call__(
+        self,
+        objective: Objective,
+        kind: ObjectiveKind,
+        settings: RunSettings,
+        dataset: Dataset,
+        device: torch.device,
+    ) -> Objective: ...
+
+
+wrappers: Registry[Wrapper] = Registry("wrapper of objectives")
+"""What every objective goes through, in this order."""
 objectives: Registry[ObjectiveKind] = Registry("objective")
 """Objectives by name."""

@@ -12,9 +12,57 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.aims import Aims
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import Classifier, Sites, TranslationModel
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteTargets:
+    """What the predictions at M sites are trained to be.
+
+    tokens [M] are the true ones; `aims` [M, C] are there where those are not all; weights [M] are
+    what the sentences of the sites count (None: one each).
+    """
+
+    tokens: Tensor
+    weights: Tensor | None = None
+    aims: Aims | None = None
+
+    @classmethod
+    def at(cls, batch: Batch, sites: Sites) -> SiteTargets:
+        """Return the targets of the sites of a batch."""
+        place = sites.sentence, sites.position
+        return cls(
+            batch.target_output[place],
+            None if batch.weights is None else batch.weights[sites.sentence],
+            None if batch.aims is None else batch.aims[place],
+        )
+
+    def __getitem__(self, chosen: Tensor) -> SiteTargets:
+        """Return the targets of some of the sites."""
+        weights = None if self.weights is None else self.weights[chosen]
+        aims = None if self.aims is None else self.aims[chosen]
+        return SiteTargets(self.tokens[chosen], weights, aims)
+
+    def cross_entropy(
+        self,
+        features: Tensor,
+        held: Classifier,
+        weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums (loss, negative log-likelihood) for features [M, D] at the sites.
+
+        `weights` [M] are the sites' own (None: ones), beside those of their sentences.
+        """
+        if self.weights is not None:
+            weights = self.weights if weights is None else weights * self.weights
+        return linear_cross_entropy(
+            features, held.weight, held.bias, self.tokens, weights,
+            label_smoothing=label_smoothing, aims=self.aims,
+        )  # fmt: skip
 
 
 def site_loss(
@@ -32,14 +80,11 @@ def site_loss(
     tokens = int(batch.target_lengths.sum())
     features = model.features(batch, sites)
     held = model.classifier()
-    weight, bias = held.weight, held.bias
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
-        weight, bias = weight.detach(), None if bias is None else bias.detach()
-    targets = batch.target_output[sites.sentence, sites.position]
-    total, nll = linear_cross_entropy(
-        features, weight, bias, targets, weights, label_smoothing=label_smoothing
-    )
+        held = Classifier(held.weight.detach(), None if held.bias is None else held.bias.detach())
+    targets = SiteTargets.at(batch, sites)
+    total, nll = targets.cross_entropy(features, held, weights, label_smoothing)
     return LossParts(total, tokens, nll)
 
 

@@ -19,7 +19,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
-from nmtgrid.training.api import objectives
+from nmtgrid.training.api import Objective, objectives, wrappers
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.processes import Processes
@@ -57,7 +57,7 @@ def prepare(
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _begin_from(model, init, dataset)
-    objective = objectives.get(settings.objective_name).make(settings.objective)
+    objective = make_objective(settings, dataset, device)
     objective.check(model)
     bf16 = uses_bf16(settings.training.precision, device)
     training = settings.training
@@ -99,6 +99,17 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
         raise ModelError(
             f"The folder {folder} cannot be made: {fault.strerror}.", "Choose another `--out`."
         ) from fault
+
+
+def make_objective(settings: RunSettings, dataset: Dataset, device: torch.device) -> Objective:
+    """Return the objective of `settings`, smoothed where they say so."""
+    kind = objectives.get(settings.objective_name)
+    objective = kind.make(settings.objective)
+    if settings.smoothing.is_on:
+        wrappers.get("smoothing")
+    for name in wrappers:
+        objective = wrappers.get(name)(objective, kind, settings, dataset, device)
+    return objective
 
 
 def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:

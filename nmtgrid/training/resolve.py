@@ -18,7 +18,9 @@ from nmtgrid.training.settings import RunSettings, settings_type
 
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
-_FIXED = ("model.", "batches.", "objective.", "training.seed", "training.optimiser")
+_FIXED = (
+    "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +89,10 @@ def resolve_resumed(folder: Path, request: Request) -> RunSettings:
     if fixed:
         names = ", ".join(f"`{name}`" for name in fixed)
         raise ConfigError(
-            f"A resumed run keeps its model, batches, objective, optimiser and seed, but {names} "
-            "would change.", "Leave that out, or start a new run with `--init` and another `--out`."
-        )  # fmt: skip
+            "A resumed run keeps its model, batches, objective, smoothing, optimiser and seed, but "
+            f"{names} would change.",
+            "Leave that out, or start a new run with `--init` and another `--out`.",
+        )
     return settings
 
 

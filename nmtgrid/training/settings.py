@@ -7,6 +7,7 @@ import math
 from typing import Any, Literal
 
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.training.smoothing_settings import SmoothingSettings
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
 Optimiser = Literal["adamw", "adam", "nesterov"]
@@ -157,6 +158,7 @@ class RunSettings:
     objective: Any = None
     training: TrainingSettings = dataclasses.field(default_factory=TrainingSettings)
     batches: BatchSettings = dataclasses.field(default_factory=BatchSettings)
+    smoothing: SmoothingSettings = dataclasses.field(default_factory=SmoothingSettings)
     search: SearchPlan = dataclasses.field(default_factory=SearchPlan)
 
 

@@ -4,7 +4,8 @@ The features are taken in chunks. Each chunk's logits are turned into gradients 
 forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
 With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
 `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so
-both are applied to [M, D] and [V, D] tensors rather than to the logits.
+both are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution
+other than one token (`Aims`) takes the place of `[v = y_i]`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.aims import Aims
 from nmtgrid.layers.kernels.products import product
 
 CPU_LOGITS = 2**22
@@ -32,12 +34,19 @@ def plain_linear_cross_entropy(
     targets: Tensor,
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
+    aims: Aims | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
     total = torch.promote_types(features.dtype, torch.float32)
     held_bias = None if bias is None else bias.to(features.dtype)
     logits = F.linear(features, weight.to(features.dtype), held_bias).to(total)
-    losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+    wanted = targets
+    if aims is not None:
+        wanted = torch.zeros_like(logits)
+        aims.take(wanted, logits.detach(), -1.0)
+    losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=label_smoothing)
+    if aims is not None and aims.entropy:
+        losses = losses + aims.entropy * (logits.softmax(1) * logits.log_softmax(1)).sum(1)
     likelihoods = F.cross_entropy(logits.detach(), targets, reduction="none")
     if weights is not None:
         losses, likelihoods = losses * weights, likelihoods * weights
@@ -52,6 +61,7 @@ def linear_cross_entropy(
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     chunk: int | None = None,
+    aims: Aims | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -59,12 +69,14 @@ def linear_cross_entropy(
     ones (they get no gradient). Smoothing spreads eps over all V types, the target among them.
     The products run in the features' dtype, or autocast's where that is on; logits are reduced
     in float32 at least; natural logarithms. chunk counts the features taken at a time; None
-    suits the device. Raises: ValueError for smoothing outside [0, 1) or a chunk below 1.
+    suits the device. `aims` [M, C] are what the loss is taken against in place of the targets,
+    which the likelihood still speaks of. Raises: ValueError for smoothing outside [0, 1) or a
+    chunk below 1.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled())
+    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled(), aims)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, plan
     )
@@ -140,6 +152,7 @@ class _Plan:
     smoothing: float
     chunk: int
     may_need_gradients: bool
+    aims: Aims | None = None
 
 
 @dataclasses.dataclass
@@ -209,7 +222,7 @@ def _run(
     shift = None if bias is None else bias.to(plan.dtype)
     mean_row = weight.mean(0, dtype=total)
     mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
-    loss, likelihood = features.new_zeros(2, dtype=total).unbind()
+    loss, likelihood, aimed = features.new_zeros(3, dtype=total).unbind()
     for start in range(0, len(targets), plan.chunk):
         place = slice(start, start + plan.chunk)
         part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
@@ -221,17 +234,40 @@ def _run(
         if plan.smoothing:
             mean_logit = part.to(total) @ mean_row + mean_bias
             loss += (normaliser - mean_logit) @ share
-        if found.any():
-            errors = _errors(probs, target, plan)
+        errors = probs if found.any() else None
+        if plan.aims is not None:
+            aimed += _against(plan.aims[place], errors, logits, normaliser, plan.smoothing) @ share
+        elif errors is not None:
+            # Softmax minus the unsmoothed part of the target distribution, in place.
+            errors.scatter_add_(1, target, probs.new_full(target.shape, plan.smoothing - 1.0))
+        if errors is not None:
             _add_gradients(found, place, part, share, errors, matrix)
     if plan.smoothing and found.any():
         _add_smoothing(found, features, shares, mean_row, plan)
-    return likelihood * (1.0 - plan.smoothing) + loss * plan.smoothing, likelihood
+    loss = loss * plan.smoothing
+    if plan.aims is not None:
+        return aimed + loss, likelihood
+    return likelihood * (1.0 - plan.smoothing) + loss, likelihood
 
 
-def _errors(probs: Tensor, target: Tensor, plan: _Plan) -> Tensor:
-    """Return softmax minus the unsmoothed part of the target distribution, in place."""
-    return probs.scatter_add_(1, target, probs.new_full(target.shape, plan.smoothing - 1.0))
+def _against(
+    aims: Aims, errors: Tensor | None, logits: Tensor, normaliser: Tensor, smoothing: float
+) -> Tensor:
+    """Return the unsmoothed part of the loss [m] against `aims`, and turn `errors` to its gradient.
+
+    errors, softmax before, and logits are [m, V]; normaliser is log sum exp z [m].
+    """
+    rest = normaliser.new_zeros(())
+    if aims.entropy:
+        logs = logits - normaliser[:, None]
+        shares = logs.exp() if errors is None else errors
+        negative = (shares * logs).sum(1)
+        rest = aims.entropy * negative
+        if errors is not None:
+            # d(sum p log p) / dz = p (log p - sum p log p).
+            errors.addcmul_(errors, logs - negative[:, None], value=aims.entropy)
+    mean = aims.take(errors, logits, 1.0 - smoothing)
+    return (normaliser - mean) * (1.0 - smoothing) + rest
 
 
 def _add_gradients(

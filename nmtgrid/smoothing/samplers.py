@@ -1,0 +1,185 @@
+"""Sentences near the true one: drawn by their Hamming distance from it (section E.2.1).
+
+Drawing is stratified: a distance d, then d positions, then a substitute for each. With n tokens
+that may change, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5) gives a
+distance the chance `C(n, d) m^d exp(-cost d)`, normalised: what is drawn has exactly that
+distribution. End symbols never change, so lengths stay.
+Letters: B sentences, T target positions, L samples, V types, W types to choose from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.aims import Spread
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.training.smoothing_settings import Vocabulary
+
+_SPECIAL = 1 + max(PAD, BEGIN, END)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """The types that may take a token's place.
+
+    types [B or 1, W] rise in each row and are padded with a large number; counts [B or 1] say how
+    many there are. The true tokens of a sentence are among its types.
+    """
+
+    types: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, batch: Batch, size: int) -> Choices:
+        """Return those for a batch: all `size` types, or those of the batch or the references.
+
+        Padding, begin and end symbols are never among them.
+        """
+        device = batch.target_output.device
+        if vocabulary == "all":
+            types = torch.arange(_SPECIAL, size, device=device)[None]
+        elif vocabulary == "batch":
+            types = torch.cat([text.flatten() for text in _references(batch)]).unique()
+            types = types[types >= _SPECIAL][None]
+        else:
+            return cls._by_row(torch.cat([text.flatten(1) for text in _references(batch)], 1))
+        return cls(types, torch.tensor([types.shape[1]], device=device))
+
+    @classmethod
+    def _by_row(cls, texts: Tensor) -> Choices:
+        """Return the distinct types of each row of texts [B, N]."""
+        rising = texts.masked_fill(texts < _SPECIAL, _NONE).sort(1).values
+        is_new = torch.ones_like(rising, dtype=torch.bool)
+        is_new[:, 1:] = rising[:, 1:] != rising[:, :-1]
+        types = rising.masked_fill(~is_new, _NONE).sort(1).values
+        counts = (types != _NONE).sum(1)
+        return cls(types[:, : max(1, int(counts.max()))].contiguous(), counts)
+
+    def others(self, tokens: Tensor, number: Tensor) -> Tensor:
+        """Return another type for each of tokens [B, L, T]; `number` in [0, 1) says which."""
+        rows = len(tokens)
+        types = self.types.expand(rows, -1).contiguous()
+        flat = tokens.reshape(rows, -1)
+        others = (self.counts - 1).clamp(min=1)[:, None]
+        place = (number.reshape(rows, -1).double() * others).long().clamp(max=others - 1)
+        # The true token's own place is skipped, so that each other one has the same chance.
+        place = place + (place >= torch.searchsorted(types, flat))
+        place = place.clamp(max=types.shape[1] - 1)
+        return types.gather(1, place).view_as(tokens)
+
+
+_NONE = 2**40
+
+
+def _references(batch: Batch) -> list[Tensor]:
+    """Return the texts [B, ...] that are known to be right."""
+    held = [batch.target_output]
+    return held if batch.references is None else [*held, batch.references]
+
+
+def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> Tensor:
+    """Return the log-probabilities [B, most + 1] of the distances 0 to `most`.
+
+    lengths [B] are the tokens that may change, others [B] the substitutes of each, cost [B] what a
+    change costs, in nats.
+    """
+    distance = torch.arange(most + 1, device=lengths.device)
+    n = lengths[:, None].double()
+    kept = n - distance
+    ways = (n + 1).lgamma() - (distance + 1.0).lgamma() - (kept.clamp(min=0) + 1).lgamma()
+    each = others.double().log() - cost.double()
+    # None can change where nothing else is there: 0 times -inf is meant to be 0.
+    chances = torch.where(distance > 0, distance * each[:, None], 0.0)
+    logs = (ways + chances).masked_fill(kept < 0, -torch.inf)
+    return logs.log_softmax(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """L sentences for each of B: tokens [B, L, T], and what of them has changed.
+
+    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
+    """
+
+    tokens: Tensor
+    distances: Tensor
+    logs: Tensor
+
+
+def change_cost(others: Tensor, temperature: float, rescale: bool) -> Tensor:
+    """Return what a substitution costs, in nats [B], with so many `others` to choose from [B].
+
+    1 / temperature; rescaled, (1 + log others) / temperature: changes then are as frequent with a
+    large vocabulary as with a small one.
+    """
+    unit = torch.ones_like(others, dtype=torch.double)
+    if rescale:
+        unit = unit + others.clamp(min=1).double().log()
+    return unit / temperature
+
+
+def draw_samples(
+    batch: Batch,
+    choices: Choices,
+    count: int,
+    temperature: float,
+    *,
+    rescale: bool,
+    spread: Spread | None = None,
+) -> Samples:
+    """Return `count` sentences near each true one.
+
+    With a `spread`, substitutes are drawn from it rather than evenly from `choices` (which still
+    say how frequent the distances are). A token that has no substitute stays.
+    """
+    truth = batch.target_output
+    others = (choices.counts - 1).expand(len(batch))
+    may_change = batch.is_target & (truth >= _SPECIAL)
+    if spread is not None:
+        _, logs = spread.draw(truth.flatten(), torch.zeros(truth.numel(), device=truth.device))
+        may_change &= logs.isfinite().view_as(truth)
+    lengths = may_change.sum(1)
+    cost = change_cost(others, temperature, rescale)
+    priors = distance_logs(lengths, others, cost, truth.shape[1])
+    distances = torch.multinomial(priors.exp(), count, replacement=True)
+    order = torch.rand(len(batch), count, truth.shape[1], device=truth.device)
+    order = order.masked_fill(~may_change[:, None], 2.0).argsort(2).argsort(2)
+    changed = order < distances[..., None]
+    tokens = truth[:, None].expand(-1, count, -1)
+    number = torch.rand(tokens.shape, device=truth.device)
+    n, d = lengths[:, None].double(), distances.double()
+    ways = (n + 1).lgamma() - (d + 1).lgamma() - (n - d + 1).lgamma()
+    logs = priors.gather(1, distances) - ways
+    if spread is None:
+        drawn = choices.others(tokens, number)
+        logs = logs - torch.where(distances > 0, d * others[:, None].double().log(), 0.0)
+    else:
+        drawn = tokens.clone()
+        drawn[changed], chances = spread.draw(tokens[changed], number[changed])
+        found = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
+        found[changed] = chances.double()
+        logs = logs + found.sum(2)
+    return Samples(torch.where(changed, drawn, tokens), distances, logs)
+
+
+def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
+    """Return a batch whose truth is the samples [B, L, T], which count `weights` [B, L].
+
+    Sample l of sentence b is row `b * L + l`.
+    """
+    count = tokens.shape[1]
+    rows = torch.arange(len(batch), device=tokens.device).repeat_interleave(count)
+    several = batch.select(rows)
+    output = tokens.flatten(0, 1)
+    moved = torch.full_like(output, BEGIN)
+    moved[:, 1:] = output[:, :-1]
+    return dataclasses.replace(
+        several,
+        target_input=moved.masked_fill(~several.is_target, PAD),
+        target_output=output,
+        weights=weights.flatten(),
+    )

@@ -1,0 +1,155 @@
+"""Vectors of types, whose cosines say how like each other they are (section E.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.models.directory import load_model
+from nmtgrid.text.files import read_lines
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+
+_WINDOW, _SIZE, _SEED, _POWER = 5, 200, 20_180_715, 0.75
+_PIECE, _MOST = 20_000, 1_000_000
+_SPECIAL = [PAD, BEGIN, END, UNKNOWN]
+_SETTING = "`smoothing.token.vectors`"
+
+
+def type_vectors(name: str, dataset: Dataset) -> Tensor:
+    """Return vectors [V, E] of norm one for the target types of `dataset`; zero where unknown.
+
+    `name` is "own", a model directory or a text file. Special symbols have none: they are like
+    nothing else. Raises ConfigError for a name that is neither, InputError for a bad file.
+    """
+    vocabulary = dataset.pipeline.target_vocabulary
+    if name == "own":
+        found = learn_vectors(dataset.split("train"), len(vocabulary))
+    elif Path(name).is_dir():
+        found = _of_model(Path(name), vocabulary)
+    elif Path(name).is_file():
+        found = read_vectors(Path(name), vocabulary)
+    else:
+        raise ConfigError(
+            f"{_SETTING}: there is no file and no model directory {name}.",
+            "Name one, or take `own` vectors.",
+        )
+    found[_SPECIAL] = 0.0
+    return torch.nn.functional.normalize(found.float(), dim=1)
+
+
+def type_frequencies(train: Split, size: int) -> Tensor:
+    """Return how often each of `size` types stands in the training targets [size]."""
+    counts = numpy.zeros(size, numpy.int64)
+    for piece in _sentences(train):
+        counts += numpy.bincount(piece[piece >= 0], minlength=size)
+    return torch.from_numpy(counts).float()
+
+
+def learn_vectors(train: Split, size: int) -> Tensor:
+    """Return vectors [size, E] from which types stand near each other in the training targets.
+
+    Positive pointwise mutual information within five tokens, contexts smoothed by the power 3/4,
+    reduced to 200 numbers by a singular value decomposition: the same for the same data. Of a
+    large corpus the first million sentences count.
+    """
+    keys: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
+    counts: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
+    for piece in _sentences(train, _MOST):
+        pairs = []
+        for apart in range(1, _WINDOW + 1):
+            first, second = piece[:-apart], piece[apart:]
+            # -1 stands for the end of a sentence, as often as the window is wide.
+            inside = (first >= 0) & (second >= 0)
+            pairs += [first[inside] * size + second[inside], second[inside] * size + first[inside]]
+        new, times = numpy.unique(numpy.concatenate(pairs), return_counts=True)
+        keys, place = numpy.unique(numpy.concatenate([keys, new]), return_inverse=True)
+        together = numpy.concatenate([counts, times])
+        counts = numpy.bincount(place, together, len(keys)).astype(numpy.int64)
+    if not len(keys):
+        return torch.zeros(size, 1)
+    row, column = keys // size, keys % size
+    by_row = numpy.bincount(row, counts, size)
+    by_column = by_row**_POWER
+    known = numpy.log(counts * (by_column.sum() / (by_row[row] * by_column[column])))
+    kept = known > 0
+    places = torch.from_numpy(numpy.stack([row[kept], column[kept]]))
+    values = torch.from_numpy(known[kept]).float()
+    matrix = torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        left, scales, _ = torch.svd_lowrank(matrix.coalesce(), q=min(_SIZE, size), niter=3)
+    return left * scales.sqrt()
+
+
+def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
+    """Return vectors [V, E] of the types that a text file has: a type and its numbers a line.
+
+    A first line with two numbers, as word2vec writes it, is passed over.
+
+    Raises InputError for lines that differ in their count of numbers, and where no type is known.
+    """
+    places = {token: place for place, token in enumerate(vocabulary.types)}
+    rows: dict[int, list[float]] = {}
+    size = 0
+    for line, text in enumerate(read_lines(path), 1):
+        token, *numbers = text.rstrip().split(" ")
+        if line == 1 and len(numbers) == 1:
+            continue
+        size = size or len(numbers)
+        if len(numbers) != size or not numbers:
+            raise InputError(
+                f"here are {len(numbers)} numbers after the type, but {size} before.",
+                "Each line is a type and its numbers, all as many, with single spaces.",
+                path=path, line=line,
+            )  # fmt: skip
+        if token in places:
+            try:
+                rows[places[token]] = [float(number) for number in numbers]
+            except ValueError as fault:
+                raise InputError(f"{fault}.", "Mend the line.", path=path, line=line) from fault
+    if not rows:
+        raise InputError(
+            "none of its types is in the target vocabulary.",
+            "It must be made from text that is cut into the same units.",
+            path=path,
+        )
+    found = torch.zeros(len(vocabulary), size)
+    found[list(rows)] = torch.tensor(list(rows.values()))
+    if not bool(found.isfinite().all()):
+        raise InputError("it has numbers that are not finite.", "Mend it.", path=path)
+    return found
+
+
+def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
+    """Return the target embeddings [V, E] of a model of ours, for the types that it knows."""
+    held = load_model(folder)
+    embedding = getattr(held.model, "target_embedding", None)
+    weight = held.model.classifier().weight if embedding is None else embedding.weight
+    theirs = {token: place for place, token in enumerate(held.pipeline.target_vocabulary.types)}
+    found = torch.zeros(len(vocabulary), weight.shape[1])
+    both = [(n, theirs[token]) for n, token in enumerate(vocabulary.types) if token in theirs]
+    if len(both) <= len(_SPECIAL):
+        raise ConfigError(
+            f"{_SETTING}: the model in {folder} knows none of the target types.",
+            "Take a model that was trained on the same units.",
+        )
+    mine, other = zip(*both, strict=True)
+    found[list(mine)] = weight.detach()[list(other)].float()
+    return found
+
+
+def _sentences(train: Split, most: int = 0) -> Iterator[NDArray[numpy.int64]]:
+    """Yield the targets (0: all) in pieces, each target followed by -1 as often as a window."""
+    tokens, offsets = train.target_tokens, train.target_offsets
+    count = min(most, len(offsets) - 1) if most else len(offsets) - 1
+    for start in range(0, count, _PIECE):
+        bounds = numpy.asarray(offsets[start : min(start + _PIECE, count) + 1], numpy.int64)
+        piece = numpy.asarray(tokens[bounds[0] : bounds[-1]], numpy.int64)
+        yield numpy.insert(piece, numpy.repeat(bounds[1:] - bounds[0], _WINDOW), -1)

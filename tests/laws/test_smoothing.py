@@ -1,0 +1,101 @@
+"""What a smoothed loss is, for every architecture, from its log-probabilities (Appendix E)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.smoothing.objectives import Smoothed
+from nmtgrid.smoothing.samplers import Samples, as_batch
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.smoothing_settings import (
+    SequenceSmoothing,
+    SmoothingSettings,
+    TokenSmoothing,
+)
+from tests.laws.helpers import Case, basic_cases, batch_for, teacher_forced
+
+ALPHA, TOKEN_ALPHA = 0.3, 0.4
+
+
+class _Given(Smoothed):
+    """A smoothed objective that is told which sentences to draw."""
+
+    given: Tensor
+
+    def draw(self, batch: Batch) -> Samples:
+        distances = (self.given != batch.target_output[:, None]).sum(2)
+        return Samples(self.given, distances, torch.zeros(distances.shape).double())
+
+
+def _one_more(batch: Batch, size: int) -> Tensor:
+    """Return two sentences [B, 2, T] for each: in the first every other token is another one."""
+    truth = batch.target_output
+    other = torch.where(truth + 1 < size, truth + 1, 3)
+    is_changed = (truth > 2) & (torch.arange(truth.shape[1]) % 2 == 0)
+    return torch.stack([torch.where(is_changed, other, truth), truth], 1)
+
+
+@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_smoothed_loss(case: Case, lazy: bool) -> None:
+    """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
+    model = case.build().double()
+    model.train()
+    size = model.classifier().weight.shape[0]
+    batch = batch_for(model, (3, 5), (2, 4))
+    if model.traits.source_features:
+        batch = dataclasses.replace(batch, source=batch.source.double())
+    vectors = torch.randn(size, 3).double()
+    spread = VectorSpread(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
+    settings = SmoothingSettings(
+        TokenSmoothing(alpha=TOKEN_ALPHA),
+        SequenceSmoothing(alpha=ALPHA, samples=2, lazy=lazy),
+    )
+    smoothed = _Given(Likelihood(LikelihoodSettings(0.0)), settings, size, spread)
+    smoothed.given = _one_more(batch, size)
+    parts = smoothed.loss(model, batch)
+    rows = spread.rows(torch.arange(size))
+    aimed = (1 - TOKEN_ALPHA) * torch.eye(size).double() + TOKEN_ALPHA * rows
+
+    def entropy(logs: Tensor, tokens: Tensor) -> Tensor:
+        found = -(aimed[tokens] * logs).sum(2)
+        return found.masked_fill(logs.abs().sum(2) == 0, 0.0).sum()
+
+    several = as_batch(batch, smoothed.given, torch.ones(len(batch), 2))
+    own, theirs = teacher_forced(model, batch), teacher_forced(model, several)
+    if lazy:
+        theirs = own.repeat_interleave(2, 0)
+    drawn = entropy(theirs, several.target_output) / 2
+    expected = (1 - ALPHA) * entropy(own, batch.target_output) + ALPHA * drawn
+    torch.testing.assert_close(parts.total, expected)
+    truth = own.gather(2, batch.target_output[..., None])[..., 0]
+    torch.testing.assert_close(parts.nll, -truth.sum())
+    assert parts.tokens == int(batch.target_lengths.sum())
+    changed = (smoothed.given != batch.target_output[:, None]).sum() / 2
+    assert float(parts.extra["changed"]) == float(changed)
+    parts.total.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients and all(bool(g.isfinite().all()) for g in gradients)
+
+
+@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
+    model = case.build().double()
+    model.train()
+    size = model.classifier().weight.shape[0]
+    batch = batch_for(model, (3, 5), (2, 4))
+    if model.traits.source_features:
+        batch = dataclasses.replace(batch, source=batch.source.double())
+    plain = Likelihood(LikelihoodSettings(0.1))
+    sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
+    smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
+    found, expected = smoothed.loss(model, batch), plain.loss(model, batch)
+    torch.testing.assert_close(found.total, expected.total)
+    assert float(found.extra["changed"]) == 0

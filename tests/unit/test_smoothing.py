@@ -1,0 +1,249 @@
+"""Loss smoothing on a dataset: vectors, objectives it goes with, the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from nmtgrid.base.config import override
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.storage import load_tensors
+from nmtgrid.cli.app import main
+from nmtgrid.cli.objectives import objectives
+from nmtgrid.data.batches import collate
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.layers.aims import NeighbourSpread, VectorSpread
+from nmtgrid.metrics.cider import Cider
+from nmtgrid.smoothing.objectives import Smoothed, smooth
+from nmtgrid.smoothing.rewards import cider_reward, documents
+from nmtgrid.smoothing.vectors import (
+    learn_vectors,
+    read_vectors,
+    type_frequencies,
+    type_vectors,
+)
+from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.settings import RunSettings
+
+SMALL = [
+    *("--arch", "transformer", "--preset", "toy", "--precision", "fp32"),
+    *("--set", "model.size=16", "--set", "model.heads=2", "--set", "model.feed_forward_size=16"),
+    *("--set", "model.encoder_depth=1", "--set", "model.decoder_depth=1"),
+    *("--set", "training.log_updates=1", "--set", "training.validate_epochs=0"),
+    *("--set", "batches.max_tokens=300"),
+]
+BOTH = [
+    *("--set", "smoothing.token.alpha=0.2", "--set", "smoothing.token.neighbours=5"),
+    *("--set", "smoothing.sequence.alpha=0.3", "--set", "smoothing.sequence.samples=2"),
+    *("--set", "smoothing.sequence.reward=bleu", "--set", "smoothing.entropy=0.01"),
+]
+CPU = torch.device("cpu")
+
+
+def settings(*changes: str, objective: str = "likelihood") -> RunSettings:
+    more = () if objective in ("likelihood", "dynamic") else ("model.exits=tied",)
+    arch = "pervasive" if objective == "dynamic" else "transformer"
+    return resolve(Request(arch, None, objective, (*more, *changes)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small toy dataset."""
+    folder = tmp_path_factory.mktemp("data") / "toy"
+    main(["preprocess", "--toy", "400", "--out", str(folder)])
+    main(["bpe", "learn", str(folder), "--words", "--min-count", "1"])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("token.alpha=1.5", "`smoothing.token.alpha` must be from 0 to 1, but is 1.5."),
+        ("token.temperature=0", "`smoothing.token.temperature` must be a number above 0"),
+        ("token.rarity=-1", "`smoothing.token.rarity` must be a number from 0 on"),
+        ("token.neighbours=-1", "`smoothing.token.neighbours` must be 0 or more"),
+        ("sequence.alpha=-0.1", "`smoothing.sequence.alpha` must be from 0 to 1"),
+        ("sequence.temperature=0", "`smoothing.sequence.temperature` must be a number above 0"),
+        ("sequence.proposal_temperature=0", "proposal_temperature` must be a number above 0"),
+        ("sequence.samples=0", "`smoothing.sequence.samples` must be at least 1, but is 0."),
+        ("sequence.reward=rouge", "must be one of `hamming`, `bleu`, `cider`, but is `rouge`"),
+        ("entropy=-1", "`smoothing.entropy` must be a number from 0 on"),
+    ],
+)
+def test_values_that_make_no_sense(change: str, told: str) -> None:
+    with pytest.raises(ConfigError) as fault:
+        override(settings(), ["smoothing." + change])
+    assert told in str(fault.value)
+
+
+def test_one_sample_cannot_be_weighed() -> None:
+    with pytest.raises(ConfigError, match=r"`smoothing.sequence.samples` to 2 or more"):
+        settings("smoothing.sequence.alpha=0.5", "smoothing.sequence.reward=cider")
+    with pytest.raises(ConfigError, match=r"leave `smoothing.sequence.vocabulary` at `all`"):
+        settings(
+            "smoothing.sequence.alpha=0.5", "smoothing.sequence.substitutes=similar",
+            "smoothing.sequence.vocabulary=batch",
+        )  # fmt: skip
+
+
+def test_nothing_is_wrapped_unless_asked(data: Path) -> None:
+    plain = settings()
+    kind = objectives.get("likelihood")
+    base = kind.make(plain.objective)
+    assert smooth(base, kind, plain, Dataset.open(data), CPU) is base
+
+
+@pytest.mark.parametrize("objective", ["dynamic", "exits-halting"])
+def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: str) -> None:
+    dataset, kind = Dataset.open(data), objectives.get(objective)
+    more = ("model.halting=geometric",) if objective == "exits-halting" else ()
+    asked = settings("smoothing.sequence.alpha=0.5", *more, objective=objective)
+    with pytest.raises(ConfigError, match=r"sequence.lazy=true"):
+        smooth(kind.make(asked.objective), kind, asked, dataset, CPU)
+    lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
+    found = smooth(kind.make(lazy.objective), kind, lazy, dataset, CPU)
+    assert isinstance(found, Smoothed) and isinstance(found.spread, NeighbourSpread)
+
+
+def test_all_types_in_tiles(data: Path) -> None:
+    asked = settings("smoothing.token.alpha=0.5", "smoothing.token.neighbours=0")
+    kind = objectives.get("likelihood")
+    found = smooth(kind.make(asked.objective), kind, asked, Dataset.open(data), CPU)
+    assert isinstance(found, Smoothed) and isinstance(found.spread, VectorSpread)
+
+
+@pytest.mark.parametrize(
+    ("objective", "more"),
+    [
+        ("wait-k", []),
+        ("wait-k-sampled", ["--set", "objective.paths=2"]),
+        ("exits-aligned", ["--set", "model.exits=tied", "--set", "model.decoder_depth=2"]),
+        ("exits-mixed", ["--set", "model.exits=tied", "--set", "model.decoder_depth=2"]),
+    ],
+)
+def test_with_other_objectives(data: Path, tmp_path: Path, objective: str, more: list[str]) -> None:
+    encoder = ["--set", "model.encoder=unidirectional"] if "wait" in objective else []
+    given = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *BOTH, *more, *encoder]
+    assert main([*given, "--objective", objective, "--max-updates", "2"]) == 0
+    assert main([*given[:4], "--resume", "--max-updates", "3"]) == 0
+
+
+def test_resumed_as_if_never_stopped(data: Path, tmp_path: Path) -> None:
+    """Drawn sentences come from the states that a run keeps."""
+    for name, limits in (("whole", ["4"]), ("parts", ["2", "4"])):
+        for place, limit in enumerate(limits):
+            more = ["--resume"] if place else [*SMALL, *BOTH]
+            given = ["train", str(data), "--out", str(tmp_path / name), *more]
+            assert main([*given, "--max-updates", limit]) == 0
+    held = [load_tensors(tmp_path / name / "last.safetensors") for name in ("whole", "parts")]
+    assert held[0].keys() == held[1].keys()
+    assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
+
+
+def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m"
+    assert main(["train", str(data), "--out", str(out), *SMALL, *BOTH, "--max-updates", "2"]) == 0
+    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    assert 0 < first["extra"]["changed"] < 1
+    capfd.readouterr()
+    changed = ["--resume", "--set", "smoothing.entropy=0.5"]
+    assert main(["train", str(data), "--out", str(out), *changed]) == 2
+    assert "`smoothing.entropy`" in capfd.readouterr().err
+
+
+def test_frequencies(data: Path) -> None:
+    train = Dataset.open(data).split("train")
+    size = len(Dataset.open(data).pipeline.target_vocabulary)
+    found = type_frequencies(train, size)
+    expected = numpy.bincount(numpy.asarray(train.target_tokens), minlength=size)
+    assert found.tolist() == expected.tolist()
+
+
+@dataclasses.dataclass
+class _Text:
+    """As much of a split as vectors are learnt from."""
+
+    sentences: list[list[int]]
+
+    @property
+    def target_tokens(self) -> Any:
+        return numpy.array([token for one in self.sentences for token in one], numpy.uint16)
+
+    @property
+    def target_offsets(self) -> Any:
+        return numpy.cumsum([0, *map(len, self.sentences)])
+
+
+def test_alike_is_what_stands_alike() -> None:
+    """Types 4 and 5 stand among the same others, 6 among different ones; no window crosses ends."""
+    sentences = [[7, 4, 8], [7, 5, 8], [9, 6, 10], [9, 11, 10]] * 5
+    found = learn_vectors(_Text(sentences), 12)  # type: ignore[arg-type]
+    found = torch.nn.functional.normalize(found, dim=1)
+    assert float(found[4] @ found[5]) > 0.9
+    assert float(found[6] @ found[11]) > 0.9
+    assert abs(float(found[4] @ found[6])) < 0.3
+    again = learn_vectors(_Text(sentences), 12)  # type: ignore[arg-type]
+    torch.testing.assert_close(torch.nn.functional.normalize(again, dim=1), found)
+
+
+def test_own_vectors(data: Path) -> None:
+    dataset = Dataset.open(data)
+    found = type_vectors("own", dataset)
+    assert found.shape[0] == len(dataset.pipeline.target_vocabulary)
+    assert (found[:4] == 0).all()
+    norms = found[4:].norm(dim=1)
+    seen = type_frequencies(dataset.split("train"), len(found))[4:] > 1
+    torch.testing.assert_close(norms[seen], torch.ones(int(seen.sum())))
+
+
+def test_vectors_of_a_file(data: Path, tmp_path: Path) -> None:
+    dataset = Dataset.open(data)
+    vocabulary = dataset.pipeline.target_vocabulary
+    path = tmp_path / "vectors.txt"
+    first, second = vocabulary.types[4:6]
+    path.write_text(f"3 2\n{first} 3 4\nnothing-of-ours 1 1\n{second} 0 -2\n")
+    found = type_vectors(str(path), dataset)
+    torch.testing.assert_close(found[4:6], torch.tensor([[0.6, 0.8], [0.0, -1.0]]))
+    assert (found[6:] == 0).all()
+    for text, told in (
+        (f"{first} 3 4\n{second} 1\n", "here are 1 numbers after the type, but 2 before"),
+        (f"{first} 3 x\n", "could not convert string to float"),
+        (f"{first} 3 nan\n", "not finite"),
+        ("unheard-of-type 1 2\n", "none of its types is in the target vocabulary"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=told):
+            read_vectors(path, vocabulary)
+    with pytest.raises(ConfigError, match="no file and no model directory"):
+        type_vectors(str(tmp_path / "none"), dataset)
+
+
+def test_vectors_of_a_model(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    assert main(["train", str(data), "--out", str(out), *SMALL, "--max-updates", "1"]) == 0
+    found = type_vectors(str(out), Dataset.open(data))
+    weight = load_tensors(out / "model.safetensors")["target_embedding.weight"]
+    torch.testing.assert_close(found[4:], torch.nn.functional.normalize(weight[4:], dim=1))
+
+
+def test_cider_of_samples(data: Path) -> None:
+    """Relative to the truth's own score, which in a corpus of single sentences is 10."""
+    train = Dataset.open(data).split("train")
+    truth = train.target(0)
+    other = [*truth[:-1], train.target(5)[0]]
+    held = collate([[3]], [truth])
+    tokens = torch.tensor([[[*truth, 2], [*other, 2]]])
+    found = cider_reward(train)(held, tokens)
+    scorer = Cider(list(documents(train)))
+    expected = [1.0, scorer.score(other, [truth]) / scorer.score(truth, [truth])]
+    assert found[0].tolist() == pytest.approx(expected)
+    several = dataclasses.replace(held, references=torch.tensor([[truth, other]]))
+    own = scorer.score(truth, [truth, other])
+    expected = [1.0, scorer.score(other, [truth, other]) / own]
+    assert cider_reward(train)(several, tokens)[0].tolist() == pytest.approx(expected)

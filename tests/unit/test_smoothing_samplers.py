@@ -1,0 +1,182 @@
+"""Sentences near the true one: their distribution and their weights, against enumeration."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.smoothing.rewards import bleu_reward, importance_weights, relative_units
+from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.training.smoothing_settings import Vocabulary
+
+SIZE = 7
+"""Types: three symbols and 3 to 6."""
+TRUTH, OTHER = [4, 5, 4], [6, 4]
+DRAWS = 40_000
+
+
+def batch() -> Batch:
+    return collate([[3], [3]], [TRUTH, OTHER])
+
+
+def distance(tokens: tuple[int, ...]) -> int:
+    return sum(a != b for a, b in zip(tokens, TRUTH, strict=True))
+
+
+def chi_square(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], float]) -> float:
+    """Return how many standard deviations the statistic is above what it should be."""
+    assert set(counts) <= set(chances)
+    total = sum(counts.values())
+    found = sum(
+        (counts[one] - total * chance) ** 2 / (total * chance) for one, chance in chances.items()
+    )
+    freedom = len(chances) - 1
+    return (found - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "types"), [("all", [3, 4, 5, 6]), ("batch", [4, 5, 6]), ("references", [4, 5])]
+)
+@pytest.mark.parametrize("rescale", [False, True])
+def test_drawn_from_the_reward(vocabulary: Vocabulary, types: list[int], rescale: bool) -> None:
+    """r(y | y*) of (E.5) with minus the Hamming distance, by enumerating all sentences."""
+    torch.manual_seed(3)
+    held = batch()
+    choices = Choices.of(vocabulary, held, SIZE)
+    samples = draw_samples(held, choices, DRAWS, 0.7, rescale=rescale)
+    cost = (1 + math.log(len(types) - 1) if rescale else 1) / 0.7
+    raw = {
+        one: math.exp(-cost * distance(one)) for one in itertools.product(types, repeat=len(TRUTH))
+    }
+    chances = {one: value / sum(raw.values()) for one, value in raw.items()}
+    drawn = [tuple(row) for row in samples.tokens[0, :, : len(TRUTH)].tolist()]
+    assert abs(chi_square(Counter(drawn), chances)) < 4
+    assert (samples.tokens[0, :, 3] == END).all() and (samples.tokens[1, :, 2] == END).all()
+    assert (samples.tokens[1, :, 3] == PAD).all()
+    logs = torch.tensor([math.log(chances[one]) for one in drawn[:50]])
+    torch.testing.assert_close(samples.logs[0, :50].float(), logs)
+    assert samples.distances[0, :50].tolist() == [distance(one) for one in drawn[:50]]
+
+
+def test_similar_substitutes() -> None:
+    """Distances as with all types, substitutes as the token level spreads."""
+    torch.manual_seed(4)
+    angles = torch.tensor([0.0, 0.4, 1.0, 2.0])
+    vectors = torch.zeros(SIZE, 2)
+    vectors[3:] = torch.stack([angles.cos(), angles.sin()], 1)
+    vectors[6] = 0.0
+    spread = VectorSpread(vectors, 0.5, torch.ones(SIZE))
+    held = batch()
+    choices = Choices.of("all", held, SIZE)
+    samples = draw_samples(held, choices, DRAWS, 0.7, rescale=False, spread=spread)
+    rows = spread.rows(torch.arange(SIZE))
+    cost, others = 1 / 0.7, 3
+    distances = {d: math.comb(3, d) * others**d * math.exp(-cost * d) for d in range(4)}
+    chances = {}
+    for one in itertools.product([3, 4, 5], repeat=3):
+        d = distance(one)
+        chance = distances[d] / sum(distances.values()) / math.comb(3, d)
+        for mine, true in zip(one, TRUTH, strict=True):
+            if mine != true:
+                chance *= float(rows[true, mine] / (1 - rows[true, true]))
+        chances[one] = chance
+    drawn = [tuple(row) for row in samples.tokens[0, :, :3].tolist()]
+    assert abs(chi_square(Counter(drawn), chances)) < 4
+    logs = torch.tensor([math.log(chances[one]) for one in drawn[:50]])
+    torch.testing.assert_close(samples.logs[0, :50].float(), logs, atol=1e-4, rtol=1e-4)
+    # What has no vector has no substitute: of [6, 4] only the second token changes.
+    assert (samples.tokens[1, :, 0] == 6).all()
+    assert set(samples.tokens[1, :, 1].tolist()) == {3, 4, 5}
+
+
+def test_several_references_are_chosen_from() -> None:
+    held = dataclasses.replace(
+        collate([[3]], [TRUTH]), references=torch.tensor([[[4, 5, 4, 0], [6, 6, 3, 4]]])
+    )
+    given: tuple[Vocabulary, ...] = ("batch", "references")
+    for vocabulary in given:
+        choices = Choices.of(vocabulary, held, SIZE)
+        assert choices.types.tolist() == [[3, 4, 5, 6]] and choices.counts.tolist() == [4]
+
+
+def test_a_sentence_with_no_choice_stays() -> None:
+    held = collate([[3], [3]], [[4, 4], []])
+    samples = draw_samples(held, Choices.of("references", held, SIZE), 20, 9.0, rescale=False)
+    assert (samples.tokens == held.target_output[:, None]).all()
+    assert (samples.distances == 0).all() and torch.allclose(
+        samples.logs, torch.tensor(0.0).double()
+    )
+
+
+def test_costs() -> None:
+    others = torch.tensor([1, 8])
+    assert change_cost(others, 0.5, rescale=False).tolist() == [2.0, 2.0]
+    expected = [2.0, 2.0 * (1 + math.log(8))]
+    assert change_cost(others, 0.5, rescale=True).tolist() == pytest.approx(expected)
+    logs = distance_logs(torch.tensor([2]), torch.tensor([3]), torch.tensor([1.0]), 3)
+    raw = [1, 2 * 3 * math.exp(-1), 9 * math.exp(-2), 0]
+    assert logs.exp()[0].tolist() == pytest.approx([one / sum(raw) for one in raw])
+
+
+def test_samples_as_a_batch() -> None:
+    held = batch()
+    tokens = torch.tensor([[[4, 6, 4, END], [5, 5, 4, END]], [[3, 4, END, PAD], [6, 4, END, PAD]]])
+    found = as_batch(held, tokens, torch.tensor([[0.1, 0.2], [0.3, 0.4]]))
+    assert found.target_output.tolist() == tokens.flatten(0, 1).tolist()
+    assert found.target_input.tolist() == [
+        [BEGIN, 4, 6, 4], [BEGIN, 5, 5, 4], [BEGIN, 3, 4, PAD], [BEGIN, 6, 4, PAD]
+    ]  # fmt: skip
+    assert found.weights is not None
+    assert found.weights.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert found.source.tolist() == [[3, END]] * 4 and found.indices.tolist() == [0, 0, 1, 1]
+
+
+def test_importance_weights_give_exact_expectations() -> None:
+    """The mean of a function under r of (E.5) with BLEU, enumerated and by (E.8), (E.9)."""
+    torch.manual_seed(5)
+    held = collate([[3]], [TRUTH])
+    choices = Choices.of("batch", batch(), SIZE)
+    samples = draw_samples(held, choices, DRAWS, 0.6, rescale=False)
+    temperature = 0.4
+    weights = importance_weights(bleu_reward(held, samples.tokens) / temperature, samples.logs)
+    assert float(weights.sum()) == pytest.approx(1.0)
+
+    def worth(tokens: Tensor) -> Tensor:
+        return 1.0 + (tokens[..., :3] != torch.tensor(TRUTH)).sum(-1).double()
+
+    every = torch.tensor(list(itertools.product([4, 5, 6], repeat=3)))
+    ended = torch.cat([every, torch.full((len(every), 1), END)], 1)[None]
+    exact = (bleu_reward(held, ended) / temperature).softmax(1)
+    expected = float((exact * worth(every)).sum())
+    assert float((weights * worth(samples.tokens)).sum()) == pytest.approx(expected, rel=0.02)
+    plain = float(worth(samples.tokens).mean())
+    assert abs(plain - expected) > 0.05 * expected, "the proposal alone would do as well"
+
+
+def test_bleu_of_units() -> None:
+    """[4 5 6 4] has all of the unigrams and, of [4 5 4 6], one bigram of three and no more."""
+    held = collate([[3]], [[4, 5, 4, 6]])
+    tokens = torch.tensor([[[4, 5, 4, 6, END], [4, 5, 6, 4, END], [3, 3, 3, 3, END]]])
+    found = bleu_reward(held, tokens)[0].tolist()
+    # Orders without a match count as 1/2, then 1/4 of one: of two trigrams and one 4-gram.
+    expected = math.exp(
+        (math.log(4 / 4) + math.log(1 / 3) + math.log(0.5 / 2) + math.log(0.25)) / 4
+    )
+    assert found == pytest.approx([1.0, expected, 0.0])
+    several = dataclasses.replace(held, references=torch.tensor([[[4, 5, 4, 6], [4, 5, 6, 4]]]))
+    assert bleu_reward(several, tokens)[0].tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_rewards_in_substitutions() -> None:
+    rewards = torch.tensor([[1.0, 0.5]]).double()
+    found = relative_units(rewards, torch.tensor([4]), torch.tensor([8]))
+    assert found[0].tolist() == pytest.approx([0.0, -2 * (1 + math.log(8))])
