@@ -6,9 +6,8 @@
 #   ON=mscoco bash recipes/captions.sh     MS-COCO with features that you have (below), on a GPU
 #   bash recipes/captions.sh --dry-run     prints the commands alone
 #
-# DECODERS="lstm top-down"; LOSSES="mle", rows of the table: a further one is named there and its
-# options stand in LOSS_name, as in LOSSES="mle smoothed" \
-#   LOSS_smoothed="--objective likelihood --set objective.label_smoothing=0.1".
+# DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
+# is every row.
 # SEEDS="1" (or SEED=1): several give mean and deviation. MINUTES of processor time for each model
 # (as the presets say: toy two to three, mscoco 120,000 updates), BEAM=3, SPLIT=test, SMALL=1 for a
 # quarter of a minute each, RUNS=runs where the results go, SETS="--set ..." for every model.
@@ -37,6 +36,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$PROJECT/recipes/losses.sh"
 [ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see the head of $0"
 
 ON="${ON:-toy}"
@@ -47,6 +47,12 @@ BEAM="${BEAM:-3}"
 SPLIT="${SPLIT:-test}"
 DECODERS="${DECODERS:-lstm top-down}"
 LOSSES="${LOSSES:-mle}"
+if [ "$LOSSES" = all ]; then
+    LOSSES="mle mle-entropy tok tok-freq"
+    for level in seq-hamming lazy-hamming seq-cider lazy-cider both-hamming both-cider; do
+        for choices in all batch refs; do LOSSES+=" $level-$choices"; done
+    done
+fi
 PICTURES="${PICTURES:-4000}"
 if [ "$SMALL" = 1 ]; then MINUTES="${MINUTES:-0.25}"; fi
 MINUTES="${MINUTES:-0}"
@@ -77,18 +83,6 @@ mscoco/features*.safetensors; the head of $0 says how to make them"
     run nmtgrid preprocess --captions "$TEXT/dataset_coco.json" "${features[@]}" \
         --overwrite --out "$DATA"
     run nmtgrid bpe learn "$DATA" --words --min-count 5
-}
-
-# Set LOSS to the options of the loss $1.
-loss_options() {
-    local own="LOSS_${1//-/_}"
-    case "$1" in
-    mle) LOSS=(--objective likelihood --set objective.label_smoothing=0) ;;
-    *)
-        [ -n "${!own:-}" ] || fail "there is no loss $1: mle, or say its options in $own"
-        read -r -a LOSS <<<"${!own}"
-        ;;
-    esac
 }
 
 # `train DECODER LOSS SEED`: train a model, unless it is there, and score it, unless that is done.

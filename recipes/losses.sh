@@ -1,0 +1,46 @@
+# The losses of tables E.1 and E.3, by name; to be sourced. `loss_options NAME` sets LOSS.
+#
+#   mle                       maximum likelihood
+#   mle-entropy               with entropy regularisation, MLE + gamma H
+#   tok  tok-freq             token-level smoothing; with promotion of rare tokens
+#   seq-REWARD-CHOICES        sequence level: hamming, bleu or cider; all, batch or refs
+#   lazy-REWARD-CHOICES       the same from the true prefix
+#   both-REWARD-CHOICES       tok-freq and seq together
+#
+# A further one is a name of yours whose options stand in LOSS_name (with _ for -).
+# TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr
+# need two), ENTROPY and VECTORS (see `smoothing.token.vectors`) are the texts' parameters, which
+# they chose on validation data without telling them.
+loss_options() {
+    local own="LOSS_${1//-/_}" level reward choices samples
+    local token=(--set "smoothing.token.alpha=${TOKEN_ALPHA:-0.1}"
+        --set "smoothing.token.temperature=${TOKEN_TEMPERATURE:-0.2}"
+        --set "smoothing.token.vectors=${VECTORS:-own}")
+    local rare=(--set "smoothing.token.rarity=${RARITY:-0.1}")
+    LOSS=(--set objective.label_smoothing=0)
+    if [ -n "${!own:-}" ]; then
+        read -r -a LOSS <<<"${!own}"
+        return
+    fi
+    case "$1" in
+    mle) return ;;
+    mle-entropy) LOSS+=(--set "smoothing.entropy=${ENTROPY:-0.1}"); return ;;
+    tok) LOSS+=("${token[@]}"); return ;;
+    tok-freq) LOSS+=("${token[@]}" "${rare[@]}"); return ;;
+    esac
+    IFS=- read -r level reward choices <<<"$1"
+    case "$level-$reward-$choices" in
+    seq-*-* | lazy-*-* | both-*-*) ;;
+    *) fail "there is no loss $1: recipes/losses.sh names them, or say its options in $own" ;;
+    esac
+    case "$choices" in refs) choices=references ;; esac
+    if [ "$reward" = hamming ]; then samples="${SAMPLES:-1}"; else samples="${SAMPLES:-3}"; fi
+    LOSS+=(--set "smoothing.sequence.alpha=${SEQUENCE_ALPHA:-0.3}"
+        --set "smoothing.sequence.reward=$reward" --set "smoothing.sequence.vocabulary=$choices"
+        --set "smoothing.sequence.temperature=${TEMPERATURE:-0.8}"
+        --set "smoothing.sequence.samples=$samples")
+    case "$level" in
+    lazy) LOSS+=(--set smoothing.sequence.lazy=true) ;;
+    both) LOSS+=("${token[@]}" "${rare[@]}") ;;
+    esac
+}
