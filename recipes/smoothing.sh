@@ -71,6 +71,7 @@ train() {
 }
 
 environment
+[ "$DRY_RUN" != 0 ] || mkdir -p "$HERE"
 [ "$ON" = wmt14-en-fr ] || dataset "$ON" "$DATA" "$HERE/text"
 RESULTS=()
 for seed in $SEEDS; do
