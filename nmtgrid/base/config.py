@@ -91,7 +91,7 @@ def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[s
             continue
         try:
             pairs[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
             lowered = value.strip().lower()
             constants = {"true": True, "false": False, "none": None}
             pairs[name.strip()] = constants.get(lowered, value)

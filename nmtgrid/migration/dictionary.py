@@ -9,6 +9,7 @@ begin with `<pad>` and `<s>`, and all others are the same. A line that ends with
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from torch import Tensor
@@ -71,13 +72,13 @@ def read_codes(path: Path) -> Codes:
     Raises InputError with the faulty line.
     """
     lines = read_lines(path)
-    first = next(lines).split(" ")
-    if len(first) != 3 or not first[2].isdecimal():
+    first = next(lines)
+    if first.count(" ") != 2 or not first.rpartition(" ")[2].isdecimal():
         return Codes.load(path)
-    merges = [" ".join(first[:2])]
-    for number, line in enumerate(lines, start=2):
-        fields = line.split(" ")
-        if len(fields) != 3 or not fields[2].isdecimal() or not all(fields):
+    merges = []
+    for number, line in enumerate(chain([first], lines), start=1):
+        fields = line.strip("\r ").split(" ")
+        if len(fields) != 3 or not fields[2].isdecimal() or not all(f.strip("\r") for f in fields):
             raise InputError(
                 f"a merge of fastBPE must be two units and a count, but is `{line[:60]}`.",
                 "Give the codes of fastBPE or subword-nmt.",

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from nmtgrid.base.arrays import read_header
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.files import read_json, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.outline import outline
 from nmtgrid.text.pipeline import Pipeline
 
 FORMAT = 1
@@ -81,15 +84,14 @@ def load_model(
     try:
         pipeline = Pipeline.load(folder)
         _check_vocabularies(folder, config, pipeline)
-        model = zoo.from_config(
-            config["arch"],
-            config["model"],
-            int(config["source_vocab_size"]),
-            int(config["target_vocab_size"]),
-        )
+        sizes = config["source_vocab_size"], config["target_vocab_size"]
+        path = weights_file(folder, weights)
+        # Before memory is taken: what the file holds has to be what the settings ask for.
+        _check_shapes(_outline(folder, config, *sizes), path)
+        model = zoo.from_config(config["arch"], config["model"], *sizes)
     except (StorageError, ConfigError) as fault:
         raise ModelError(_placed(folder, fault.problem), fault.advice) from fault
-    load_weights(model, weights_file(folder, weights))
+    load_weights(model, path)
     model.eval()
     if device is not None:
         model.to(device)
@@ -133,19 +135,42 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         for name, other in counterparts.items()
         if name.split(".")[0] not in present
     }
-    faults = [f"`{name}` is missing" for name in expected if name not in tensors]
-    faults += [f"`{name}` is not known" for name in tensors if name not in expected]
+    _check_fit(expected, {name: list(tensor.shape) for name, tensor in tensors.items()}, path)
+    model.load_state_dict(tensors)
+
+
+def _outline(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:
+    """Return the shapes that the settings ask for, whatever their size."""
+    try:
+        return outline(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
+    except (RuntimeError, OverflowError, TypeError) as fault:
+        raise ModelError(
+            f"{folder / 'config.json'} asks for a model that no machine can hold.",
+            "Restore a copy.",
+        ) from fault
+
+
+def _check_shapes(model: TranslationModel, path: Path) -> None:
+    """Raise ModelError unless the header of the file `path` speaks of this model's tensors."""
+    entries, _, _ = read_header(path)
+    shapes = {name: entry.get("shape") for name, entry in entries.items()}
+    _check_fit(model.state_dict(), shapes, path)
+
+
+def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: Path) -> None:
+    """Raise ModelError naming tensors that are missing, left over or of another shape."""
+    faults = [f"`{name}` is missing" for name in expected if name not in shapes]
+    faults += [f"`{name}` is not known" for name in shapes if name not in expected]
     for name, tensor in expected.items():
-        if name in tensors and tensors[name].shape != tensor.shape:
-            found, wanted = list(tensors[name].shape), list(tensor.shape)
-            faults.append(f"`{name}` has shape {found} where the model wants {wanted}")
+        if name in shapes and shapes[name] != list(tensor.shape):
+            wanted = list(tensor.shape)
+            faults.append(f"`{name}` has shape {shapes[name]} where the model wants {wanted}")
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ModelError(
             f"{path} does not fit the model: " + "; ".join(faults[:5]) + more + ".",
             "Use the settings that the weights were trained with.",
         )
-    model.load_state_dict(tensors)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

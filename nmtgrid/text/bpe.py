@@ -63,7 +63,7 @@ class Codes:
                         "Give codes of subword-nmt, version 0.1 or 0.2.", path=path, line=1,
                     )  # fmt: skip
                 continue
-            fields = line.strip(" ").split(" ")
+            fields = line.strip("\r ").split(" ")  # as subword-nmt reads it
             if len(fields) != 2:
                 raise InputError(
                     f"a merge must be two units with a space between, but is `{line[:60]}`.",

@@ -1,0 +1,46 @@
+"""Harms good files in every way that hypothesis thinks of, and reads them.
+
+    python -m tests.fuzz --cases 20000              each reader, so many cases
+    python -m tests.fuzz --cases 500 --only model   the readers with `model` in their names
+    python -m tests.fuzz --seed 7 --json counts.json
+
+Prints counts; the exit code is 1 where a reader fell over, took too long or too much memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from tests.fuzz.run import readers, run
+
+
+def main() -> int:
+    """Run all readers and print what became of them; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    found = {}
+    for name, drawn, deed in readers(given.only):
+        count = run(drawn, deed, given.cases, given.seed)
+        found[name] = dataclasses.asdict(count)
+        sys.stdout.write(
+            f"{name:20} {count.cases:7} cases {count.taken:7} taken {count.refused:7} refused "
+            f"{len(count.faults):3} faults\n"
+        )
+        sys.stdout.flush()
+        for fault in count.faults:
+            sys.stdout.write(fault + "\n")
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return int(any(count["faults"] for count in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The readers of directories: models, datasets, saved states; one file in them is harmed.
+
+Checksums keep accidents out, not intent: where a file says its own checksum it is sealed again
+after the harm, so that what stands behind it is reached.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from nmtgrid.adaptive.settings_store import load_exits
+from nmtgrid.cli.app import main
+from nmtgrid.data import manifest
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models.directory import load_model
+from nmtgrid.text.digest import digest
+from nmtgrid.training.checkpoint import Checkpoints
+from tests.fuzz.harm import as_json, changed_values, damaged
+
+Case = tuple[str, bytes]
+"""The name of a file in a folder, and what is put there."""
+EXITS = {"format": 1, "settings": {"fast": {"mechanism": "confidence", "thresholds": [0.5],
+         "split": "valid", "bleu": 3.5, "average_exit": 1.2}}}  # fmt: skip
+
+
+def make(folder: Path) -> None:
+    """Make a dataset `data` and a model `model` in `folder`, both tiny."""
+    words = [str(folder / "data"), str(folder / "model")]
+    assert main(["preprocess", "--toy", "30", "--out", words[0]]) == 0
+    assert main(["bpe", "learn", words[0], "--merges", "20"]) == 0
+    small = [f"--set=model.{name}=4" for name in ("size", "embedding_size")]
+    assert main(["train", words[0], "--arch", "bilstm", *small, "--max-updates", "1", "--set",
+                 "training.validate_sentences=2", "--out", words[1]]) == 0  # fmt: skip
+    (folder / "model" / "exits.json").write_bytes(as_json(EXITS))
+
+
+def _harmed(
+    folder: Path, names: list[str], seal: Callable[[str, Any], Any]
+) -> st.SearchStrategy[Case]:
+    """Return one of the files with changed bytes, or, if JSON, changed values, sealed again."""
+    drawn = []
+    for name in names:
+        held = (folder / name).read_bytes()
+        drawn.append(damaged([held]).map(functools.partial(_named, name)))
+        if name.endswith(".json"):
+            values = changed_values(json.loads(held))
+            drawn.append(values.map(functools.partial(_sealed, seal, name)))
+    return st.one_of(*drawn)
+
+
+def _named(name: str, held: bytes) -> Case:
+    return name, held
+
+
+def _sealed(seal: Callable[[str, Any], Any], name: str, values: Any) -> Case:
+    return name, as_json(seal(name, values))
+
+
+def _seal_text(name: str, values: Any) -> Any:
+    """Drop the checksums of a model's files: what is not named is not checked."""
+    if name == "text.json" and isinstance(values, dict):
+        return values | {"sha256": {}}
+    return values
+
+
+def _seal_manifest(name: str, values: Any) -> Any:
+    if name != manifest.NAME or not isinstance(values, dict):
+        return _seal_text(name, values)
+    values = {key: held for key, held in values.items() if key != "sha256"}
+    return values | {"sha256": digest(values)}
+
+
+def _read_dataset(folder: Path) -> None:
+    data = Dataset.open(folder)
+    for name in data.names:
+        split = data.split(name)
+        for place in range(min(len(split), 3)):
+            split.source(place), split.target(place)
+        split.tokenized_source()
+
+
+def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Callable[[Path], Any]]]:
+    """Return each folder, what is put into it, and what reads it, by name."""
+    make(folder)
+    model, data = folder / "model", folder / "data"
+    texts = ["text.json", *(path.name for path in model.glob("vocab.*")), "bpe.codes"]
+    state = max((model / "checkpoints").iterdir()).relative_to(model).as_posix()
+    splits = [path.name for path in data.glob("*.safetensors")]
+    saved = [f"{state}/training.json", f"{state}/training.safetensors"]
+    return {
+        "model": (model, _harmed(model, ["config.json", "model.safetensors", *texts], _seal_text),
+                  load_model),
+        "dataset": (data, _harmed(data, [manifest.NAME, *texts, *splits], _seal_manifest),
+                    _read_dataset),
+        "saved state": (model, _harmed(model, saved, lambda name, found: found),
+                        lambda held: Checkpoints(held).load()),
+        "kept exits": (model, _harmed(model, ["exits.json"], lambda name, held: held), load_exits),
+    }  # fmt: skip

@@ -1,0 +1,106 @@
+"""What is done to good files so that they are bad: bytes and JSON values, drawn by hypothesis."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+PIECES = (
+    b"\x00", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\n", b"\n\n", b" ", b"\t", b"\x85",
+    "\u2028".encode(), "\u0663".encode(), "\u00b2".encode(), b"-1", b"0", b"1e999", b"-0.0", b"NaN",
+    b"Infinity", b"99999999999999999999", b"9" * 5000, b"[" * 5000, b'{"a":' * 2000, b'"\\ud800"',
+    b"null", b"true", b"{}", b"[]", b'"', b"\\", b"1..9", b"..", b",", b":", b"@@", b"</w>", b"<s>",
+    b"<seg id=", b"</seg>", b"#version: 0.2", b"#fairseq:overwrite", b"-", b"?", b"..........",
+)  # fmt: skip
+"""What readers may trip over."""
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 1000, 50_000, 2**31, 2**63, 10**30, -0.5, 1e308, float("nan"),
+    float("inf"), "",
+    "x", "\ud800", "../../x", "/etc/passwd", [], {}, [[]], [None], {"a": []}, "1", [1, 2, 3],
+)  # fmt: skip
+"""What may stand in JSON in place of what was meant."""
+
+_NUMBER = st.integers(0, 1 << 20)
+_EDIT = st.tuples(
+    st.sampled_from(("set", "insert", "delete", "double", "cut", "swap", "digit", "copy", "space")),
+    _NUMBER, _NUMBER, st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)),
+)  # fmt: skip
+
+
+def damaged(examples: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """Return files that are an example with one to four pieces changed, or anything at all."""
+    changed = st.builds(_apply, st.sampled_from(examples), st.lists(_EDIT, min_size=1, max_size=4))
+    soup = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=9)), max_size=30)
+    return st.one_of(changed, changed, changed, soup.map(b"".join))
+
+
+def _apply(held: bytes, edits: Sequence[tuple[str, int, int, bytes]]) -> bytes:
+    for kind, first, second, piece in edits:
+        size = len(held) + 1
+        begin = first % size
+        end = min(len(held), begin + 1 + second % (1 + len(held) // 4))
+        if kind == "set":
+            held = held[:begin] + piece + held[begin + len(piece) :]
+        elif kind == "insert":
+            held = held[:begin] + piece + held[begin:]
+        elif kind == "delete":
+            held = held[:begin] + held[end:]
+        elif kind == "double":
+            held = held[:end] + held[begin:]
+        elif kind == "cut":
+            held = held[:begin]
+        elif kind == "digit":
+            held = held[:begin] + b"%d" % (second % 10) + held[begin + 1 :]
+        elif kind == "copy":
+            held = held[:begin] + held[second % size : second % size + 5] + held[begin:]
+        elif kind == "space":
+            held = held[:begin] + b" " + held[begin + 1 :]
+        else:
+            held = held[end:] + held[begin:end] + held[:begin]
+    return held
+
+
+def changed_values(values: Any) -> st.SearchStrategy[Any]:
+    """Return copies of a JSON value in which one to three values are others, gone or more."""
+    edit = st.tuples(st.sampled_from(("set", "set", "drop", "add")), _NUMBER,
+                     st.sampled_from(VALUES))  # fmt: skip
+    return st.lists(edit, min_size=1, max_size=3).map(lambda edits: _edited(values, edits))
+
+
+def _edited(values: Any, edits: Sequence[tuple[str, int, Any]]) -> Any:
+    values = copy.deepcopy(values)
+    for kind, number, drawn in edits:
+        places, value = list(_places(values)), copy.deepcopy(drawn)
+        if not places:
+            return value
+        holder, key = places[number % len(places)]
+        if kind == "set":
+            holder[key] = value
+        elif kind == "drop":
+            del holder[key]
+        elif isinstance(holder, dict):
+            holder["more"] = value
+        else:
+            holder.append(value)
+    return values
+
+
+def _places(values: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (holder, key) of everything in a value of tables and lists."""
+    keys: list[Any] = []
+    if isinstance(values, dict):
+        keys = list(values)
+    elif isinstance(values, list):
+        keys = list(range(len(values)))
+    for key in keys:
+        yield values, key
+        yield from _places(values[key])
+
+
+def as_json(values: Any) -> bytes:
+    """Return a value as it would stand in a file; half of a pair of characters stays an escape."""
+    return json.dumps(values).encode()

@@ -1,0 +1,146 @@
+"""Draws cases for a reader, and counts what it took, what it refused, and what it fell over.
+
+Nothing but an error for people may come out of a reader, in `SECONDS` and in `MEMORY` above what
+the program takes anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import resource
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from nmtgrid.base.errors import NmtgridError
+from tests.fuzz.folders import folders
+from tests.fuzz.single import single
+
+SECONDS = 10
+MEMORY = 2 << 30
+_PAGE = resource.getpagesize()
+
+
+@dataclasses.dataclass
+class Count:
+    """What became of a reader's cases; `faults` are tracebacks, each with its smallest case."""
+
+    cases: int = 0
+    taken: int = 0
+    refused: int = 0
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+
+class TooSlow(Exception):
+    """A reader that has not come to an end."""
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Bound the memory of this process; what it holds already is not counted."""
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def readers(only: str = "") -> Iterator[tuple[str, st.SearchStrategy[Any], Callable[[Any], Any]]]:
+    """Yield the name of each reader, what is drawn for it, and what is done with that."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for reader, held in single(folder).items():
+            if only in reader:
+                yield reader, held.drawn, _reads_file(folder / "case", held.read)
+        if any(only in reader for reader in ("model", "dataset", "saved state", "kept exits")):
+            with contextlib.redirect_stderr(io.StringIO()):
+                made = folders(folder)
+            for reader, (place, cases, read) in made.items():
+                if only in reader:
+                    yield reader, cases, _reads_folder(place, read)
+
+
+def _reads_file(path: Path, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
+    def deed(held: bytes) -> Any:
+        path.write_bytes(held)
+        return read(path)
+
+    return deed
+
+
+def _reads_folder(folder: Path, read: Callable[[Path], Any]) -> Callable[[tuple[str, bytes]], Any]:
+    def deed(case: tuple[str, bytes]) -> Any:
+        name, held = case
+        path = folder / name
+        before = path.read_bytes()
+        try:
+            path.write_bytes(held)
+            return read(folder)
+        finally:
+            path.write_bytes(before)
+
+    return deed
+
+
+def run(
+    drawn: st.SearchStrategy[Any], deed: Callable[[Any], Any], cases: int, number: int
+) -> Count:
+    """Return what became of so many cases; `number` is the seed."""
+    count = Count()
+
+    @seed(number)
+    @settings(
+        max_examples=cases, deadline=None, database=None, report_multiple_bugs=True,
+        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+        print_blob=False,
+    )  # fmt: skip
+    @given(drawn)
+    def check(case: Any) -> None:
+        count.cases += 1
+        try:
+            _in_time(deed, case)
+            count.taken += 1
+        except NmtgridError:
+            count.refused += 1
+
+    try:
+        with limited(), contextlib.redirect_stdout(io.StringIO()):
+            check()
+    except Exception as fault:
+        found = fault.exceptions if isinstance(fault, ExceptionGroup) else [fault]
+        count.faults = [_told(one) for one in found]
+    return count
+
+
+def _told(fault: BaseException) -> str:
+    """Return where the fault arose, what it says, and the smallest case that has it."""
+    frames = traceback.extract_tb(fault.__traceback__)[-6:]
+    where = [f"  {frame.filename}:{frame.lineno} {frame.line}" for frame in frames]
+    notes = " ".join(getattr(fault, "__notes__", ()))
+    return "\n".join([*where, f"  {type(fault).__name__}: {str(fault)[:300]}", f"  {notes[:600]}"])
+
+
+def _in_time(deed: Callable[[Any], Any], case: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlow(f"more than {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        deed(case)
+    except SystemExit as fault:  # a package that ends the program
+        raise RuntimeError("the program was ended") from fault
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,61 @@
+"""Outlines: the shapes of a model without its memory, and settings that ask for too much."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtgrid.base.errors import ModelError
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import load_model
+from nmtgrid.models.outline import outline
+from tests.unit.fairseq_files import TYPES
+from tests.unit.fairseq_reference_recurrent import LSTM
+from tests.unit.test_import_fairseq import taken
+
+
+@pytest.mark.parametrize("arch", list(zoo.architectures()))
+def test_an_outline_has_the_shapes_of_the_model(arch: str) -> None:
+    def make() -> TranslationModel:
+        return zoo.build(arch, source_vocab_size=9, target_vocab_size=8)
+
+    made, whole = outline(make), make()
+    assert {name: held.shape for name, held in made.state_dict().items()} == {
+        name: held.shape for name, held in whole.state_dict().items()
+    }
+    assert {held.device.type for held in made.parameters()} == {"meta"}
+
+
+def test_an_outline_takes_no_memory_and_loads_no_compiler() -> None:
+    code = (
+        "import sys\n"
+        "from nmtgrid.models import zoo\n"
+        "from nmtgrid.models.outline import outline\n"
+        "for arch in zoo.architectures():\n"
+        "    outline(lambda: zoo.build(arch, source_vocab_size=10**9, target_vocab_size=10**9))\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_values_are_drawn_again_afterwards() -> None:
+    outline(lambda: torch.nn.Linear(3, 4))
+    assert torch.nn.Linear(3, 4).weight.abs().sum() > 0
+    assert torch.ones(2).zero_().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [1000, 10**6, 2**40, 2**63, 10**40])
+def test_a_config_that_asks_for_more_than_there_is(tmp_path: Path, size: int) -> None:
+    folder = taken(tmp_path, LSTM(TYPES)).folder
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["model"]["size"] = size
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match="does not fit the model|no machine can hold"):
+        load_model(folder)
