@@ -15,6 +15,11 @@ from nmtgrid.models import zoo
 from nmtgrid.models.presets.preset import Preset
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from nmtgrid.training.smoothing_settings import (
+    SequenceSmoothing,
+    SmoothingSettings,
+    TokenSmoothing,
+)
 
 GROUPS = (
     (
@@ -23,6 +28,9 @@ GROUPS = (
         TrainingSettings,
     ),
     ("batches", "What makes a batch", BatchSettings),
+    ("smoothing", "What is near the truth counts too", SmoothingSettings),
+    ("smoothing.token", "Tokens that are like the true one", TokenSmoothing),
+    ("smoothing.sequence", "Sentences near the true one", SequenceSmoothing),
     ("search", "How translations are sought, in validation and as `decode`'s defaults", SearchPlan),
 )
 
@@ -100,6 +108,7 @@ def _group(prefix: str, kind: type[Any]) -> str:
             plain(meanings.get(name, "")),
         )
         for name, hint in describe(kind)
+        if "." not in name
     ]
     text = inspect.cleandoc(kind.__doc__ or "")
     known = "" if text.startswith(f"{kind.__name__}(") else text

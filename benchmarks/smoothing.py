@@ -1,0 +1,92 @@
+"""What loss smoothing costs: forward and backward passes beside maximum likelihood's.
+
+    python -m benchmarks.smoothing DATA [--arch bilstm] [--preset multi30k] [--out FILE]
+
+One batch of a hundred pairs of middling length; all losses in turn in one process, so that what
+else the machine does touches all alike; seconds of the processor, one thread, medians of eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy
+import torch
+
+from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.training.prepare import build_model, make_objective
+from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.update import has_native_bf16
+
+TOKEN, SEQUENCE = "smoothing.token.", "smoothing.sequence."
+LOSSES = {
+    "maximum likelihood": [],
+    "entropy": ["smoothing.entropy=0.1"],
+    "token, 100 neighbours": [f"{TOKEN}alpha=0.1"],
+    "token, all types": [f"{TOKEN}alpha=0.1", f"{TOKEN}neighbours=0"],
+    "sequence, L = 1": [f"{SEQUENCE}alpha=0.3"],
+    "sequence, BLEU, L = 3": [
+        f"{SEQUENCE}alpha=0.3", f"{SEQUENCE}samples=3", f"{SEQUENCE}reward=bleu",
+    ],
+    "lazy, L = 1": [f"{SEQUENCE}alpha=0.3", f"{SEQUENCE}lazy=true"],
+    "lazy, BLEU, L = 3": [
+        f"{SEQUENCE}alpha=0.3", f"{SEQUENCE}samples=3", f"{SEQUENCE}reward=bleu",
+        f"{SEQUENCE}lazy=true",
+    ],
+    "lazy, CIDEr, L = 3": [
+        f"{SEQUENCE}alpha=0.3", f"{SEQUENCE}samples=3", f"{SEQUENCE}reward=cider",
+        f"{SEQUENCE}lazy=true",
+    ],
+}  # fmt: skip
+
+
+def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[dict[str, float | str]]:
+    """Return what each loss takes, in seconds and beside maximum likelihood."""
+    dataset, device = Dataset.open(data), torch.device("cpu")
+    train = dataset.split("train")
+    middle = float(numpy.median(train.target_lengths))
+    indices = numpy.argsort(numpy.abs(train.target_lengths - middle), kind="stable")[:100]
+    batch = train.batch(indices)
+    asked = {name: resolve(Request(arch, preset, None, held)) for name, held in LOSSES.items()}
+    made = {name: make_objective(held, dataset, device) for name, held in asked.items()}
+    model = build_model(asked["maximum likelihood"], dataset).train()
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(times):
+        for name, objective in made.items():
+            began = time.process_time()
+            with torch.autocast("cpu", torch.bfloat16, enabled=has_native_bf16(device)):
+                total = objective.loss(model, batch).total
+            total.backward()
+            seconds[name].append(time.process_time() - began)
+    base = statistics.median(seconds["maximum likelihood"])
+    return [
+        {"loss": name, "seconds": statistics.median(held), "ratio": statistics.median(held) / base}
+        for name, held in seconds.items()
+    ]
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--arch", default="bilstm")
+    parser.add_argument("--preset", default="multi30k")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    rows = measure(given.data, given.arch, given.preset)
+    print(f"{given.arch:<24}{'seconds':>9}{'ratio':>7}")
+    for row in rows:
+        print(f"{row['loss']:<24}{row['seconds']:>9.3f}{row['ratio']:>7.2f}")
+    if given.out is not None:
+        given.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
