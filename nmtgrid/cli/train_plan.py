@@ -19,7 +19,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.properties import TABLE
 from nmtgrid.text.vocabulary import SPECIALS
-from nmtgrid.training.prepare import check_tie
+from nmtgrid.training.prepare import check_smoothing, check_tie
 from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings, settings_type
 
@@ -55,6 +55,7 @@ def show_plan(
     with torch.device("meta"):
         # Counted, not run: no memory is taken and no weight is drawn.
         model = zoo.from_config(settings.arch, settings.model, *known)
+    check_smoothing(settings)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
     work = _assumed(model, settings) if dataset is None else _measured(model, settings, dataset)
     report = model.report(work.source_length, work.target_length)

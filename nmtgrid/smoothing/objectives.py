@@ -7,7 +7,6 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.aims import Aims, NeighbourSpread, Spread, VectorSpread
@@ -22,7 +21,7 @@ from nmtgrid.smoothing.rewards import (
 )
 from nmtgrid.smoothing.samplers import Choices, Samples, as_batch, draw_samples
 from nmtgrid.smoothing.vectors import type_frequencies, type_vectors
-from nmtgrid.training.api import LossParts, Objective, ObjectiveKind, wrappers
+from nmtgrid.training.api import LossParts, Objective, wrappers
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.smoothing_settings import SmoothingSettings
 
@@ -129,25 +128,15 @@ class Smoothed:
 
 def smooth(
     objective: Objective,
-    kind: ObjectiveKind,
     settings: RunSettings,
     dataset: Dataset,
     device: torch.device,
 ) -> Objective:
-    """Return `objective` smoothed as `settings.smoothing` says, or itself.
-
-    Raises ConfigError where drawn sentences have no meaning for the objective.
-    """
+    """Return `objective` smoothed as `settings.smoothing` says, or itself."""
     smoothing = settings.smoothing
     if not smoothing.is_on:
         return objective
     sequence = smoothing.sequence
-    if sequence.alpha and not sequence.lazy and not kind.takes_samples:
-        raise ConfigError(
-            f"`{kind.name}` learns decisions from how well the model predicts the truth, which "
-            "drawn sentences would pass for.",
-            "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
-        )
     train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
     spread: VectorSpread | NeighbourSpread | None = None
     if smoothing.needs_spread:

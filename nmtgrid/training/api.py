@@ -68,7 +68,6 @@ class Wrapper(Protocol):
     def __call__(
         self,
         objective: Objective,
-        kind: ObjectiveKind,
         settings: RunSettings,
         dataset: Dataset,
         device: torch.device,

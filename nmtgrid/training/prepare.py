@@ -103,13 +103,24 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
 
 def make_objective(settings: RunSettings, dataset: Dataset, device: torch.device) -> Objective:
     """Return the objective of `settings`, smoothed where they say so."""
-    kind = objectives.get(settings.objective_name)
-    objective = kind.make(settings.objective)
+    check_smoothing(settings)
+    objective = objectives.get(settings.objective_name).make(settings.objective)
     if settings.smoothing.is_on:
         wrappers.get("smoothing")
     for name in wrappers:
-        objective = wrappers.get(name)(objective, kind, settings, dataset, device)
+        objective = wrappers.get(name)(objective, settings, dataset, device)
     return objective
+
+
+def check_smoothing(settings: RunSettings) -> None:
+    """Raise ConfigError where drawn sentences would have no meaning for the objective."""
+    kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
+    if sequence.alpha and not sequence.lazy and not kind.takes_samples:
+        raise ConfigError(
+            f"`{kind.name}` learns decisions from how well the model predicts the truth, which "
+            "drawn sentences would pass for.",
+            "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
+        )
 
 
 def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:

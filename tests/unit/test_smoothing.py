@@ -28,6 +28,7 @@ from nmtgrid.smoothing.vectors import (
     type_frequencies,
     type_vectors,
 )
+from nmtgrid.training.prepare import make_objective
 from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings
 
@@ -96,25 +97,32 @@ def test_nothing_is_wrapped_unless_asked(data: Path) -> None:
     plain = settings()
     kind = objectives.get("likelihood")
     base = kind.make(plain.objective)
-    assert smooth(base, kind, plain, Dataset.open(data), CPU) is base
+    assert smooth(base, plain, Dataset.open(data), CPU) is base
+
+
+def test_a_dry_run_says_so_too(capfd: pytest.CaptureFixture[str]) -> None:
+    given = ["--arch", "pervasive", "--objective", "dynamic", "--set", "model.source_causal=true"]
+    asked = ["--set", "smoothing.sequence.alpha=0.5", "--set", "model.reader=own", "--dry-run"]
+    sizes = ["--source-vocab-size", "9", "--target-vocab-size", "9"]
+    assert main(["train", *given, *asked, *sizes]) == 2
+    assert "sequence.lazy=true" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("objective", ["dynamic", "exits-halting"])
 def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: str) -> None:
-    dataset, kind = Dataset.open(data), objectives.get(objective)
+    dataset = Dataset.open(data)
     more = ("model.halting=geometric",) if objective == "exits-halting" else ()
     asked = settings("smoothing.sequence.alpha=0.5", *more, objective=objective)
     with pytest.raises(ConfigError, match=r"sequence.lazy=true"):
-        smooth(kind.make(asked.objective), kind, asked, dataset, CPU)
+        make_objective(asked, dataset, CPU)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
-    found = smooth(kind.make(lazy.objective), kind, lazy, dataset, CPU)
+    found = make_objective(lazy, dataset, CPU)
     assert isinstance(found, Smoothed) and isinstance(found.spread, NeighbourSpread)
 
 
 def test_all_types_in_tiles(data: Path) -> None:
     asked = settings("smoothing.token.alpha=0.5", "smoothing.token.neighbours=0")
-    kind = objectives.get("likelihood")
-    found = smooth(kind.make(asked.objective), kind, asked, Dataset.open(data), CPU)
+    found = make_objective(asked, Dataset.open(data), CPU)
     assert isinstance(found, Smoothed) and isinstance(found.spread, VectorSpread)
 
 
