@@ -35,7 +35,8 @@ class Smoothed:
     is seen; `changed` tells which share of tokens a drawn sentence has changed. Validation is not
     smoothed.
 
-    Departs: the mean over L sentences, which (E.7) lacks.
+    Departs: the mean over L sentences, which (E.7) lacks; rewards are counted in substitutions
+    unless `rescale` is off.
     """
 
     def __init__(

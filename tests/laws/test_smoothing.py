@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.data.batches import Batch
+from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
 from nmtgrid.smoothing.objectives import Smoothed
-from nmtgrid.smoothing.samplers import Samples, as_batch
+from nmtgrid.smoothing.samplers import Samples
+from nmtgrid.text.vocabulary import END
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.smoothing_settings import (
     SequenceSmoothing,
@@ -41,6 +42,16 @@ def _one_more(batch: Batch, size: int) -> Tensor:
     return torch.stack([torch.where(is_changed, other, truth), truth], 1)
 
 
+def _by_hand(batch: Batch, drawn: Tensor) -> Batch:
+    """Return the drawn sentences [B, L, T] with the sources of their true ones."""
+    rows = torch.arange(len(batch)).repeat_interleave(drawn.shape[1])
+    kept = [row[: row.index(END)] for row in drawn.flatten(0, 1).tolist()]
+    text = collate([[]] * len(kept), kept)
+    return dataclasses.replace(
+        batch.select(rows), target_input=text.target_input, target_output=text.target_output
+    )
+
+
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_smoothed_loss(case: Case, lazy: bool) -> None:
@@ -67,7 +78,7 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
         found = -(aimed[tokens] * logs).sum(2)
         return found.masked_fill(logs.abs().sum(2) == 0, 0.0).sum()
 
-    several = as_batch(batch, smoothed.given, torch.ones(len(batch), 2))
+    several = _by_hand(batch, smoothed.given)
     own, theirs = teacher_forced(model, batch), teacher_forced(model, several)
     if lazy:
         theirs = own.repeat_interleave(2, 0)
