@@ -8,8 +8,8 @@
 #
 # DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
 # is every row.
-# SEEDS="1" (or SEED=1): several give mean and deviation. MINUTES of processor time for each model
-# (as the presets say: toy two to three, mscoco 120,000 updates), BEAM=3, SPLIT=test, SMALL=1 for a
+# SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor
+# time for each model (as the presets say: toy two to three, mscoco 120,000 updates), BEAM=3, SPLIT=test, SMALL=1 for a
 # quarter of a minute each, RUNS=runs where the results go, SETS="--set ..." for every model.
 # What has been trained or measured already is not done again.
 #
@@ -85,34 +85,15 @@ mscoco/features*.safetensors; the head of $0 says how to make them"
     run nmtgrid bpe learn "$DATA" --words --min-count 5
 }
 
-# `train DECODER LOSS SEED`: train a model, unless it is there, and score it, unless that is done.
-train() {
-    local model="$HERE/$1-$2-seed$3" limit=()
-    loss_options "$2"
-    if [ "$MINUTES" != 0 ]; then
-        limit=(--max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor
-            --set training.schedule=cosine-time)
-    fi
-    if [ -s "$model/done.json" ]; then
-        say "$model is trained already."
-    else
-        run nmtgrid train "$DATA" --arch "caption-$1" --preset "$PRESET" --seed "$3" --overwrite \
-            "${limit[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
-        run mv "$model.train.json" "$model/done.json"
-    fi
-    if [ ! -s "$model/$SPLIT-beam$BEAM.json" ]; then
-        run nmtgrid decode "$model" --data "$DATA" --split "$SPLIT" --beam "$BEAM" \
-            --out "$model/$SPLIT-beam$BEAM.txt" --json "$model/$SPLIT-beam$BEAM.json"
-    fi
-    RESULTS+=("$2,$1=$model/$SPLIT-beam$BEAM.json")
-}
-
 environment
 case "$ON" in toy) toy_pictures ;; mscoco) mscoco ;; esac
 RESULTS=()
 for loss in $LOSSES; do
     for decoder in $DECODERS; do
-        for seed in $SEEDS; do train "$decoder" "$loss" "$seed"; done
+        for seed in $SEEDS; do
+            learn "$HERE/$decoder-$loss-seed$seed" "caption-$decoder" "$PRESET" "$loss" "$seed"
+            RESULTS+=("$loss,$decoder=$SCORES")
+        done
     done
 done
 run python "$PROJECT/recipes/captions_table.py" "${RESULTS[@]}" --out "$HERE/table-E.1"

@@ -31,6 +31,7 @@ SEEDS="${SEEDS:-1 2 3}"
 BEAM="${BEAM:-5}"
 UPDATES="${UPDATES:-0}"
 RUNS="${RUNS:-runs}"
+SPLIT="${SPLIT:-test}"
 LOSSES="${LOSSES:-mle mle-entropy tok tok-freq seq-hamming-all seq-hamming-batch seq-hamming-refs \
 lazy-hamming-all lazy-hamming-batch lazy-hamming-refs seq-bleu-batch lazy-bleu-batch \
 both-hamming-batch both-bleu-batch}"
@@ -45,38 +46,16 @@ DATA="${DATA:-$HERE/data}"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# `train ARCH LOSS SEED`: train a model and score it, unless that is done.
-train() {
-    local model="$HERE/$1-$2-seed$3" limit=()
-    loss_options "$2"
-    if [ "$UPDATES" != 0 ]; then
-        limit=(--max-updates "$UPDATES" --max-minutes 0 --set training.schedule=cosine
-            --set "training.warmup_updates=$((UPDATES / 12))" --set training.clock=processor)
-    elif [ "$MINUTES" != 0 ]; then
-        limit=(--max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor
-            --set training.schedule=cosine-time)
-    fi
-    if [ -s "$model/done.json" ]; then
-        say "$model is trained already."
-    else
-        run nmtgrid train "$DATA" --arch "$1" --preset "$ON" --seed "$3" --overwrite \
-            "${limit[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
-        run mv "$model.train.json" "$model/done.json"
-    fi
-    if [ ! -s "$model/beam$BEAM.json" ]; then
-        run nmtgrid decode "$model" --data "$DATA" --split test --beam "$BEAM" \
-            --out "$model/test.out" --json "$model/beam$BEAM.json"
-    fi
-    RESULTS+=("$2,$1=$model/beam$BEAM.json")
-}
-
 environment
 [ "$DRY_RUN" != 0 ] || mkdir -p "$HERE"
 [ "$ON" = wmt14-en-fr ] || dataset "$ON" "$DATA" "$HERE/text"
 RESULTS=()
 for seed in $SEEDS; do
     for loss in $LOSSES; do
-        for arch in $ARCHS; do train "$arch" "$loss" "$seed"; done
+        for arch in $ARCHS; do
+            learn "$HERE/$arch-$loss-seed$seed" "$arch" "$ON" "$loss" "$seed"
+            RESULTS+=("$loss,$arch=$SCORES")
+        done
     done
 done
 run python "$PROJECT/recipes/smoothing_table.py" "${RESULTS[@]}" --data "$DATA" \
