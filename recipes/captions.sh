@@ -8,9 +8,10 @@
 #
 # DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
 # is every row.
-# SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor
-# time for each model (as the presets say: toy two to three, mscoco 120,000 updates), BEAM=3, SPLIT=test, SMALL=1 for a
-# quarter of a minute each, RUNS=runs where the results go, SETS="--set ..." for every model.
+# SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time for
+# each model (else as the presets say: toy two to three minutes, mscoco 120,000 updates), BEAM=3,
+# SPLIT=test, SMALL=1 for a quarter of a minute each, RUNS=runs where the results go, SETS="--set ..."
+# for every model.
 # What has been trained or measured already is not done again.
 #
 # MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
