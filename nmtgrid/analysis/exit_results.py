@@ -57,7 +57,7 @@ def read_tuned(path: Path, name: str | None = None) -> Tuned:
         raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
     try:
         return tuned(values, name)
-    except (KeyError, TypeError, ValueError, AttributeError) as fault:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
         raise InputError("it holds no results of adaptive-tune.", _ADVICE, path=path) from fault
 
 

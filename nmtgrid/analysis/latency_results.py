@@ -50,7 +50,7 @@ def read_results(path: Path, name: str | None = None) -> list[Result]:
         raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
     try:
         found = [_result(row) for row in values["settings"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as fault:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
         raise InputError("it holds no results of an online evaluation.", _ADVICE, path=path) from (
             fault
         )
