@@ -14,7 +14,10 @@ Read it in this order; each folder imports only what stands before it:
 5. `layers/`    what the models are made of; `layers/kernels` holds each fast form beside its twin
 6. `search/`    the one decoding loop
 7. `training/`  objectives, optimisers, and a training loop that yields events
-8. `metrics/`, `analysis/`, `cli/`: scores, pictures, and a thin command line over all of it
+8. `online/`, `adaptive/`, `smoothing/`: chapters 4 and 5 and appendix E, beside each other
+9. `metrics/`, `analysis/`, `cli/`: scores, pictures, and a thin command line over all of it
+
+`migration/` reads what other toolkits wrote; nothing stands on it but its command.
 
 `tests/test_floors.py` holds this order, `tests/laws/` what every architecture must obey.
 """

@@ -33,7 +33,8 @@ def typed(name: str) -> list[list[str]]:
     text = (DOCS / name).read_text(encoding="utf-8")
     lines = [line for block in _SHELL.findall(text) for line in block.splitlines()]
     lines += [found.replace("\\\n", " ") for found in _INDENTED.findall(text)]
-    words = [shlex.split(line) for line in lines]
+    # Where the screen's text goes is the shell's business.
+    words = [shlex.split(line.partition(" > ")[0]) for line in lines]
     return [line[1:] for line in words if line[0] == "nmtgrid"]
 
 
@@ -130,9 +131,12 @@ def test_a_wrong_option_would_be_seen() -> None:
         _parse(["decode", "MODEL", "--no-such", "1"])
 
 
-QUICKER = {"10000": "120", "700": "60", "0.1..0.9:0.2": "0.5", "1,2,3,5,7,inf": "1,inf"}
+QUICKER = {
+    "10000": "120", "700": "60", "0.1..0.9:0.2": "0.5", "1,2,3,5,7,inf": "1,inf", "2000": "50",
+    "150": "3", "200": "20",
+}  # fmt: skip
 """Words of the tutorials that a test replaces so as to take seconds."""
-RUN_WHOLE = ("pervasive", "analysis")
+RUN_WHOLE = ("pervasive", "online", "adaptive", "analysis")
 
 
 @pytest.fixture(scope="module")
