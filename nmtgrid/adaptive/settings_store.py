@@ -26,6 +26,7 @@ from nmtgrid.adaptive.halting import (
 from nmtgrid.base.errors import ConfigError, ModelError, nearest
 from nmtgrid.base.files import damaged, read_json, write_json
 from nmtgrid.models.api import TranslationModel, with_exits
+from nmtgrid.text.digest import altered, is_altered, sealed
 
 FILE = "exits.json"
 FORMAT = 1
@@ -68,7 +69,7 @@ def save_exit(folder: Path, model: TranslationModel, settings: ExitSettings) -> 
     check_halt(settings.halt(), model)
     held = load_exits(folder) | {settings.name: settings}
     table = {name: _to_json(one) for name, one in held.items()}
-    write_json(folder / FILE, {"format": FORMAT, "settings": table})
+    write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
 
 
 def load_exits(folder: Path) -> dict[str, ExitSettings]:
@@ -88,6 +89,8 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
             f"format {FORMAT}.",
             "Tune the thresholds again: `nmtgrid adaptive-tune`.",
         )
+    if is_altered(values):
+        raise altered(path)
     return {name: _from_json(path, name, one) for name, one in values["settings"].items()}
 
 

@@ -55,6 +55,8 @@ def read_tuned(path: Path, name: str | None = None) -> Tuned:
         values = read_json(path)
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
+    if isinstance(values, dict) and is_altered(values):
+        raise altered(path)
     try:
         return tuned(values, name)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:

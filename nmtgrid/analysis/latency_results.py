@@ -48,6 +48,8 @@ def read_results(path: Path, name: str | None = None) -> list[Result]:
         values = read_json(path)
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
+    if isinstance(values, dict) and is_altered(values):
+        raise altered(path)
     try:
         found = [_result(row) for row in values["settings"]]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.base.files import atomic_file, damaged, explain, remove
+from nmtgrid.base.files import atomic_file, damaged, explain, remove, sweep
 
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
@@ -110,6 +110,7 @@ class ArrayFile:
             for place, name in enumerate(kinds)
         }
         self._files: dict[str, BinaryIO] = {}
+        sweep(path)
         try:
             for name, part in self._parts.items():
                 self._files[name] = open(part, "wb")  # noqa: SIM115

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +25,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     Raises StorageError when the disk is full or the folder cannot be written; whatever stood at
     `path` before is then still there.
     """
+    sweep(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:
@@ -76,6 +79,28 @@ def remove(path: Path) -> None:
     """Remove a file, if it is there."""
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def sweep(path: Path, ending: str = "part") -> None:
+    """Remove what processes that were killed left under passing names for `path`."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.{ending}"):
+        process = left.name[len(path.name) + 2 :].split(".")[0]
+        if not process.isascii() or not process.isdigit() or _is_running(int(process)):
+            continue
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            remove(left)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -143,8 +143,8 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
         results.parent.mkdir(parents=True, exist_ok=True)
         draw(values, picture)
         console.say(f"Drawn: {picture}")
-        write_json(results, values)
-    write_report(json, values)
+        write_json(results, sealed(values))
+    write_report(json, sealed(values))
 
 
 def draw(values: dict[str, Any], path: Path) -> None:

@@ -16,6 +16,7 @@ from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, instances
 from nmtgrid.online.simuleval import write_log
 from nmtgrid.search.traces import Trace, numbers
+from nmtgrid.text.digest import sealed
 
 
 class Files:
@@ -36,7 +37,7 @@ class Files:
     def results(self, values: Mapping[str, Any]) -> None:
         """Write what has been done so far."""
         if self.order.out is not None:
-            write_json(self.order.out / NAME, values)
+            write_json(self.order.out / NAME, sealed(values))
 
     def keep(self, system: System, found: Measured) -> None:
         """Write the translations, traces and log of a setting."""

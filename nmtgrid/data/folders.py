@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.files import read_json
+from nmtgrid.base.files import read_json, sweep
 from nmtgrid.data import manifest as manifests
 
 
@@ -21,10 +22,12 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     `overwrite` is set. A fault in the block leaves what stood there untouched.
     """
     path = Path(os.path.abspath(path))
+    _put_back(path)
     refuse_existing(path, overwrite)
     building = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path)
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
     except OSError as fault:
@@ -65,6 +68,15 @@ def _is_dataset(path: Path) -> bool:
     except StorageError:
         return False
     return isinstance(found, dict) and found.get("kind") == manifests.KIND
+
+
+def _put_back(path: Path) -> None:
+    """Let what a process moved away from `path` be there again, if it was killed just then."""
+    for old in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
+        if not os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                os.rename(old, path)
+    sweep(path, "old")
 
 
 def _put(building: Path, path: Path) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import DataError, StorageError
 from nmtgrid.base.files import read_json, write_json
-from nmtgrid.text.digest import digest
+from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
 FORMAT = 1
 _LARGEST_HASHED = 1 << 30
-_CHECKSUM = "sha256"
 _MAKE = "Make one with `nmtgrid preprocess ... --out DATA`."
 _AGAIN = "Make the dataset again, or restore a copy."
 
@@ -43,18 +41,15 @@ def read(folder: Path) -> dict[str, Any]:
     missing = [key for key in parts if not isinstance(manifest.get(key), dict)]
     if missing:
         raise DataError(f"{path} lacks `{missing[0]}`.", _AGAIN)
-    held = manifest.pop(_CHECKSUM, None)
-    if held not in (None, digest(manifest)):
+    if is_altered(manifest):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
+    manifest.pop(CHECKSUM, None)
     return manifest
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest into `folder`, with a checksum of its own."""
-    values = {"kind": KIND, "format": FORMAT, **manifest}
-    # As it will be read: tuples become lists, keys become texts.
-    values[_CHECKSUM] = digest(json.loads(json.dumps(values)))
-    write_json(Path(folder) / NAME, values)
+    write_json(Path(folder) / NAME, sealed({"kind": KIND, "format": FORMAT, **manifest}))
 
 
 def describe_file(path: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.outline import outline
+from nmtgrid.text.digest import advice, is_altered, sealed
 from nmtgrid.text.pipeline import Pipeline
 
 FORMAT = 1
@@ -51,17 +52,15 @@ def save_description(
     """
     folder.mkdir(parents=True, exist_ok=True)
     pipeline.save(folder)
-    write_json(
-        folder / "config.json",
-        {
-            "format": FORMAT,
-            "arch": model.architecture,
-            "source_vocab_size": len(pipeline.source_vocabulary),
-            "target_vocab_size": len(pipeline.target_vocabulary),
-            "model": to_json(model.config),
-            "settings": dict(settings),
-        },
-    )
+    values = {
+        "format": FORMAT,
+        "arch": model.architecture,
+        "source_vocab_size": len(pipeline.source_vocabulary),
+        "target_vocab_size": len(pipeline.target_vocabulary),
+        "model": to_json(model.config),
+        "settings": dict(settings),
+    }
+    write_json(folder / "config.json", sealed(values))
 
 
 def save_model(
@@ -186,6 +185,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder / 'config.json'} has format {found}, but this program reads {FORMAT}.",
             "Use the version of nmtgrid that wrote it.",
         )
+    check_unaltered(folder / "config.json", config)
     wanted = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
     wanted |= {"settings": dict} if "settings" in config else {}
     for name, kind in wanted.items():
@@ -195,6 +195,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 "Restore a copy.",
             )
     return config
+
+
+def check_unaltered(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise ModelError if the values read from `path` differ from their checksum, if any."""
+    if is_altered(config):
+        raise ModelError(f"{path} has been altered (its checksum differs).", advice())
 
 
 def _placed(folder: Path, problem: str) -> str:

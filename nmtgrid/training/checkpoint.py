@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -23,15 +22,14 @@ from torch import Tensor
 
 from nmtgrid.base.arrays import verify
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import read_json, write_json
+from nmtgrid.base.files import read_json, sweep, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
-from nmtgrid.text.digest import digest
+from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
 
 FORMAT = 1
 FOLDER = "checkpoints"
 BEST, LAST, AVERAGE = "model.safetensors", "last.safetensors", "average.safetensors"
 _TENSORS, _FACTS = "training.safetensors", "training.json"
-_CHECKSUM = "sha256"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +57,12 @@ class Checkpoints:
         existing = self.existing()
         number = int(existing[-1].name) + 1 if existing else 1
         part, place = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
-        shutil.rmtree(part, ignore_errors=True)
+        self._sweep()
         try:
             part.mkdir(parents=True)
             save_tensors(part / LAST, snapshot.weights)
             save_tensors(part / _TENSORS, snapshot.tensors)
-            write_json(part / _FACTS, _sealed({"format": FORMAT, **snapshot.facts}))
+            write_json(part / _FACTS, sealed({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best)
             elif existing and (existing[-1] / BEST).exists():
@@ -77,6 +75,7 @@ class Checkpoints:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         self.publish(place)
+        self._drop_repeated()
         self._prune()
         return place
 
@@ -103,6 +102,7 @@ class Checkpoints:
                 f"{self.model_folder}` and another `--out`.",
             ) from fault
         self.publish(place)
+        self._drop_repeated()
         return Snapshot(weights, tensors, facts)
 
     def existing(self) -> list[Path]:
@@ -139,11 +139,40 @@ class Checkpoints:
         """Keep the newest state whole, and of the `keep` last ones the weights."""
         *older, _ = self.existing()
         for place in older[: max(0, len(older) + 1 - self.keep)]:
-            shutil.rmtree(place, ignore_errors=True)
+            self._remove(place)
         for place in older:
             for name in (_TENSORS, _FACTS, BEST):
                 with contextlib.suppress(OSError):
                     (place / name).unlink()
+
+
+    def _drop_repeated(self) -> None:
+        """Keep one state of an update: a mean of the last ones would count it twice."""
+        *older, newest = self.existing()
+        update = _update_of(newest)
+        for place in older:
+            if update is not None and _update_of(place) == update:
+                self._remove(place)
+
+    def _remove(self, place: Path) -> None:
+        """Remove a state at one stroke: under another name it is none."""
+        gone = place.with_name(f".{place.name}.part")
+        with contextlib.suppress(OSError):
+            os.rename(place, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove what a killed run left half made or half removed."""
+        for part in self.folder.glob(".*.part"):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _update_of(place: Path) -> Any:
+    """Return the update of a state; None for those of which only the weights are kept."""
+    try:
+        return read_json(place / _FACTS)["progress"]["update"]
+    except (StorageError, LookupError, TypeError):
+        return None
 
 
 def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -151,18 +180,13 @@ def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
 
 
-def _sealed(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return `facts` with a checksum."""
-    return {**facts, _CHECKSUM: digest(json.loads(json.dumps(facts)))}
-
-
 def _opened(facts: Any, place: Path) -> dict[str, Any]:
-    """Return `facts` as they were before `_sealed`. Raises StorageError where they differ."""
+    """Return `facts` as they were before they were sealed. Raises StorageError where they differ."""
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise StorageError(f"{place} was written in another format.")
-    held = facts.pop(_CHECKSUM, None)
-    if held not in (None, digest(facts)):
+    if is_altered(facts):
         raise StorageError(f"{place / _FACTS} has been altered (its checksum differs).")
+    facts.pop(CHECKSUM, None)
     del facts["format"]
     return facts
 
@@ -181,6 +205,7 @@ def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
 
 def _link(source: Path, target: Path) -> None:
     """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
+    sweep(target)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -12,6 +12,7 @@ from nmtgrid.base.config import from_json, override, to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.files import read_json
 from nmtgrid.models import zoo
+from nmtgrid.models.directory import check_unaltered
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
 from nmtgrid.training.api import objectives
 from nmtgrid.training.settings import RunSettings, settings_type
@@ -111,6 +112,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     held = config.get("settings") if isinstance(config, dict) else None
     if not isinstance(held, dict):
         raise ModelError(f"{path} holds no settings of a training run.", _RESTORE)
+    check_unaltered(path, config)
     return held
 
 

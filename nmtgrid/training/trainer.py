@@ -153,6 +153,8 @@ class Trainer:
                 self.device,
             )
         )  # fmt: skip
+        if self.progress.update and is_due(self.settings.training, self.progress, self.minutes):
+            yield from self._validate()  # a run that was stopped just before
         reason = self._end_reason()
         while not reason:
             yield from self._update(reader)
