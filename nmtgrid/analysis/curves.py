@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.text.digest import LINE_CHECKSUM, is_altered_line
 from nmtgrid.text.files import STANDARD, open_text
 from nmtgrid.text.packing import DAMAGED
 
@@ -106,10 +107,14 @@ def read_run(path: Path, name: str) -> Run:
     """Return the run whose log is `path`. Raises InputError where it tells nothing."""
     rows: dict[str, list[Row]] = {kind: [] for kind in _NEEDED}
     notes: list[str] = []
-    last = 0
+    last, checksum = 0, ""
     for number, raw in _lines(path):
         try:
-            kind, row = _parse(raw)
+            values = _values(raw)
+            checksum, before = str(values.get(LINE_CHECKSUM, "")), checksum
+            if is_altered_line(values, before):
+                notes.append(f"{path}:{number}: it, or the line before it, has been altered.")
+            kind, row = _parse(values)
             if row["update"] < last:
                 raise ValueError(f"update {row['update']:,} comes after update {last:,}")
         except KeyError:
@@ -222,17 +227,22 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
 
 
-def _parse(raw: bytes) -> tuple[str, Row]:
-    """Return a line's kind and its fields.
-
-    Raises ValueError saying what is wrong with it, KeyError for a kind that is not known.
-    """
+def _values(raw: bytes) -> dict[str, Any]:
+    """Return the values of a line. Raises ValueError saying what is wrong with it."""
     try:
         values = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as fault:
         raise ValueError("it is not JSON") from fault
     if not isinstance(values, dict) or not isinstance(values.get("event"), str):
         raise ValueError("it is no line of a training run")
+    return values
+
+
+def _parse(values: dict[str, Any]) -> tuple[str, Row]:
+    """Return a line's kind and its fields.
+
+    Raises ValueError saying what is wrong with it, KeyError for a kind that is not known.
+    """
     kind = values["event"]
     needed = _NEEDED[kind]
     row: Row = {"update": int(_number(values, "update")), "minutes": _number(values, "minutes")}

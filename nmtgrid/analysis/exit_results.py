@@ -11,6 +11,7 @@ from typing import Any
 from nmtgrid.analysis.exit_curves import Curve, Kind, Mark
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.files import read_json
+from nmtgrid.text.digest import altered, is_altered
 
 NAME = "results.json"
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."

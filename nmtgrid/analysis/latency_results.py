@@ -14,6 +14,7 @@ from nmtgrid.base.files import read_json
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import Setting
+from nmtgrid.text.digest import altered, is_altered
 
 NAME = "results.json"
 POLICIES = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}

@@ -1,7 +1,8 @@
 """Arrays in safetensors files: mapped into memory, or written piece by piece, with a checksum.
 
-The checksum of the arrays' bytes stands in the file's own header, so that a truncated or altered
-file is refused instead of being read as something else.
+The checksum of the header and of the arrays' bytes stands in the file's own header, so that a
+truncated or altered file is refused instead of being read as something else. Earlier versions left
+the header out of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,10 @@ from nmtgrid.base.files import atomic_file, damaged, explain, remove, sweep
 
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
+_WHOLE = "whole:"
+"""Before a checksum that counts the header in, its own digits as zeros."""
+UNKNOWN = _WHOLE + "0" * 64
+"""In the place of a checksum that is not known yet."""
 _LARGEST_HEADER = 64 * 1024 * 1024
 _BLOCK = 1 << 22
 _NUMPY_TYPES = {
@@ -64,13 +69,27 @@ def verify(path: Path) -> None:
     expected = facts.get(CHECKSUM)
     if expected is None:
         return
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        file.seek(start)
+        header = file.read(start)
+        is_whole = isinstance(expected, str) and expected.startswith(_WHOLE)
+        digest = _begun(header, expected) if is_whole else hashlib.sha256()
         while block := file.read(_BLOCK):
             digest.update(block)
-    if digest.hexdigest() != expected:
+    if (_WHOLE if is_whole else "") + digest.hexdigest() != expected:
         raise damaged(path, "its bytes have been altered (the checksum differs)")
+
+
+def with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
+    """Return a header that says `UNKNOWN` with the checksum of itself and of `blocks` instead."""
+    digest = hashlib.sha256(header)
+    for block in blocks:
+        digest.update(block)
+    return header.replace(UNKNOWN.encode(), (_WHOLE + digest.hexdigest()).encode(), 1)
+
+
+def _begun(header: bytes, checksum: str) -> Any:
+    """Return the checksum of a header, to which the arrays' bytes are still to be added."""
+    return hashlib.sha256(header.replace(checksum.encode(), UNKNOWN.encode(), 1))
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -148,16 +167,15 @@ class ArrayFile:
                 "data_offsets": [place, place + size],
             }
             place += size
-        digest = hashlib.sha256()
-        for name in names:
-            for block in _blocks(self._parts[name]):
-                digest.update(block)
-        entries["__metadata__"] = {**(facts or {}), CHECKSUM: digest.hexdigest()}
+        entries["__metadata__"] = {**(facts or {}), CHECKSUM: UNKNOWN}
         header = json.dumps(entries).encode()
         header += b" " * (-len(header) % 8)
+        header = struct.pack("<Q", len(header)) + header
+        blocks = (block for name in names for block in _blocks(self._parts[name]))
+        header = with_checksum(header, blocks)
         try:
             with atomic_file(self.path) as whole:
-                whole.write(struct.pack("<Q", len(header)) + header)
+                whole.write(header)
                 for name in names:
                     for block in _blocks(self._parts[name]):
                         whole.write(block)

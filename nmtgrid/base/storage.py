@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
-from nmtgrid.base.arrays import CHECKSUM, verify
+from nmtgrid.base.arrays import CHECKSUM, UNKNOWN, verify, with_checksum
 from nmtgrid.base.files import atomic_file, damaged, explain
 
 
@@ -26,14 +25,11 @@ def save_tensors(
         if tensor.data_ptr() in seen:
             held[name] = tensor.clone()
         seen.add(tensor.data_ptr())
-    metadata = {**(facts or {}), CHECKSUM: "0" * 64}
-    blob = bytearray(save(held, metadata))
+    blob = memoryview(save(held, {**(facts or {}), CHECKSUM: UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
-    digest = hashlib.sha256(memoryview(blob)[start:]).hexdigest().encode()
-    place = blob.index(b"0" * 64, 8, start)
-    blob[place : place + 64] = digest
     with atomic_file(path) as file:
-        file.write(blob)
+        file.write(with_checksum(bytes(blob[:start]), [blob[start:]]))
+        file.write(blob[start:])
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from nmtgrid.cli.adaptive_tune_choice import Choice
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.options import write_report
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.text.digest import sealed
 
 _MEGA = 1e6
 

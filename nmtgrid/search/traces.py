@@ -29,6 +29,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.lines import Translation
+from nmtgrid.text.digest import LINE_CHECKSUM, advice, is_altered_line, sealed_line
 from nmtgrid.text.files import read_lines
 
 _SHARE_DIGITS, _LOG_DIGITS, _SCORE_DIGITS = 4, 6, 6
@@ -89,7 +90,7 @@ class Trace:
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
-        return json.dumps(values, ensure_ascii=False)
+        return json.dumps(sealed_line(values), ensure_ascii=False)
 
 
 def read_traces(path: str | Path) -> Iterator[Trace]:
@@ -106,6 +107,9 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
         problem = _problem(values)
         if problem:
             raise _not_a_trace(path, number, problem)
+        if is_altered_line(values):
+            problem = "this line has been altered (its checksum differs)."
+            raise InputError(problem, advice(LINE_CHECKSUM), path=path, line=number)
         yield _from_values(values)
 
 

@@ -13,7 +13,8 @@ from nmtgrid.base.errors import StorageError
 CHECKSUM = "sha256"
 """The entry of a JSON file that holds the checksum of the others."""
 LINE_CHECKSUM = "check"
-"""The same of a line of JSON: the first eight digits."""
+"""The same of a line of JSON."""
+_DIGITS = 8
 _MEANT = (
     "If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
     "Otherwise make it again or restore a copy."
@@ -26,27 +27,41 @@ def digest(values: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sealed(values: Mapping[str, Any], *, line: bool = False) -> dict[str, Any]:
-    """Return `values` with their checksum, that of a file or a short one for a `line`."""
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with their checksum."""
     # As they will be read: tuples become lists, keys become texts.
-    found = digest(json.loads(json.dumps(values)))
-    return {**values, **({LINE_CHECKSUM: found[:8]} if line else {CHECKSUM: found})}
+    return {**values, CHECKSUM: digest(json.loads(json.dumps(values)))}
 
 
-def is_altered(values: Mapping[str, Any], *, line: bool = False) -> bool:
+def is_altered(values: Mapping[str, Any]) -> bool:
     """Return whether `values` as they were read differ from their checksum; they may have none."""
-    entry = LINE_CHECKSUM if line else CHECKSUM
-    if entry not in values:
-        return False
-    found = digest({name: value for name, value in values.items() if name != entry})
-    return bool(values[entry] != (found[:8] if line else found))
+    return CHECKSUM in values and values[CHECKSUM] != digest(_without(values, CHECKSUM))
 
 
-def altered(path: Path, *, line: bool = False) -> StorageError:
+def sealed_line(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the values of a line with a short checksum of them and of that of the line `before`.
+
+    So a line that is missing is found as well.
+    """
+    found = digest([before, json.loads(json.dumps(values))])
+    return {**values, LINE_CHECKSUM: found[:_DIGITS]}
+
+
+def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
+    """Return whether a line, or the line `before`, differs from its checksum; it may have none."""
+    found = digest([before, _without(values, LINE_CHECKSUM)])[:_DIGITS]
+    return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != found
+
+
+def altered(path: Path) -> StorageError:
     """Return the error for a file that was changed after it was written."""
-    return StorageError(f"{path} has been altered (its checksum differs).", advice(line=line))
+    return StorageError(f"{path} has been altered (its checksum differs).", advice())
 
 
-def advice(*, line: bool = False) -> str:
+def advice(entry: str = CHECKSUM) -> str:
     """Return what to do about a change that was meant, or was not."""
-    return _MEANT.format(entry=LINE_CHECKSUM if line else CHECKSUM)
+    return _MEANT.format(entry=entry)
+
+
+def _without(values: Mapping[str, Any], entry: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != entry}

@@ -145,7 +145,6 @@ class Checkpoints:
                 with contextlib.suppress(OSError):
                     (place / name).unlink()
 
-
     def _drop_repeated(self) -> None:
         """Keep one state of an update: a mean of the last ones would count it twice."""
         *older, newest = self.existing()
@@ -181,7 +180,7 @@ def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _opened(facts: Any, place: Path) -> dict[str, Any]:
-    """Return `facts` as they were before they were sealed. Raises StorageError where they differ."""
+    """Return `facts` as they were saved. Raises StorageError where they differ."""
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise StorageError(f"{place} was written in another format.")
     if is_altered(facts):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import write_text
+from nmtgrid.base.files import atomic_file, explain
+from nmtgrid.text.digest import LINE_CHECKSUM, sealed_line
 from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
 from nmtgrid.training.limits import Progress
 from nmtgrid.training.update import UpdateResult
@@ -74,23 +75,38 @@ class Meter:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line for each interval, validation and measurement of gradients."""
+    """`metrics.jsonl`: one line for each interval, validation and measurement of gradients.
+
+    Each line has a checksum of itself and the line before.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last = ""
+        self._known: set[tuple[Any, ...]] = set()
 
     def keep_until(self, update: int) -> None:
-        """Drop lines of updates after `update` (they are done again), and a torn last line."""
+        """Drop lines of updates after `update` (they are done again), and a torn last line.
+
+        Other damaged lines stay as they are, so that whoever reads the log is told of them.
+        """
         if not self.path.exists():
             return
         kept = []
-        for line in self.path.read_bytes().decode("utf-8", "replace").split("\n"):
+        *lines, _ = self.path.read_bytes().split(b"\n")
+        for line in lines:
             try:
-                if json.loads(line)["update"] <= update:
-                    kept.append(line + "\n")
+                values = json.loads(line.decode("utf-8"))
+                is_later = values["update"] > update
             except (ValueError, KeyError, TypeError, RecursionError):
+                kept.append(line + b"\n")
                 continue
-        write_text(self.path, "".join(kept))
+            if not is_later:
+                kept.append(line + b"\n")
+                self._last = str(values.get(LINE_CHECKSUM, ""))
+                self._known.add(_validation(values))
+        with atomic_file(self.path) as file:
+            file.write(b"".join(kept))
 
     def write(self, event: Event) -> None:
         """Append `event`, if it is one with figures."""
@@ -101,15 +117,24 @@ class MetricsLog:
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:
             values["perplexity"] = perplexity(nll)
+        if isinstance(event, Validated) and _validation(values) in self._known:
+            return  # the end of the run is validated again by one that goes on from there
+        values = sealed_line(values, self._last)
+        self._last = values[LINE_CHECKSUM]
         try:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
         except OSError as fault:
             raise StorageError(
-                f"{self.path} could not be written: {fault.strerror}.",
+                explain(self.path, fault).problem,
                 "Mend that, such as by freeing space, and go on from the last saved state with "
                 "`--resume`.",
             ) from fault
+
+
+def _validation(values: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a validation is known by; the same weights have the same loss."""
+    return tuple(str(values.get(name)) for name in ("event", "update", "weights", "nll"))
 
 
 def perplexity(nll: float) -> float:

@@ -128,10 +128,12 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, data: Path) -> No
 
 
 def test_a_log_of_any_bytes_is_cut_back(tmp_path: Path) -> None:
+    """What cannot be read stays, for its readers to tell of; a torn last line goes."""
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.path.write_bytes(b'{"update": 1}\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"update": 2}\n')
+    harmed = b'{"update": 1}\n\xff\xfe\n' + b"[" * 100_000 + b"\n"
+    log.path.write_bytes(harmed + b'{"update": 2}\n{"update": 10}\n{"upd')
     log.keep_until(9)
-    assert log.path.read_text() == '{"update": 1}\n{"update": 2}\n'
+    assert log.path.read_bytes() == harmed + b'{"update": 2}\n'
 
 
 def test_as_many_other_pairs_are_not_the_same_data(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Kills commands, fills their disk and harms their files, and looks at what then happens.
+
+    python -m tests.faults                          ten cases of each kind
+    python -m tests.faults --rounds 60 --seed 2 --json counts.json
+    python -m tests.faults --only kills,flips
+
+Prints counts; the exit code is 1 where something was lost, torn, or changed without a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# Forked processes share what is loaded, and must not share threads or a device.
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def main() -> int:
+    """Run all cases and print what became of them; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="kills,disk,flips")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    import torch
+
+    from tests.faults.disk import disk
+    from tests.faults.flips import flips
+    from tests.faults.kills import kills
+    from tests.faults.stock import make
+
+    torch.set_num_threads(1)
+    asked = [{"kills": kills, "disk": disk, "flips": flips}[name] for name in given.only.split(",")]
+    counts = {}
+    # In memory, where that can be had: thousands of small files are synchronised.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        stock, folder = Path(name, "stock"), Path(name, "case")
+        stock.mkdir()
+        make(stock)
+        for series in asked:
+            began = time.monotonic()
+            for kind, tally in series(stock, folder, given.rounds, random.Random(given.seed)):
+                counts[kind] = dataclasses.asdict(tally)
+                sys.stdout.write("\n".join([tally.line(kind), *tally.faults[:40]]) + "\n")
+                sys.stdout.flush()
+            sys.stdout.write(f"({time.monotonic() - began:.0f} s)\n")
+    cases = sum(count["cases"] for count in counts.values())
+    faults = sum(len(count["faults"]) for count in counts.values())
+    sys.stdout.write(f"{cases} cases, {faults} faults\n")
+    if given.json:
+        given.json.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+    return int(faults > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

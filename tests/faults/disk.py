@@ -1,0 +1,105 @@
+"""Commands whose disk becomes full: at every moment, and on a small disk of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.process import Ended, run
+from tests.faults.results import Left, leftovers
+from tests.faults.scenes import Scene, go_on, scenes
+from tests.faults.tally import Tally
+from tests.faults.taps import counting, filling
+
+_NEW_NAMESPACE, _PRIVATE, _REMOUNT, _DETACH = 0x20000, 0x4000 | (1 << 18), 32, 2
+_BLOCK, _AMPLE = 4096, 1 << 28
+
+
+def disk(
+    stock: Path, folder: Path, rounds: int, draw: random.Random
+) -> Iterator[tuple[str, Tally]]:
+    """Yield what became of each command: `rounds` moments, and as many small disks."""
+    mounts = _can_mount()
+    for scene in scenes():
+        wanted = scene.expected(stock, folder)
+        moments = range(1, run(scene.words, scene.begin(stock, folder), counting()).moments + 1)
+        tally = Tally()
+        for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
+            ended = run(scene.words, scene.begin(stock, folder), filling(at))
+            _judge(tally, f"full at moment {at}", scene, folder, ended, wanted)
+        yield f"full {scene.name}", tally
+        if mounts:
+            yield f"small disk {scene.name}", _small(scene, stock, folder, rounds, draw, wanted)
+
+
+def _small(
+    scene: Scene, stock: Path, folder: Path, rounds: int, draw: random.Random,
+    wanted: dict[str, Left],
+) -> Tally:  # fmt: skip
+    """Run the command on disks with room for a random part of what it writes."""
+    tally = Tally()
+    needed = _held(folder) + 16 * _BLOCK
+    for _ in range(rounds):
+        with _mounted(folder.with_name("mounted")) as place:
+            work = scene.begin(stock, place / "work")
+            size = _used(place) + _BLOCK * draw.randrange(max(needed // _BLOCK, 1))
+            _mount(place, size, _REMOUNT)
+            ended = run(scene.words, work)
+            _mount(place, _AMPLE, _REMOUNT)
+            _judge(tally, f"disk of {size:,} bytes", scene, work, ended, wanted)
+    return tally
+
+
+def _judge(
+    tally: Tally, case: str, scene: Scene, folder: Path, ended: Ended,
+    wanted: dict[str, Left],
+) -> None:  # fmt: skip
+    faults = []
+    if ended.code:
+        if not ended.is_refused:
+            faults.append(f"ended with {ended.code}: {ended.said[-600:]}")
+        elif "disk is full" not in ended.said:
+            faults.append(f"did not say that the disk is full: {ended.said[-300:]}")
+        faults += [f"left behind at once: {name}" for name in leftovers(folder)]
+    outcome, more = go_on(scene, folder, wanted)
+    tally.add(f"{scene.name}, {case}", outcome if ended.code else "had room", faults + more)
+
+
+def _held(folder: Path) -> int:
+    """Return the bytes that files below `folder` take, in blocks."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
+
+
+def _used(place: Path) -> int:
+    facts = os.statvfs(place)
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+
+
+def _can_mount() -> bool:
+    """Give this process mounts of its own; return whether that is allowed."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(_NEW_NAMESPACE):
+        return False
+    return not library.mount(b"none", b"/", None, _PRIVATE, None)
+
+
+def _mount(place: Path, size: int, flags: int = 0) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    options = f"size={size}".encode()
+    if library.mount(b"none", os.fsencode(place), b"tmpfs", flags, options):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+
+
+@contextlib.contextmanager
+def _mounted(place: Path) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    _mount(place, _AMPLE)
+    try:
+        yield place
+    finally:
+        ctypes.CDLL(None).umount2(os.fsencode(place), _DETACH)

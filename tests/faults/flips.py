@@ -1,0 +1,166 @@
+"""Every kind of file that we write, with flipped, lost or added bytes, and what reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.faults.process import Ended, run
+from tests.faults.results import content, left
+from tests.faults.stock import SHORT, SMALL, copy
+from tests.faults.tally import Tally
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Files (patterns), what reads them, and what that makes."""
+
+    files: list[str]
+    words: list[str]
+    makes: list[str]
+    also: list[str] = dataclasses.field(default_factory=list)
+    """What else the command needs."""
+
+
+def readings() -> list[Reading]:
+    """Return a reader for every kind of file."""
+    train = ["train", "data", *SMALL, "--max-updates", "2", "--set", "batches.max_tokens=60",
+             "--set", "training.precision=fp32", "--out", "new"]  # fmt: skip
+    test = ["decode", "model", "--data", "data", "--json", "scores.json", *SHORT]
+    decode = ["decode", "model", "text/test.xx", "--out", "new", *SHORT]
+    resume = ["train", "data", "--resume", "--max-updates", "4", "--out", "broken"]
+    shown = ["--json", "new.json"]
+    return [
+        Reading(["data/*.*"], train, ["new"]),
+        Reading(["data/text/*"], ["bpe", "learn", "data", "--merges", "8"], ["data"]),
+        Reading(["data/raw/test.*", "data/test.safetensors"], test, ["scores.json"], ["model"]),
+        Reading(["model/*.json", "model/vocab*", "model/bpe.codes", "model/model.safetensors"],
+                decode, ["new"], ["text"]),
+        Reading(["model/last.safetensors"], [*decode, "--weights", "last"], ["new"], ["text"]),
+        Reading(["model/average.safetensors"], [*decode, "--weights", "average"], ["new"],
+                ["text"]),
+        Reading(["model/exits.json"], [*decode, "--exit", "{exit}"], ["new"], ["text"]),
+        Reading(["broken/*.json*", "broken/checkpoints/*/*"], resume, ["broken"], ["data"]),
+        Reading(["model/metrics.jsonl"], ["analyze", "curves", "model", *shown], ["new.json"]),
+        Reading(["traces.jsonl"], ["analyze", "exits", "traces.jsonl", *shown], ["new.json"]),
+        Reading(["online/results.json"], ["analyze", "latency", "online", *shown], ["new.json"]),
+        Reading(["tuned.json"],
+                ["adaptive-tune", "--results", "tuned.json", "--out", "new.png", *shown],
+                ["new.json"]),
+    ]  # fmt: skip
+
+
+def flips(
+    stock: Path, folder: Path, rounds: int, draw: random.Random
+) -> Iterator[tuple[str, Tally]]:
+    """Yield what became of each kind of file: `rounds` times harmed, once at least each."""
+    for reading in readings():
+        tops = {pattern.split("/")[0] for pattern in reading.files}
+        needed = sorted({*tops, *reading.also})
+        words = [word.format(exit=_first_exit(stock)) for word in reading.words]
+        plain = run(words, copy(stock, folder, needed))
+        if plain.code:
+            raise RuntimeError(f"{words}: {plain.said}")
+        wanted = _made(reading, folder)
+        files = sorted({path for pattern in reading.files for path in stock.glob(pattern)})
+        tally = Tally()
+        for number in range(max(rounds, len(files))):
+            path = files[number] if number < len(files) else draw.choice(files)
+            name = path.relative_to(stock).as_posix()
+            copy(stock, folder, needed)
+            how = draw.choice(sorted(_HARMS))
+            before = (folder / name).read_bytes()
+            harmed = _HARMS[how](before, draw)
+            (folder / name).write_bytes(harmed)
+            ended = run(words, folder)
+            outcome, faults = _judged(ended, plain, name, _made(reading, folder) == wanted)
+            tally.add(
+                f"{' '.join(words[:2])}: {name}, {how} {_where(before, harmed)}", outcome, faults
+            )
+        yield f"harm {', '.join(reading.files)[:40]}", tally
+
+
+def _judged(ended: Ended, plain: Ended, name: str, same: bool) -> tuple[str, list[str]]:
+    """Return the outcome: the same result, or another one told of by the file's name."""
+    parts = name.split("/")
+    # A saved state is named by its folder where it is refused as a whole.
+    is_named = parts[-1] in ended.said or "/".join(parts[-3:-1]) in ended.said
+    if not ended.code:
+        if same:
+            return "same", []
+        told = is_named and ended.said.count(parts[-1]) > plain.said.count(parts[-1])
+        return ("told", []) if told else ("silent", [f"another result: {ended.said[-300:]}"])
+    if not ended.is_refused:
+        return "fell over", [f"{ended.code} {ended.said[-800:]}"]
+    return "refused", [] if is_named else [f"does not name the file: {ended.said[-300:]}"]
+
+
+def _made(reading: Reading, folder: Path) -> list[Any]:
+    made = [folder / name for name in reading.makes]
+    return [left(path) if path.is_dir() else content(path) if path.exists() else None
+            for path in made]  # fmt: skip
+
+
+def _first_exit(stock: Path) -> str:
+    return str(next(iter(content(stock / "model" / "exits.json")["settings"])))
+
+
+def _bit(held: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(held))
+    return held[:place] + bytes([held[place] ^ 1 << draw.randrange(8)]) + held[place + 1 :]
+
+
+def _digit(held: bytes, draw: random.Random) -> bytes:
+    """Change a digit, which leaves text what it was."""
+    places = [place for place, byte in enumerate(held) if chr(byte).isdigit()]
+    if not places:
+        return _bit(held, draw)
+    place = draw.choice(places)
+    return held[:place] + str((held[place] - 47) % 10).encode() + held[place + 1 :]
+
+
+def _head(held: bytes, draw: random.Random) -> bytes:
+    """Change a letter within the first part, where headers and names stand."""
+    place = draw.randrange(min(len(held), 900))
+    return held[:place] + bytes([draw.randrange(32, 127)]) + held[place + 1 :]
+
+
+def _zeros(held: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(held))
+    return held[:place] + b"\0" * len(held[place : place + 64]) + held[place + 64 :]
+
+
+def _lost(held: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(held))
+    return held[:place] + held[place + draw.randint(1, 40) :]
+
+
+def _line(held: bytes, draw: random.Random) -> bytes:
+    """Lose a whole line but the last."""
+    lines = held.splitlines(keepends=True)
+    if len(lines) < 3:
+        return _lost(held, draw)
+    place = draw.randrange(len(lines) - 1)
+    return b"".join(lines[:place] + lines[place + 1 :])
+
+
+_HARMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "bit": _bit,
+    "digit": _digit,
+    "head": _head,
+    "zeros": _zeros,
+    "lost": _lost,
+    "line": _line,
+    "cut": lambda held, draw: held[: draw.randrange(len(held))],
+    "added": lambda held, draw: held + draw.randbytes(draw.randint(1, 5000)),
+    "twice": lambda held, draw: held * draw.randint(2, 50),
+    "empty": lambda held, draw: b"",
+}
+
+
+def _where(before: bytes, after: bytes) -> str:
+    same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
+    return "" if same is None else f"at {same}: {before[max(0, same - 20) : same + 12]!r}"

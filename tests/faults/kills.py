@@ -1,0 +1,59 @@
+"""Commands killed at every moment at which they change the disk, and at any other."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.process import Ended, Kill, run, start
+from tests.faults.results import Left
+from tests.faults.scenes import Scene, go_on, scenes
+from tests.faults.tally import Tally
+from tests.faults.taps import counting, killing
+
+_KINDS = (signal.SIGKILL, signal.SIGTERM)
+
+
+def kills(
+    stock: Path, folder: Path, rounds: int, draw: random.Random
+) -> Iterator[tuple[str, Tally]]:
+    """Yield what became of each command: `rounds` moments, a quarter as many times, one start."""
+    for scene in scenes():
+        wanted = scene.expected(stock, folder)
+        counted = _timed(scene, stock, folder)
+        tally = Tally()
+        moments = range(1, counted[0].moments + 1)
+        for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
+            kind = draw.choice(_KINDS)
+            ended = run(scene.words, scene.begin(stock, folder), killing(at, kind))
+            _judge(tally, f"{kind.name} at moment {at}", scene, folder, ended, wanted, kind)
+        for _ in range(rounds // 4):
+            kill = Kill(draw.uniform(0, counted[1]), draw.choice(_KINDS))
+            ended = run(scene.words, scene.begin(stock, folder), None, kill)
+            _judge(tally, f"{kill}", scene, folder, ended, wanted, kill.kind)
+        if rounds >= 8:
+            kill = Kill(draw.uniform(0.2, 6), draw.choice(_KINDS))
+            ended = start(scene.words, scene.begin(stock, folder), kill)
+            _judge(tally, f"started, {kill}", scene, folder, ended, wanted, kill.kind)
+        yield f"kill {scene.name}", tally
+
+
+def _timed(scene: Scene, stock: Path, folder: Path) -> tuple[Ended, float]:
+    """Return how the command ends undisturbed, its moments counted, and its seconds."""
+    scene.begin(stock, folder)
+    before = time.monotonic()
+    return run(scene.words, folder, counting()), time.monotonic() - before
+
+
+def _judge(
+    tally: Tally, case: str, scene: Scene, folder: Path, ended: Ended,
+    wanted: dict[str, Left], kind: signal.Signals,
+) -> None:  # fmt: skip
+    # Without handlers (while Python starts) SIGTERM ends a process like SIGKILL.
+    fitting = (0, -kind, 128 + kind)
+    faults = [] if ended.code in fitting else [f"ended with {ended.code}: {ended.said[-600:]}"]
+    outcome, more = go_on(scene, folder, wanted)
+    tally.add(f"{scene.name}, {case}", outcome, faults + more)

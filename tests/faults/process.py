@@ -1,0 +1,116 @@
+"""Commands in processes of their own: forked from this one, so that torch is loaded once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from nmtgrid.cli.app import main
+from tests.faults.taps import Tap
+
+LIMIT = 60.0
+"""Seconds after which a command counts as hanging."""
+HANGS = 124
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (a signal's number with a minus) and all that it said."""
+
+    code: int
+    said: str
+    moments: int = 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it said in one message what is wrong."""
+        return self.code == 2 and self.said.count("error: ") == 1 and not self.fell_over
+
+    @property
+    def fell_over(self) -> bool:
+        """Whether it ended in a way that is no answer."""
+        return self.code in (1, HANGS) or "Traceback" in self.said or "a fault in" in self.said
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """A signal after some seconds."""
+
+    after: float
+    kind: signal.Signals
+
+
+def run(
+    words: Sequence[str], folder: Path, tap: Tap | None = None, kill: Kill | None = None
+) -> Ended:
+    """Run a command in `folder`, in a forked process."""
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as moments:
+        child = os.fork()
+        if not child:
+            _work(lambda: main(words), folder, said, moments, tap)
+        code = _wait(child, kill)
+        said.seek(0)
+        moments.seek(0)
+        return Ended(code, said.read().decode(errors="replace"), int(moments.read() or 0))
+
+
+def start(words: Sequence[str], folder: Path, kill: Kill) -> Ended:
+    """Run a command as people do, Python's start and all imports included, and kill it."""
+    with tempfile.TemporaryFile() as said:
+        begun = subprocess.Popen(
+            [sys.executable, "-m", "nmtgrid", *words], cwd=folder, stdout=said, stderr=said,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+        try:
+            code = begun.wait(kill.after)
+        except subprocess.TimeoutExpired:
+            begun.send_signal(kill.kind)
+            code = begun.wait(LIMIT)
+        said.seek(0)
+        return Ended(code, said.read().decode(errors="replace"))
+
+
+def _work(
+    deed: Callable[[], int], folder: Path, said: IO[bytes], moments: IO[bytes], tap: Tap | None
+) -> None:
+    """Do the work of the child, which never returns."""
+    code = 1
+    try:
+        os.chdir(folder)
+        for stream in (1, 2):
+            os.dup2(said.fileno(), stream)
+        if tap is not None:
+            tap.install()
+        code = deed()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(moments.fileno(), str(tap.count if tap else 0).encode())
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def _wait(child: int, kill: Kill | None) -> int:
+    """Return the exit code of the process `child`."""
+    handle = os.pidfd_open(child)
+    try:
+        ended = select.select([handle], [], [], LIMIT if kill is None else kill.after)[0]
+        if not ended and kill is not None:
+            os.kill(child, kill.kind)
+            ended = select.select([handle], [], [], LIMIT)[0]
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    finally:
+        os.close(handle)
+    return os.waitstatus_to_exitcode(status) if ended else HANGS

@@ -1,0 +1,69 @@
+"""What a command left, as values that can be compared: times and places of the run apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_OF_TIMES = {
+    "seconds", "minutes", "saved_minutes", "validated_minutes", "tokens_per_second",
+    "cells_per_second", "minutes_left", "speed",
+}  # fmt: skip
+_OF_VALUES = {"sha256", "check"}
+"""Checksums of files that hold times."""
+
+Left = dict[str, Any]
+
+
+def left(folder: Path) -> Left:
+    """Return the files below `folder` by name, the newest saved state under one name."""
+    found: Left = {}
+    states = sorted(path for path in folder.glob("checkpoints/*") if path.name.isdigit())
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or any(part.startswith(".") for part in path.parts[-3:]):
+            continue
+        name = path.relative_to(folder).as_posix()
+        if name.startswith("checkpoints/"):
+            if path.parent != states[-1]:
+                continue
+            name = f"newest/{path.name}"
+        found[name] = content(path)
+    return found
+
+
+def content(path: Path) -> Any:
+    """Return what a file holds, times apart; its bytes where it is not JSON."""
+    held = path.read_bytes()
+    if path.suffix in (".png", ".svg", ".html"):
+        return "a picture"
+    try:
+        if path.suffix == ".json":
+            return _timeless(json.loads(held))
+        if path.suffix == ".jsonl":
+            rows = [_timeless(json.loads(line)) for line in held.decode().splitlines()]
+            return [row for row in rows if row.get("event") != "finished"]
+    except (ValueError, AttributeError):
+        return held
+    return held
+
+
+def _timeless(values: Any) -> Any:
+    if isinstance(values, dict):
+        dropped = _OF_TIMES | _OF_VALUES
+        return {name: _timeless(one) for name, one in values.items() if name not in dropped}
+    return [_timeless(one) for one in values] if isinstance(values, list) else values
+
+
+def differing(first: Left, second: Left) -> list[str]:
+    """Return the names of the files that are not the same in both."""
+    return [name for name in sorted(first | second) if first.get(name) != second.get(name)]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the temporary files and folders below `folder`."""
+    return [
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob(".*")
+        if path.suffix in (".part", ".old")
+    ]

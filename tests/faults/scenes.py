@@ -1,0 +1,125 @@
+"""The commands that are disturbed: what they begin with, what they leave, how one goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tests.faults.process import Ended, run
+from tests.faults.results import Left, content, differing, left, leftovers
+from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, copy
+
+_RESUME = ["train", "data", "--resume", "--max-updates", "5", "--out", "model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """A command, run in a folder that holds copies of `begins` (name there: name in the stock).
+
+    `makes` are the files and folders that it writes; `again` are commands that go on after it was
+    ended, of which the first one that is not refused counts; `probe` reads what is there.
+    """
+
+    name: str
+    words: list[str]
+    begins: dict[str, str]
+    makes: list[str]
+    again: list[list[str]]
+    probe: list[str] | None = None
+    is_whole: bool = True
+    """Whether each of `makes` appears as a whole or not at all."""
+
+    def begin(self, stock: Path, folder: Path) -> Path:
+        """Make `folder` anew, as the command finds it."""
+        copy(stock, folder, set(self.begins.values()))
+        for name, held in self.begins.items():
+            if name != held:
+                (folder / held).rename(folder / name)
+        return folder
+
+    def left(self, folder: Path) -> dict[str, Left]:
+        """Return what there is of what the command makes."""
+        return {
+            name: left(folder / name) if (folder / name).is_dir() else {"": content(folder / name)}
+            for name in self.makes
+            if (folder / name).exists()
+        }
+
+    def expected(self, stock: Path, folder: Path) -> dict[str, Left]:
+        """Return what the command leaves when nothing disturbs it."""
+        ended = run(self.words, self.begin(stock, folder))
+        if ended.code:
+            raise RuntimeError(f"{self.name}: {ended.code}\n{ended.said}")
+        return self.left(folder)
+
+
+def scenes() -> list[Scene]:
+    """Return all of them."""
+    decode = ["decode", "model", "text/test.xx", "--out", "out.yy", "--traces", "t.jsonl",
+              "--alignments", "links", *SHORT]  # fmt: skip
+    text, data = {"text": "text"}, {"data": "data"}
+    learn = ["bpe", "learn", "data", "--merges", "8"]
+    make = [*PREPROCESS, "--out", "data"]
+    open_data = ["train", "data", "--dry-run"]
+    translate = ["decode", "model", "text/test.xx", *SHORT]
+    train = [*TRAIN, "--out", "model"]
+    replace = [*train, "--overwrite"]
+    with_text = {**data, **text}
+    online = [*ONLINE, "--out", "online", "--device", "cpu"]
+    apply = ["bpe", "apply", "data/bpe.codes", "--input", "text/train.xx", "--out", "units"]
+    report = ["analyze", "report", "--curves", "model", "--out", "page.html"]
+    return [
+        Scene("preprocess", make, text, ["data"], [make, [*make, "--overwrite"]]),
+        Scene("preprocess --overwrite", [*make, "--overwrite"], with_text, ["data"],
+              [[*make, "--overwrite"]]),
+        Scene("bpe learn", learn, {"data": "bare"}, ["data"], [learn], open_data, False),
+        Scene("bpe learn again", learn, data, ["data"], [learn], open_data, False),
+        Scene("bpe apply", apply, with_text, ["units"], [apply]),
+        Scene("train", train, with_text, ["model"], [_RESUME, train, replace], translate, False),
+        Scene("train --resume", _RESUME, {**with_text, "model": "broken"}, ["model"], [_RESUME],
+              translate, False),
+        Scene("train --overwrite", replace, {**with_text, "model": "broken"}, ["model"],
+              [replace], translate, False),
+        Scene("decode", decode, {**text, "model": "model"}, ["out.yy", "t.jsonl", "links"],
+              [decode]),
+        Scene("online-eval", online, {**data, "model": "model"}, ["online"], [online], None, False),
+        Scene("analyze report", report, {"model": "model"}, ["page.html"], [report]),
+    ]  # fmt: skip
+
+
+def go_on(scene: Scene, folder: Path, wanted: dict[str, Left]) -> tuple[str, list[str]]:
+    """Look at what a disturbed command left, and go on; return the outcome and the faults."""
+    faults = _torn(scene, folder, wanted)
+    if scene.probe is not None:
+        read = run(scene.probe, folder)
+        if read.code and not read.is_refused:
+            faults.append(f"reading: {read.code} {read.said[-600:]}")
+    outcome, ended = "whole already", Ended(2, "")
+    for place, words in enumerate(scene.again):
+        ended = run(words, folder)
+        if not ended.code:
+            outcome = "resumed" if "--resume" in words else "begun again"
+            break
+        if not ended.is_refused:
+            break
+        if place == 0 and not _unlike(scene.left(folder), wanted) and "--resume" not in words:
+            return outcome, faults
+    if ended.code:
+        return "stuck", [*faults, f"going on: {ended.code} {ended.said[-600:]}"]
+    faults += [f"differs: {name}" for name in _unlike(scene.left(folder), wanted)]
+    faults += [f"left behind: {name}" for name in leftovers(folder)]
+    return outcome, faults
+
+
+def _torn(scene: Scene, folder: Path, wanted: dict[str, Left]) -> list[str]:
+    """Return what is neither absent nor whole, where that is promised."""
+    if not scene.is_whole or scene.makes[0] in scene.begins:
+        return []
+    found = scene.left(folder)
+    return [f"half of {name} is there" for name in found if found[name] != wanted[name]]
+
+
+def _unlike(found: dict[str, Left], wanted: dict[str, Left]) -> list[str]:
+    return [
+        f"{name}/{file}" for name in wanted for file in differing(found.get(name, {}), wanted[name])
+    ]

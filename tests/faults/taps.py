@@ -1,0 +1,108 @@
+"""Moments at which a process changes the disk, and what befalls it at one of them."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+KINDS = ("replace", "rename", "link", "unlink", "mkdir", "rmdir", "fsync")
+"""Functions of `os` before which a moment lies; others lie before files are opened or written."""
+_FILLS = ("open", "write", "mkdir", "link", "fsync")
+"""What fails on a full disk; what only moves or removes names does not."""
+
+
+class Tap:
+    """Counts the moments of this process; `befall(kind, number)` is called at each.
+
+    Where it raises in the midst of a write, half of the bytes are on the disk.
+    """
+
+    def __init__(self, befall: Callable[[str, int], None]) -> None:
+        self.count = 0
+        self._befall = befall
+
+    def moment(self, kind: str) -> None:
+        """Note that something is about to happen."""
+        self.count += 1
+        self._befall(kind, self.count)
+
+    def install(self) -> None:
+        """Watch this process from now on."""
+        for name in KINDS:
+            setattr(os, name, self._watched(name, getattr(os, name)))
+        opened = self._opener(builtins.open)
+        for module in (builtins, io):
+            setattr(module, "open", opened)  # noqa: B010
+
+    def _watched(self, name: str, deed: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*given: Any, **named: Any) -> Any:
+            self.moment(name)
+            return deed(*given, **named)
+
+        return watched
+
+    def _opener(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(
+            file: Any, mode: str = "r", buffering: int = -1, *given: Any, **named: Any
+        ) -> Any:
+            if (
+                not set(mode) & set("wax")
+                or "+" in mode
+                or not isinstance(file, (str, os.PathLike))
+            ):
+                return plain(file, mode, buffering, *given, **named)
+            self.moment("open")
+            raw = _Tapped(file, mode.replace("b", "").replace("t", ""))
+            raw.tap = self
+            held = io.BufferedWriter(raw)
+            return held if "b" in mode else io.TextIOWrapper(held, *given, **named)
+
+        return opened
+
+
+class _Tapped(io.FileIO):
+    """A file each write to which is a moment, when half of the bytes are written."""
+
+    tap: Tap
+
+    def write(self, values: Any) -> int:
+        whole = memoryview(values).cast("B")
+        half = len(whole) // 2
+        done = super().write(whole[:half]) or 0
+        try:
+            self.tap.moment("write")
+        except OSError:
+            # The writer above keeps what it believes unwritten; it must not come twice.
+            os.ftruncate(self.fileno(), os.fstat(self.fileno()).st_size - done)
+            raise
+        return done + (super().write(whole[done:]) or 0)
+
+
+def killing(at: int, kind: signal.Signals) -> Tap:
+    """Return what sends this process a signal at moment `at`."""
+
+    def befall(name: str, number: int) -> None:
+        if number == at:
+            os.kill(os.getpid(), kind)
+
+    return Tap(befall)
+
+
+def filling(at: int) -> Tap:
+    """Return what fills the disk at moment `at`, for good."""
+
+    def befall(name: str, number: int) -> None:
+        if number >= at and name in _FILLS:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return Tap(befall)
+
+
+def counting() -> Tap:
+    """Return what only counts."""
+    return Tap(lambda name, number: None)
