@@ -117,11 +117,21 @@ def damaged(path: Path, how: str) -> StorageError:
     return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
 
 
+def is_full(fault: OSError) -> bool:
+    """Return whether there is no room left on the disk, or none for this user."""
+    return fault.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def reason(fault: OSError) -> str:
+    """Return what befell a file, in words."""
+    return "the disk is full" if is_full(fault) else fault.strerror or str(fault)
+
+
 def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
     """Return `fault`, which befell `path`, as an error for people."""
     if isinstance(fault, StorageError):
         return fault
-    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(fault):
         return StorageError(
             f"{path} could not be written: the disk is full.",
             "Free some space and run the same command again; what stood there before is unharmed.",
@@ -132,4 +142,4 @@ def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
         )
     if fault.errno == errno.ENOENT:
         return StorageError(f"{path} is missing.")
-    return StorageError(f"{path} could not be {deed}: {fault.strerror or fault}.")
+    return StorageError(f"{path} could not be {deed}: {reason(fault)}.")

@@ -11,6 +11,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, StorageError
+from nmtgrid.base.files import reason
 from nmtgrid.cli.options import check_outputs, write_report
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def draw(sections: Sequence[Section], out: Path, picture: str) -> list[Path]:
         (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise StorageError(
-            f"The folder of {out} cannot be made: {fault.strerror}.", "Choose another `--out`."
+            f"The folder of {out} cannot be made: {reason(fault)}.", "Choose another `--out`."
         ) from fault
     pictures = [one for section in sections for one in section.pictures]
     found = []

@@ -198,6 +198,10 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
         words = [_PROGRAM, *_command_words(given), "--help"]
         console.error(fault.format_message(), f"`{' '.join(words)}` shows how it is used.")
         return FAULT_OF_THE_USER
+    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" {fault.filename} could not be written." if fault.filename else ""
+        console.error(f"The disk is full.{where}", "Free some space and run the command again.")
+        return FAULT_OF_THE_USER
     if isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
         return FAULT_OF_THE_USER

@@ -26,6 +26,7 @@ from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 
+_DAMAGED_SHOWN = 3
 _MOST_SEEDS = 1000
 _SIGNALS = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 
@@ -90,7 +91,8 @@ def run_one(
     )  # fmt: skip
     log = MetricsLog(out / METRICS)
     if processes.is_first:
-        log.keep_until(trainer.progress.update)
+        for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
+            console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
     else:
         # From here on the processes differ in what they do, so each tells of its own faults.
         console.speak_as(f"process {processes.rank}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.files import read_json, sweep
+from nmtgrid.base.files import read_json, reason, sweep
 from nmtgrid.data import manifest as manifests
 
 
@@ -32,7 +32,7 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         building.mkdir()
     except OSError as fault:
         raise StorageError(
-            f"{path} cannot be made: {fault.strerror or fault}.", "Choose another `--out`."
+            f"{path} cannot be made: {reason(fault)}.", "Choose another `--out`."
         ) from fault
     try:
         yield building
@@ -91,5 +91,5 @@ def _put(building: Path, path: Path) -> None:
                 os.rename(old, path)
             raise
     except OSError as fault:
-        raise StorageError(f"{path} cannot be made: {fault.strerror or fault}.") from fault
+        raise StorageError(f"{path} cannot be made: {reason(fault)}.") from fault
     shutil.rmtree(old, ignore_errors=True)

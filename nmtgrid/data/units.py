@@ -12,7 +12,7 @@ from typing import Any
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.base.files import sweep
+from nmtgrid.base.files import reason, sweep
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.captions import PictureSource, feature_vocabulary
 from nmtgrid.data.encode import region_facts, write_split
@@ -114,7 +114,7 @@ def learn_units(folder: Path, plan: UnitsPlan, report: Report | None = None) -> 
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
         except OSError as fault:
-            raise StorageError(f"{folder} cannot be written: {fault.strerror}.") from fault
+            raise StorageError(f"{folder} cannot be written: {reason(fault)}.") from fault
         pipeline, facts = work.pipeline()
         pipeline.save(building)
         splits = work.encode(pipeline, building)
@@ -146,7 +146,7 @@ def _install(
             os.replace(building / name, folder / name)
     except OSError as fault:
         raise StorageError(
-            f"{folder} could not be completed: {fault.strerror}.", "Run the same command again."
+            f"{folder} could not be completed: {reason(fault)}.", "Run the same command again."
         ) from fault
     complete = {**bare, "units": {**facts, "splits": splits}}
     complete["files"] = {**bare["files"], **described}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.files import reason
 from nmtgrid.layers.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
 from nmtgrid.models.api import TranslationModel
@@ -139,7 +140,7 @@ def _begun(folder: Path) -> Iterator[Path]:
         begun.replace(folder)
     except OSError as fault:
         raise ModelError(
-            f"The folder {folder} cannot be written: {fault.strerror}.", "Choose another `--out`."
+            f"The folder {folder} cannot be written: {reason(fault)}.", "Choose another `--out`."
         ) from fault
     finally:
         if begun is not None:

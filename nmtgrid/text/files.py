@@ -262,6 +262,8 @@ def _told(name: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as fault:
+        from nmtgrid.base.files import reason
+
         raise StorageError(
-            f"{name} could not be written: {fault.strerror or fault}.", "Write to another place."
+            f"{name} could not be written: {reason(fault)}.", "Write to another place."
         ) from fault

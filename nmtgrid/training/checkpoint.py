@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nmtgrid.base.arrays import verify
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import read_json, sweep, write_json
+from nmtgrid.base.files import read_json, reason, sweep, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
 
@@ -193,7 +193,7 @@ def _opened(facts: Any, place: Path) -> dict[str, Any]:
 def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
     """Return the error for a state that could not be written to `place`."""
     # A StorageError names the file under a passing name: what happened to it comes after that.
-    why = getattr(fault, "strerror", None) or str(getattr(fault, "problem", fault))
+    why = reason(fault) if isinstance(fault, OSError) else str(getattr(fault, "problem", fault))
     return StorageError(
         f"The state {place} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
         "Mend that, such as by freeing space, and "
@@ -219,4 +219,4 @@ def _link(source: Path, target: Path) -> None:
     except OSError as fault:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise StorageError(f"{target} could not be written: {fault.strerror}.") from fault
+        raise StorageError(f"{target} could not be written: {reason(fault)}.") from fault

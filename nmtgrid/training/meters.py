@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import atomic_file, explain
-from nmtgrid.text.digest import LINE_CHECKSUM, sealed_line
+from nmtgrid.text.digest import LINE_CHECKSUM, is_altered_line, sealed_line
 from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
 from nmtgrid.training.limits import Progress
 from nmtgrid.training.update import UpdateResult
@@ -85,28 +85,32 @@ class MetricsLog:
         self._last = ""
         self._known: set[tuple[Any, ...]] = set()
 
-    def keep_until(self, update: int) -> None:
+    def keep_until(self, update: int) -> list[int]:
         """Drop lines of updates after `update` (they are done again), and a torn last line.
 
-        Other damaged lines stay as they are, so that whoever reads the log is told of them.
+        Other damaged lines stay as they are; return their numbers.
         """
         if not self.path.exists():
-            return
-        kept = []
+            return []
+        kept, damaged = [], []
         *lines, _ = self.path.read_bytes().split(b"\n")
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line.decode("utf-8"))
                 is_later = values["update"] > update
             except (ValueError, KeyError, TypeError, RecursionError):
                 kept.append(line + b"\n")
+                damaged.append(number)
                 continue
             if not is_later:
+                if is_altered_line(values, self._last):
+                    damaged.append(number)
                 kept.append(line + b"\n")
                 self._last = str(values.get(LINE_CHECKSUM, ""))
                 self._known.add(_validation(values))
         with atomic_file(self.path) as file:
             file.write(b"".join(kept))
+        return damaged
 
     def write(self, event: Event) -> None:
         """Append `event`, if it is one with figures."""

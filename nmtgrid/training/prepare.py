@@ -10,7 +10,7 @@ import torch
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
-from nmtgrid.base.files import read_json
+from nmtgrid.base.files import read_json, reason
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data import manifest
 from nmtgrid.data.dataset import Dataset
@@ -97,7 +97,7 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
         if not isinstance(fault, OSError):
             raise
         raise ModelError(
-            f"The folder {folder} cannot be made: {fault.strerror}.", "Choose another `--out`."
+            f"The folder {folder} cannot be made: {reason(fault)}.", "Choose another `--out`."
         ) from fault
 
 

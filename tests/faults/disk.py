@@ -42,7 +42,7 @@ def _small(
 ) -> Tally:  # fmt: skip
     """Run the command on disks with room for a random part of what it writes."""
     tally = Tally()
-    needed = _held(folder) + 16 * _BLOCK
+    needed = sum(_held(folder / name) for name in scene.makes)
     for _ in range(rounds):
         with _mounted(folder.with_name("mounted")) as place:
             work = scene.begin(stock, place / "work")
@@ -70,9 +70,10 @@ def _judge(
 
 
 def _held(folder: Path) -> int:
-    """Return the bytes that files below `folder` take, in blocks."""
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    return sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
+    """Return the bytes that a file or a folder's files take, in blocks; links count once."""
+    paths = [path for path in (folder, *folder.rglob("*")) if path.is_file()]
+    sizes = {path.stat().st_ino: path.stat().st_size for path in paths}
+    return sum(-(-size // _BLOCK) * _BLOCK for size in sizes.values())
 
 
 def _used(place: Path) -> int:

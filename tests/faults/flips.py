@@ -87,7 +87,8 @@ def _judged(ended: Ended, plain: Ended, name: str, same: bool) -> tuple[str, lis
     """Return the outcome: the same result, or another one told of by the file's name."""
     parts = name.split("/")
     # A saved state is named by its folder where it is refused as a whole.
-    is_named = parts[-1] in ended.said or "/".join(parts[-3:-1]) in ended.said
+    state = "/".join(parts[-3:-1]) if "checkpoints" in parts else parts[-1]
+    is_named = parts[-1] in ended.said or state in ended.said
     if not ended.code:
         if same:
             return "same", []

@@ -260,6 +260,10 @@ def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, told: list
     config["settings"]["model"]["size"] = 16
     (out / "config.json").write_text(json.dumps(config))
     assert train(data, "--out", out, "--resume") == 2
+    assert "config.json has been altered" in told[-1] and "`sha256`" in told[-1]
+    del config["sha256"]
+    (out / "config.json").write_text(json.dumps(config))
+    assert train(data, "--out", out, "--resume") == 2
     assert "settings have been changed" in told[-1]
 
 

@@ -1,0 +1,127 @@
+"""Some kills, full disks and harmed files of each kind; hundreds by `python -m tests.faults`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.faults.flips import _HARMS, _judged
+from tests.faults.process import Ended
+from tests.faults.results import differing, left, leftovers
+from tests.faults.tally import Tally
+from tests.faults.taps import Tap, counting, filling, killing
+
+_FAULTY = """
+import os, sys
+from tests.faults.taps import Tap, counting, filling, killing
+tap = eval(sys.argv[1])
+tap.install()
+with open("whole.part", "wb") as file:
+    file.write(b"0123456789")
+os.replace("whole.part", "whole")
+print(tap.count)
+"""
+
+
+def _write(folder: Path, tap: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _FAULTY, tap], cwd=folder, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+
+
+def test_moments_are_counted(tmp_path: Path) -> None:
+    """The file is opened, written and moved to its place."""
+    done = _write(tmp_path, "counting()")
+    assert (done.stdout, (tmp_path / "whole").read_text()) == ("3\n", "0123456789")
+
+
+@pytest.mark.parametrize(("at", "held"), [(1, None), (2, b"01234"), (3, b"0123456789")])
+def test_a_kill_comes_at_its_moment(tmp_path: Path, at: int, held: bytes | None) -> None:
+    """In the midst of a write, half of the bytes are there."""
+    done = _write(tmp_path, f"killing({at}, {int(signal.SIGKILL)})")
+    part = tmp_path / "whole.part"
+    assert done.returncode == -signal.SIGKILL and not (tmp_path / "whole").exists()
+    assert (part.read_bytes() if part.exists() else None) == held
+
+
+@pytest.mark.parametrize(("at", "is_full"), [(1, True), (2, True), (3, False)])
+def test_a_full_disk_takes_no_bytes(tmp_path: Path, at: int, is_full: bool) -> None:
+    done = _write(tmp_path, f"filling({at})")
+    assert ("No space left" in done.stderr) == is_full != (tmp_path / "whole").exists()
+
+
+def test_taps_befall() -> None:
+    for tap in (counting(), filling(9), killing(9, signal.SIGKILL)):
+        assert isinstance(tap, Tap)
+        tap.moment("write")
+        assert tap.count == 1
+
+
+def test_what_is_left_is_compared_without_times(tmp_path: Path) -> None:
+    one, other = tmp_path / "1", tmp_path / "2"
+    for folder, seconds, state in ((one, 1, "000001"), (other, 2, "000007")):
+        (folder / "checkpoints" / state).mkdir(parents=True)
+        (folder / "checkpoints" / state / "a").write_text("same")
+        (folder / "facts.json").write_text(json.dumps({"seconds": seconds, "n": [1]}))
+    assert differing(left(one), left(other)) == []
+    (other / "facts.json").write_text(json.dumps({"seconds": 2, "n": [2]}))
+    (other / ".facts.json.12.part").write_text("")
+    assert differing(left(one), left(other)) == ["facts.json"]
+    assert leftovers(other) == [".facts.json.12.part"] and not leftovers(one)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "same", "outcome", "is_fault"),
+    [
+        (0, "", True, "same", False),
+        (0, "", False, "silent", True),
+        (0, "warning: m/a.json:1: altered", False, "told", False),
+        (2, "error: m/a.json is damaged.", False, "refused", False),
+        (2, "error: something is damaged.", False, "refused", True),
+        (2, "Traceback", False, "fell over", True),
+        (1, "error: m/a.json", False, "fell over", True),
+        (-9, "", False, "fell over", True),
+    ],
+)
+def test_answers_are_judged(code: int, said: str, same: bool, outcome: str, is_fault: bool) -> None:
+    found, faults = _judged(Ended(code, said), Ended(0, ""), "m/a.json", same)
+    assert (found, bool(faults)) == (outcome, is_fault)
+
+
+@pytest.mark.parametrize("how", sorted(_HARMS))
+def test_harm_is_done(how: str) -> None:
+    """One letter may by chance be drawn as it was."""
+    held, draw = b"line 1\nline 2\nline 3\n" * 20, random.Random(3)
+    assert sum(_HARMS[how](held, draw) != held for _ in range(20)) >= 15
+
+
+def test_counts() -> None:
+    tally = Tally()
+    tally.add("a", "resumed", [])
+    tally.add("b", "resumed", ["lost"])
+    assert tally.line("x").split() == ["x", "2", "cases", "1", "FAULT,", "1", "resumed"]
+    assert tally.faults == ["b: lost"]
+
+
+def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
+    """In a process of its own, which is forked for each case and so must have no threads."""
+    counts = tmp_path / "counts.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--rounds", "2", "--json", counts],
+        cwd=PROJECT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    found = json.loads(counts.read_text(encoding="utf-8"))
+    for series, count in (("kill", 11), ("full", 11), ("harm", 12)):
+        held = [one for name, one in found.items() if name.startswith(series)]
+        assert len(held) == count and all(one["cases"] >= 2 for one in held)
+    assert found["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}
