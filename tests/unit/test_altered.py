@@ -103,7 +103,8 @@ def test_what_stood_in_the_way_of_a_killed_process_is_there_again(
 ) -> None:
     """It had moved the old folder away, and not yet the new one to its place."""
     old, new = tmp_path / f".data.{ended}.old", tmp_path / f".data.{ended}.part"
-    old.mkdir(), new.mkdir()
+    old.mkdir()
+    new.mkdir()
     (old / "held").write_text("old")
     with pytest.raises(NmtgridError, match="is there already"), new_folder(tmp_path / "data"):
         pass
@@ -159,7 +160,9 @@ def test_a_log_tells_of_lines_that_are_gone(tmp_path: Path) -> None:
     again.write(_validated(3))
     lines = log.path.read_text().splitlines(keepends=True)
     assert len(lines) == 3 and read_run(log.path, "m").notes == []
+    assert MetricsLog(log.path).keep_until(3) == []
     log.path.write_text(lines[0] + lines[2])
+    assert MetricsLog(log.path).keep_until(3) == [2]
     assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
     log.path.write_text(lines[0] + lines[1].replace('"nll": 2.0', '"nll": 1.0') + lines[2])
     assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
@@ -185,6 +188,9 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     write_text(path, json.dumps({**good, "score": -0.5}) + "\n")
     with pytest.raises(InputError, match=r"a\.jsonl:1: this line has been altered"):
         next(read_traces(path))
+    write_text(path, "".join(dataclasses.replace(made, line=n).to_line() + "\n" for n in (1, 3)))
+    with pytest.raises(InputError, match=r"a\.jsonl:2: .* line 3, but it follows line 1"):
+        list(read_traces(path))
     for read in (read_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
         held = sealed({"format": 1, "settings": {}})

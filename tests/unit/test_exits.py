@@ -148,7 +148,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write(tmp_path / "good.jsonl", ALL)
     plain = write(tmp_path / "plain.jsonl", [trace(1, "a", None, [0.5, 0.5])])
-    mixed = write(tmp_path / "mixed.jsonl", [SHORT, trace(2, "a", None, [0.5, 0.5])])
+    mixed = write(tmp_path / "mixed.jsonl", [SHORT, trace(3, "a", None, [0.5, 0.5])])
     nothing = write(tmp_path / "nothing.jsonl", [])
     old = tmp_path / "old.jsonl"
     old.write_text('{"line": 1, "hypothesis": "a"}\n')
