@@ -40,9 +40,7 @@ def make(folder: Path) -> None:
     (folder / "model" / "exits.json").write_bytes(as_json(EXITS))
 
 
-def _harmed(
-    folder: Path, names: list[str], seal: Callable[[str, Any], Any]
-) -> st.SearchStrategy[Case]:
+def _harmed(folder: Path, names: list[str]) -> st.SearchStrategy[Case]:
     """Return one of the files with changed bytes, or, if JSON, changed values, sealed again."""
     drawn = []
     for name in names:
@@ -50,7 +48,7 @@ def _harmed(
         drawn.append(damaged([held]).map(functools.partial(_named, name)))
         if name.endswith(".json"):
             values = changed_values(json.loads(held))
-            drawn.append(values.map(functools.partial(_sealed, seal, name)))
+            drawn.append(values.map(functools.partial(_sealed, name)))
     return st.one_of(*drawn)
 
 
@@ -58,22 +56,21 @@ def _named(name: str, held: bytes) -> Case:
     return name, held
 
 
-def _sealed(seal: Callable[[str, Any], Any], name: str, values: Any) -> Case:
-    return name, as_json(seal(name, values))
+def _sealed(name: str, values: Any) -> Case:
+    return name, as_json(_seal(name, values))
 
 
-def _seal_text(name: str, values: Any) -> Any:
-    """Drop the checksums of a model's files: what is not named is not checked."""
-    if name == "text.json" and isinstance(values, dict):
-        return values | {"sha256": {}}
-    return values
+def _seal(name: str, values: Any) -> Any:
+    """Return JSON values as they stand where nobody has noticed the harm.
 
-
-def _seal_manifest(name: str, values: Any) -> Any:
-    if name != manifest.NAME or not isinstance(values, dict):
-        return _seal_text(name, values)
+    A file without its checksum counts as it stands; a manifest gets a new one.
+    """
+    if not isinstance(values, dict):
+        return values
     values = {key: held for key, held in values.items() if key != "sha256"}
-    return values | {"sha256": digest(values)}
+    if name == manifest.NAME:
+        return values | {"sha256": digest(values)}
+    return values | {"sha256": {}} if name == "text.json" else values
 
 
 def _read_dataset(folder: Path) -> None:
@@ -93,12 +90,10 @@ def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Call
     state = max((model / "checkpoints").iterdir()).relative_to(model).as_posix()
     splits = [path.name for path in data.glob("*.safetensors")]
     saved = [f"{state}/training.json", f"{state}/training.safetensors"]
+    described = ["config.json", "model.safetensors", *texts]
     return {
-        "model": (model, _harmed(model, ["config.json", "model.safetensors", *texts], _seal_text),
-                  load_model),
-        "dataset": (data, _harmed(data, [manifest.NAME, *texts, *splits], _seal_manifest),
-                    _read_dataset),
-        "saved state": (model, _harmed(model, saved, lambda name, found: found),
-                        lambda held: Checkpoints(held).load()),
-        "kept exits": (model, _harmed(model, ["exits.json"], lambda name, held: held), load_exits),
-    }  # fmt: skip
+        "model": (model, _harmed(model, described), load_model),
+        "dataset": (data, _harmed(data, [manifest.NAME, *texts, *splits]), _read_dataset),
+        "saved state": (model, _harmed(model, saved), lambda held: Checkpoints(held).load()),
+        "kept exits": (model, _harmed(model, ["exits.json"]), load_exits),
+    }
