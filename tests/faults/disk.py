@@ -13,7 +13,7 @@ from tests.faults.process import Ended, run
 from tests.faults.results import Left, leftovers
 from tests.faults.scenes import Scene, go_on, scenes
 from tests.faults.tally import Tally
-from tests.faults.taps import counting, filling
+from tests.faults.taps import filling
 
 _NEW_NAMESPACE, _PRIVATE, _REMOUNT, _DETACH = 0x20000, 0x4000 | (1 << 18), 32, 2
 _BLOCK, _AMPLE = 4096, 1 << 28
@@ -25,8 +25,8 @@ def disk(
     """Yield what became of each command: `rounds` moments, and as many small disks."""
     mounts = _can_mount()
     for scene in scenes():
-        wanted = scene.expected(stock, folder)
-        moments = range(1, run(scene.words, scene.begin(stock, folder), counting()).moments + 1)
+        wanted, count = scene.undisturbed(stock, folder)
+        moments = range(1, count + 1)
         tally = Tally()
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             ended = run(scene.words, scene.begin(stock, folder), filling(at))

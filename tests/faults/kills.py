@@ -12,7 +12,7 @@ from tests.faults.process import Ended, Kill, run, start
 from tests.faults.results import Left
 from tests.faults.scenes import Scene, go_on, scenes
 from tests.faults.tally import Tally
-from tests.faults.taps import counting, killing
+from tests.faults.taps import killing
 
 _KINDS = (signal.SIGKILL, signal.SIGTERM)
 
@@ -22,16 +22,17 @@ def kills(
 ) -> Iterator[tuple[str, Tally]]:
     """Yield what became of each command: `rounds` moments, a quarter as many times, one start."""
     for scene in scenes():
-        wanted = scene.expected(stock, folder)
-        counted = _timed(scene, stock, folder)
+        before = time.monotonic()
+        wanted, count = scene.undisturbed(stock, folder)
+        seconds = time.monotonic() - before
         tally = Tally()
-        moments = range(1, counted[0].moments + 1)
+        moments = range(1, count + 1)
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             kind = draw.choice(_KINDS)
             ended = run(scene.words, scene.begin(stock, folder), killing(at, kind))
             _judge(tally, f"{kind.name} at moment {at}", scene, folder, ended, wanted, kind)
         for _ in range(rounds // 4):
-            kill = Kill(draw.uniform(0, counted[1]), draw.choice(_KINDS))
+            kill = Kill(draw.uniform(0, seconds), draw.choice(_KINDS))
             ended = run(scene.words, scene.begin(stock, folder), None, kill)
             _judge(tally, f"{kill}", scene, folder, ended, wanted, kill.kind)
         if rounds >= 8:
@@ -39,13 +40,6 @@ def kills(
             ended = start(scene.words, scene.begin(stock, folder), kill)
             _judge(tally, f"started, {kill}", scene, folder, ended, wanted, kill.kind)
         yield f"kill {scene.name}", tally
-
-
-def _timed(scene: Scene, stock: Path, folder: Path) -> tuple[Ended, float]:
-    """Return how the command ends undisturbed, its moments counted, and its seconds."""
-    scene.begin(stock, folder)
-    before = time.monotonic()
-    return run(scene.words, folder, counting()), time.monotonic() - before
 
 
 def _judge(

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.faults.process import Ended, run
 from tests.faults.results import Left, content, differing, left, leftovers
 from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, copy
+from tests.faults.taps import counting
 
 _RESUME = ["train", "data", "--resume", "--max-updates", "5", "--out", "model"]
 
@@ -45,12 +46,12 @@ class Scene:
             if (folder / name).exists()
         }
 
-    def expected(self, stock: Path, folder: Path) -> dict[str, Left]:
-        """Return what the command leaves when nothing disturbs it."""
-        ended = run(self.words, self.begin(stock, folder))
+    def undisturbed(self, stock: Path, folder: Path) -> tuple[dict[str, Left], int]:
+        """Return what the command leaves when nothing disturbs it, and its number of moments."""
+        ended = run(self.words, self.begin(stock, folder), counting())
         if ended.code:
             raise RuntimeError(f"{self.name}: {ended.code}\n{ended.said}")
-        return self.left(folder)
+        return self.left(folder), ended.moments
 
 
 def scenes() -> list[Scene]:

@@ -116,12 +116,12 @@ def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
     """In a process of its own, which is forked for each case and so must have no threads."""
     counts = tmp_path / "counts.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--rounds", "2", "--json", counts],
+        [sys.executable, "-m", "tests.faults", "--rounds", "1", "--json", counts],
         cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     found = json.loads(counts.read_text(encoding="utf-8"))
     for series, count in (("kill", 11), ("full", 11), ("harm", 12)):
         held = [one for name, one in found.items() if name.startswith(series)]
-        assert len(held) == count and all(one["cases"] >= 2 for one in held)
+        assert len(held) == count and all(one["cases"] >= 1 for one in held)
     assert found["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}

@@ -25,6 +25,8 @@ from nmtgrid.data.folders import new_folder
 from nmtgrid.models.directory import check_unaltered
 from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.digest import is_altered, is_altered_line, sealed, sealed_line
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
 from nmtgrid.training import events
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.clock import StopRequest
@@ -199,3 +201,15 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
         write_json(path, {**held, "settings": {"fast": {}}})
         with pytest.raises(StorageError, match=r"exits\.json has been altered"):
             read(path)
+
+
+def test_an_altered_checksum_is_told_of_where_it_stands(tmp_path: Path) -> None:
+    """Not of the file that it is about, which is whole."""
+    words = Vocabulary(["a"])
+    facts = TextFacts("xx", "yy", subwords="words")
+    Pipeline(facts, words, words).save(tmp_path)
+    held = json.loads((tmp_path / "text.json").read_text())
+    held["sha256"]["vocab.xx.txt"] = "0" * 64
+    write_json(tmp_path / "text.json", held)
+    with pytest.raises(StorageError, match=r"text\.json has been truncated or altered"):
+        Pipeline.load(tmp_path)
