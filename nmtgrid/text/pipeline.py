@@ -19,7 +19,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 FORMAT = 1
 FACTS = "text.json"
 _TABLE = "table"
-"""The entry of the checksums that is the checksum of all others."""
+"""The entry of the checksums that is the checksum of those of files."""
 _AGAIN = "Restore a copy, or make the folder again."
 
 
@@ -167,8 +167,7 @@ class Pipeline:
                 side.codes.save(folder / name)
         facts = to_json(self.facts)
         hashes = {name: _sha256(folder / name) for name in _parts(self.facts)}
-        hashes["text"] = digest(facts)
-        hashes[_TABLE] = digest(hashes)
+        hashes |= {"text": digest(facts), _TABLE: digest(hashes)}
         write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
 
     @classmethod
@@ -213,7 +212,8 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
     hashes = values.get("sha256")
     if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
         raise _altered(path)
-    if _TABLE in hashes and hashes.pop(_TABLE) != digest(hashes):
+    files = {name: held for name, held in hashes.items() if name not in ("text", _TABLE)}
+    if hashes.get(_TABLE) not in (None, digest(files)):
         raise _altered(path)
     missing = [name for name in ("source_lang", "target_lang") if name not in values["text"]]
     if missing:
