@@ -43,7 +43,7 @@ def readings() -> list[Reading]:
         Reading(["model/average.safetensors"], [*decode, "--weights", "average"], ["new"],
                 ["text"]),
         Reading(["model/exits.json"], [*decode, "--exit", "{exit}"], ["new"], ["text"]),
-        Reading(["broken/*.json*", "broken/checkpoints/*/*"], resume, ["broken"], ["data"]),
+        Reading(["broken/*.json", "broken/checkpoints/*/*"], resume, ["broken"], ["data"]),
         Reading(["model/metrics.jsonl"], ["analyze", "curves", "model", *shown], ["new.json"]),
         Reading(["traces.jsonl"], ["analyze", "exits", "traces.jsonl", *shown], ["new.json"]),
         Reading(["online/results.json"], ["analyze", "latency", "online", *shown], ["new.json"]),
@@ -140,11 +140,11 @@ def _lost(held: bytes, draw: random.Random) -> bytes:
 
 
 def _line(held: bytes, draw: random.Random) -> bytes:
-    """Lose a whole line but the last."""
+    """Lose a line amid others: what ends at a line cannot be told from a shorter file."""
     lines = held.splitlines(keepends=True)
     if len(lines) < 3:
         return _lost(held, draw)
-    place = draw.randrange(len(lines) - 1)
+    place = draw.randrange(1, len(lines) - 1)
     return b"".join(lines[:place] + lines[place + 1 :])
 
 
