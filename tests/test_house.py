@@ -25,7 +25,7 @@ HEAVY = (
 RECIPES = sorted(
     path.stem
     for path in (Path(__file__).parents[1] / "recipes").glob("*.sh")
-    if path.stem != "common"
+    if path.stem not in ("common", "losses")
 )
 QUICK = [["--help"], ["-h"], ["--version"], [], *([name, "-h"] for name in app.COMMANDS)]
 

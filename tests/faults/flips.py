@@ -23,6 +23,8 @@ class Reading:
     makes: list[str]
     also: list[str] = dataclasses.field(default_factory=list)
     """What else the command needs."""
+    spared: tuple[str, ...] = ()
+    """What is no harm to them."""
 
 
 def readings() -> list[Reading]:
@@ -45,7 +47,9 @@ def readings() -> list[Reading]:
         Reading(["model/exits.json"], [*decode, "--exit", "{exit}"], ["new"], ["text"]),
         Reading(["broken/*.json", "broken/checkpoints/*/*"], resume, ["broken"], ["data"]),
         Reading(["model/metrics.jsonl"], ["analyze", "curves", "model", *shown], ["new.json"]),
-        Reading(["traces.jsonl"], ["analyze", "exits", "traces.jsonl", *shown], ["new.json"]),
+        # Any lines of traces, in any order, are a file of traces.
+        Reading(["traces.jsonl"], ["analyze", "exits", "traces.jsonl", *shown], ["new.json"],
+                spared=("line", "twice")),
         Reading(["online/results.json"], ["analyze", "latency", "online", *shown], ["new.json"]),
         Reading(["tuned.json"],
                 ["adaptive-tune", "--results", "tuned.json", "--out", "new.png", *shown],
@@ -71,7 +75,7 @@ def flips(
             path = files[number] if number < len(files) else draw.choice(files)
             name = path.relative_to(stock).as_posix()
             copy(stock, folder, needed)
-            how = draw.choice(sorted(_HARMS))
+            how = draw.choice(sorted(_HARMS.keys() - set(reading.spared)))
             before = (folder / name).read_bytes()
             harmed = _HARMS[how](before, draw)
             (folder / name).write_bytes(harmed)

@@ -191,8 +191,8 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl:1: this line has been altered"):
         next(read_traces(path))
     write_text(path, "".join(dataclasses.replace(made, line=n).to_line() + "\n" for n in (1, 3)))
-    with pytest.raises(InputError, match=r"a\.jsonl:2: .* line 3, but it follows line 1"):
-        list(read_traces(path))
+    # Any part of a file, in any order, is a file of traces too.
+    assert [trace.line for trace in read_traces(path)] == [1, 3]
     for read in (read_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
         held = sealed({"format": 1, "settings": {}})

@@ -70,9 +70,7 @@ def test_perplexity_and_scores_of_the_references(home: Path, tmp_path: Path) -> 
     assert found["perplexity"] == pytest.approx(math.exp(-total / tokens), rel=1e-4)
 
 
-def test_energies_are_drawn_and_measured(
-    home: Path, tmp_path: Path
-) -> None:
+def test_energies_are_drawn_and_measured(home: Path, tmp_path: Path) -> None:
     traces, picture, report = tmp_path / "e.jsonl", tmp_path / "e.png", tmp_path / "r.json"
     assert force(home, "--energies", "--traces", str(traces)) == 0
     records = list(read_traces(traces))
