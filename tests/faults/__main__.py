@@ -10,7 +10,6 @@ Prints counts; the exit code is 1 where something was lost, torn, or changed wit
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import random
@@ -50,7 +49,7 @@ def main() -> int:
         for series in asked:
             began = time.monotonic()
             for kind, tally in series(stock, folder, given.rounds, random.Random(given.seed)):
-                counts[kind] = dataclasses.asdict(tally)
+                counts[kind] = {**vars(tally), "outcomes": dict(tally.outcomes)}
                 sys.stdout.write("\n".join([tally.line(kind), *tally.faults[:40]]) + "\n")
                 sys.stdout.flush()
             sys.stdout.write(f"({time.monotonic() - began:.0f} s)\n")
