@@ -102,8 +102,7 @@ class Smoothed:
             return torch.full_like(samples.logs, 1 / samples.logs.shape[1])
         rewards = self.reward(batch, samples.tokens)
         if settings.rescale:
-            choices = Choices.of(settings.vocabulary, batch, self.size)
-            rewards = relative_units(rewards, batch.target_lengths - 1, choices.counts - 1)
+            rewards = relative_units(rewards, batch.target_lengths - 1, samples.others)
         return importance_weights(rewards / settings.temperature, samples.logs)
 
     def _aims(self, tokens: Tensor, shares: Tensor) -> Aims:

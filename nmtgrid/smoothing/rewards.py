@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy
 import torch
@@ -99,11 +99,12 @@ def _ragged(tokens: Tensor, lengths: Tensor) -> Ragged:
     return Ragged(held[inside].numpy().astype(numpy.int32), lengths.numpy().astype(numpy.int64))
 
 
-def relative_units(rewards: Tensor, lengths: Sequence[int] | Tensor, others: Tensor) -> Tensor:
-    """Return rewards [B, L] counted in substitutions, each worth 1 + log(others [B]).
+def relative_units(rewards: Tensor, lengths: Tensor, others: Tensor) -> Tensor:
+    """Return rewards [B, L] of sentences of `lengths` [B], counted in substitutions.
+
+    Each is worth 1 + log(others [B]).
 
     The truth has 0, and a sentence without any reward what one has whose tokens are all changed.
     """
-    n = torch.as_tensor(lengths, device=rewards.device).double()[:, None]
-    unit = 1.0 + others.clamp(min=1).double().log()[:, None].to(rewards.device)
-    return (rewards - 1.0) * n * unit
+    unit = 1.0 + others.clamp(min=1).double().log()
+    return (rewards - 1.0) * lengths.double()[:, None] * unit[:, None]

@@ -102,12 +102,14 @@ def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> T
 class Samples:
     """L sentences for each of B: tokens [B, L, T], and what of them has changed.
 
-    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
+    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence; others [B],
+    the substitutes that each token had.
     """
 
     tokens: Tensor
     distances: Tensor
     logs: Tensor
+    others: Tensor
 
 
 def change_cost(others: Tensor, temperature: float, rescale: bool) -> Tensor:
@@ -163,7 +165,7 @@ def draw_samples(
         found = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
         found[changed] = chances.double()
         logs = logs + found.sum(2)
-    return Samples(torch.where(changed, drawn, tokens), distances, logs)
+    return Samples(torch.where(changed, drawn, tokens), distances, logs, others)
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:

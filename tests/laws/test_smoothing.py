@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
@@ -31,7 +32,19 @@ class _Given(Smoothed):
 
     def draw(self, batch: Batch) -> Samples:
         distances = (self.given != batch.target_output[:, None]).sum(2)
-        return Samples(self.given, distances, torch.zeros(distances.shape).double())
+        return Samples(
+            self.given, distances, torch.zeros(distances.shape).double(), distances[:, 0]
+        )
+
+
+def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
+    """Return the model in training mode and two sentences for it, in double precision."""
+    model = case.build().double()
+    model.train()
+    batch = batch_for(model, (3, 5), (2, 4))
+    if model.traits.source_features:
+        batch = dataclasses.replace(batch, source=batch.source.double())
+    return model, batch
 
 
 def _one_more(batch: Batch, size: int) -> Tensor:
@@ -56,12 +69,8 @@ def _by_hand(batch: Batch, drawn: Tensor) -> Batch:
 @pytest.mark.parametrize("lazy", [False, True])
 def test_smoothed_loss(case: Case, lazy: bool) -> None:
     """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
-    model = case.build().double()
-    model.train()
+    model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
-    batch = batch_for(model, (3, 5), (2, 4))
-    if model.traits.source_features:
-        batch = dataclasses.replace(batch, source=batch.source.double())
     vectors = torch.randn(size, 3).double()
     spread = VectorSpread(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
     settings = SmoothingSettings(
@@ -98,12 +107,8 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
-    model = case.build().double()
-    model.train()
+    model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
-    batch = batch_for(model, (3, 5), (2, 4))
-    if model.traits.source_features:
-        batch = dataclasses.replace(batch, source=batch.source.double())
     plain = Likelihood(LikelihoodSettings(0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
