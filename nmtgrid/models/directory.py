@@ -22,7 +22,7 @@ from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.outline import outline
-from nmtgrid.text.digest import advice, is_altered, sealed
+from nmtgrid.text.digest import altered, is_altered, sealed
 from nmtgrid.text.pipeline import Pipeline
 
 FORMAT = 1
@@ -200,7 +200,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def check_unaltered(path: Path, config: Mapping[str, Any]) -> None:
     """Raise ModelError if the values read from `path` differ from their checksum, if any."""
     if is_altered(config):
-        raise ModelError(f"{path} has been altered (its checksum differs).", advice())
+        fault = altered(path)
+        raise ModelError(fault.problem, fault.advice)
 
 
 def _placed(folder: Path, problem: str) -> str:
