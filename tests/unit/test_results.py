@@ -1,0 +1,115 @@
+"""recipes/results.py: records of what recipes found, and the page that is made of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def results(project: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results", project / "recipes/results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _record(**changed: Any) -> dict[str, Any]:
+    return {
+        "experiment": "table-3.4", "title": "Skips", "command": "SMALL=1 bash recipes/pervasive.sh",
+        "small": True, "date": "2026-11-21", "machine": "a machine", "software": "nmtgrid 0",
+        "rows": [{"system": "a|b", "bleu": 1.25}], **changed,
+    }  # fmt: skip
+
+
+def test_page_is_what_the_records_make(results: ModuleType) -> None:
+    assert results.PAGE.read_text(encoding="utf-8") == results.written(), (
+        "run `python recipes/results.py write`"
+    )
+
+
+def test_every_record_of_the_project_is_one(results: ModuleType) -> None:
+    for path in results.KEPT.glob("*.json"):
+        record = results.read(path)
+        assert path.stem.startswith("small-") == record["small"], path.name
+        assert record["rows"], path.name
+
+
+def _tuned(bleu: float) -> dict[str, Any]:
+    return {"average_exit": 2.0, "bleu": bleu, "test": {"average_exit": 2.0, "bleu": bleu + 1}}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ([{"a": 1, "b": {"mean": 2.0, "standard_deviation": 0.5}, "list": [1]}],
+         [{"a": 1, "b": {"mean": 2.0, "standard_deviation": 0.5}}]),
+        ({"rows": [{"a": {"b": 1}}]}, [{"a_b": 1}]),
+        ({"unit": "token", "settings": [{"system": "x", "k": 3}]}, [{"system": "x", "k": 3}]),
+        ({"split": "valid", "systems": [{"system": "x", "points": [1]}]}, [{"system": "x"}]),
+        ({"latency": {"settings": [{"k": 1}]}, "depth": {"rows": [{"exit": 2}]}},
+         [{"k": 1}, {"exit": 2}]),
+        ({"full": {}, "fixed": [{"exit": 1, **_tuned(30.0)}],
+          "points": [{"budget": 2.0, **_tuned(31.0)}],
+          "baselines": [{"name": "p", "depth": 3, "bleu": 5.0, "test": None}]},
+         [{"decoding": "exit 1", "average_exit": 2.0, "bleu": 31.0},
+          {"decoding": "budget 2", "average_exit": 2.0, "bleu": 32.0},
+          {"decoding": "p, 3 blocks alone", "name": "p", "depth": 3, "bleu": 5.0, "test": None}]),
+    ],
+)  # fmt: skip
+def test_rows_of_what_commands_write(
+    results: ModuleType, tmp_path: Path, written: object, expected: list[dict[str, Any]]
+) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(written))
+    assert results.rows_of(path) == expected
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"rows": []}'])
+def test_a_file_without_rows_is_refused(results: ModuleType, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=re.escape(str(path))):
+        results.rows_of(path)
+
+
+def test_keeping_tells_how_it_was_made(results: ModuleType, tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    table.write_text('[{"bleu": 3}]')
+    small = results.keep("conll", "T", table, "SMALL=1 ON=toy bash recipes/pervasive.sh conll")
+    long = results.keep("conll", "T", table, "ON=multi30k bash recipes/pervasive.sh conll")
+    assert (small["small"], long["small"]) == (True, False)
+    assert small["rows"] == [{"bleu": 3}] and "torch" in small["software"]
+    (tmp_path / "record.json").write_text(json.dumps(small))
+    assert results.read(tmp_path / "record.json") == small
+    with pytest.raises(SystemExit, match="no record"):
+        results.read(table)
+
+
+def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
+    published: Mapping[str, Any] = {
+        "table-3.4": {"what": "theirs", "columns": ["s", "BLEU"], "rows": [["dense", 34.45]]},
+        "figure-4.12": {"what": "curves", "columns": ["k"], "rows": [[3]]},
+    }
+    long = _record(small=False, command="bash x", title="Long", rows=[{"signature_bleu": "S|1"}])
+    text = results.page({"small-a": _record(), "b": long}, published, "LONGER RUNS\n")
+    assert text.index("## Table 3.4") < text.index("## Figure 4.12") < text.index("LONGER RUNS")
+    assert text.index("Long:") < text.index("**SMALL.** Skips") < text.index("| dense | 34.45 |")
+    assert "| a\\|b | 1.25 |" in text and "Signatures: `S|1`." in text
+    assert "Not run yet." in text[text.index("## Figure 4.12") :]
+    assert "[Table 3.4](#table-34)" in text
+
+
+def test_cells_show_the_digits_that_tell(results: ModuleType) -> None:
+    shown = [1234.5, 12, 33.456, 0.0123, 0, None, {"mean": 1.0, "standard_deviation": None}]
+    assert [results.shown(value) for value in shown] == [
+        "1,234", "12", "33.46", "0.012", "0", "", "1.00",
+    ]  # fmt: skip
