@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.metrics.quality import sentence_bleu
 
-Risk = Literal["bleu", "agreement"]
-"""What a translation may lose: sentence BLEU, or units that the full stack would have written."""
 Candidate = TypeVar("Candidate")
 
 _TINY = 1e-9

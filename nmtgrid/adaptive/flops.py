@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtgrid.models.api import TranslationModel, with_exits
+from nmtgrid.models.api import TranslationModel
 
 FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequence"]
 """How exits are chosen, which costs something too; "none" for fixed and given ones."""
@@ -113,16 +113,6 @@ def corpus_flops(
     return float(token_flops(sizes, source_lengths, exits, mechanism).sum() / steps)
 
 
-def baseline_flops(sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor) -> float:
-    """Return what `corpus_flops` would be if each token ran through all blocks."""
-    return corpus_flops(sizes, source_lengths, torch.where(exits > 0, sizes.blocks, 0))
-
-
 def average_exit(exits: Tensor) -> float:
     """Return the mean exit over all tokens, end symbols counted (section 5.4.3)."""
     return float(exits.double().sum() / (exits > 0).sum().clamp(min=1))
-
-
-def decoder_sizes(model: TranslationModel) -> DecoderSizes:
-    """Return the sizes of a model with exits. Raises ConfigError for one without."""
-    return DecoderSizes.of(with_exits(model))

@@ -11,11 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def count_words(pieces: Sequence[str], joiner: str) -> int:
-    """Return how many words the pieces make."""
-    return len(_word_ends(pieces, joiner))
-
-
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
     """Return [S + 1]: how many words have arrived when 0, 1, ..., S pieces have been read.
 

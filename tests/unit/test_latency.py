@@ -14,7 +14,7 @@ from nmtgrid.metrics.latency import (
     reference_words,
     sentence_latency,
 )
-from nmtgrid.metrics.words import count_words, word_delays, words_arrived
+from nmtgrid.metrics.words import word_delays, words_arrived
 
 
 def _one(
@@ -190,13 +190,6 @@ def test_what_does_not_fit_is_refused(
 def test_simuleval_counts_words_only() -> None:
     with pytest.raises(ValueError, match="counts words"):
         latency([[1]], [1], convention="simuleval")
-
-
-def test_words_of_pieces() -> None:
-    """Three words: `ab`, `c`, `def`; the last of all pieces ends a word whatever it looks like."""
-    assert count_words(["a@@", "b", "c", "d@@", "e@@", "f"], "@@") == 3
-    assert count_words(["a@@", "b@@"], "@@") == 1 and count_words([], "@@") == 0
-    assert count_words(["a@@", "b"], "") == 2, "pieces are words"
 
 
 def test_words_arrive_whole() -> None:

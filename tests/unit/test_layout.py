@@ -23,7 +23,6 @@ def test_places_of_cells_by_hand() -> None:
     assert layout.target_position.tolist() == [0, 1, 0, 0, 0]
     assert layout.source_position.tolist() == [0, 0, 0, 1, 2]
     assert layout.target_rows.tolist() == [0, 1, 2, 2, 2]
-    assert layout.source_rows.tolist() == [0, 0, 3, 4, 5]
     assert layout.cells.tolist() == [0, 3, 6, 7, 8]
     assert layout.is_cell.tolist() == [
         [[True, False, False], [True, False, False]],

@@ -102,11 +102,6 @@ class GridLayout:
         return self.sentence * self.target_size + self.target_position
 
     @cached_property
-    def source_rows(self) -> Tensor:
-        """[M] int64: b * S + s of each cell, its row in a flattened [B, S, D]."""
-        return self.sentence * self.source_size + self.source_position
-
-    @cached_property
     def cells(self) -> Tensor:
         """[M] int64: (b * T + t) * S + s of each cell, its row in a flattened [B, T, S, D]."""
         return self.target_rows * self.source_size + self.source_position
