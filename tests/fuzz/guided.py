@@ -1,0 +1,105 @@
+"""Fuzzing that is guided by coverage: atheris changes bytes towards code not reached before.
+
+    pip install atheris
+    python -m tests.fuzz.guided --runs 20000                 each reader of one file, so many inputs
+    python -m tests.fuzz.guided --runs 20000 --only vocab    those with `vocab` in their names
+
+Beside `python -m tests.fuzz`, which knows what the files look like, this one knows which lines of
+`nmtgrid` an input has reached. Each reader has a process of its own; the good files are its first
+inputs. The exit code is 1 where a reader fell over, took more than 10 seconds or 2 GiB more than
+the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MEBIBYTES = 3000
+"""Of the whole process: torch and what else is loaded take one of them."""
+_DONE = re.compile(r"Done (\d+) (?:runs )?in")
+_COVERAGE = re.compile(r"cov: (\d+)")
+
+
+def fuzz(name: str, runs: int, folder: Path) -> None:
+    """Read `runs` inputs in this process with the reader `name`; ends the process."""
+    atheris: Any = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["nmtgrid"]):
+        from nmtgrid.base.errors import NmtgridError
+        from tests.fuzz.single import single
+
+    reader = single(folder)[name]
+    corpus, case = folder / "corpus", folder / "case"
+    corpus.mkdir()
+    for place, good in enumerate(reader.good):
+        (corpus / str(place)).write_bytes(good)
+
+    def read(held: bytes) -> None:
+        case.write_bytes(held)
+        with contextlib.suppress(NmtgridError), contextlib.redirect_stdout(io.StringIO()):
+            reader.read(case)
+
+    longest = max(map(len, reader.good)) * 2
+    options = (f"-runs={runs}", f"-rss_limit_mb={MEBIBYTES}", "-timeout=10", f"-max_len={longest}")
+    atheris.Setup([name, *options, f"-artifact_prefix={folder}/", str(corpus)], read)
+    atheris.Fuzz()
+
+
+def child(name: str, runs: int) -> dict[str, Any]:
+    """Return what a process that fuzzes one reader said: inputs, coverage, and its last words."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.fuzz.guided", "--child", folder]
+        done = subprocess.run(
+            [*command, "--only", name, "--runs", str(runs)],
+            capture_output=True, text=True, errors="replace", check=False,
+        )  # fmt: skip
+    said = done.stdout + done.stderr
+    count, covered = _DONE.findall(said), _COVERAGE.findall(said)
+    found: dict[str, Any] = {"runs": int(count[-1]) if count else 0}
+    found["coverage"] = int(covered[-1]) if covered else 0
+    is_whole = done.returncode == 0 and found["runs"] >= runs
+    return found | {"fault": None if is_whole else said[-3000:]}
+
+
+def main() -> int:
+    """Fuzz all readers, each in a process of its own; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child is not None:
+        fuzz(given.only, given.runs, given.child)
+    if importlib.util.find_spec("atheris") is None:
+        sys.stderr.write("error: atheris is not installed: pip install atheris\n")
+        return 2
+    from tests.fuzz.single import single
+
+    with tempfile.TemporaryDirectory() as folder:
+        names = [name for name in single(Path(folder)) if given.only in name]
+    found = {}
+    for name in names:
+        found[name] = held = child(name, given.runs)
+        sys.stdout.write(f"{name:20} {held['runs']:7} inputs {held['coverage']:6} edges reached ")
+        sys.stdout.write("0 faults\n" if held["fault"] is None else f"FAULT\n{held['fault']}\n")
+        sys.stdout.flush()
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return int(any(held["fault"] is not None for held in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
