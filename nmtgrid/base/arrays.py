@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.base.files import atomic_file, damaged, explain, remove, sweep
+from nmtgrid.base.files import atomic_file, damaged, explain, passing, remove, sweep
 
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
@@ -124,10 +123,7 @@ class ArrayFile:
         self.path = path
         self.kinds = dict(kinds)
         self._counts = dict.fromkeys(kinds, 0)
-        self._parts = {
-            name: path.with_name(f".{path.name}.{os.getpid()}.{place}.part")
-            for place, name in enumerate(kinds)
-        }
+        self._parts = {name: passing(path, place=place) for place, name in enumerate(kinds)}
         self._files: dict[str, BinaryIO] = {}
         sweep(path)
         try:

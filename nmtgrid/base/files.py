@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import glob
+import hashlib
 import json
 import os
+import re
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmtgrid.base.errors import StorageError
+
+_PASSING = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
+_WEEK = 7 * 24 * 3600
 
 
 @contextlib.contextmanager
@@ -26,7 +34,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     `path` before is then still there.
     """
     sweep(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = passing(path)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -81,16 +89,37 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def passing(path: Path, ending: str = "part", place: int | None = None) -> Path:
+    """Return a name beside `path` for what this process is writing: its machine, its number."""
+    number = "" if place is None else f".{place}"
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}{number}.{ending}")
+
+
 def sweep(path: Path, ending: str = "part") -> None:
-    """Remove what processes that were killed left under passing names for `path`."""
+    """Remove what processes that were killed left under passing names for `path`.
+
+    Whether a process of another machine, which shares the folder, still runs cannot be seen: what
+    it is writing is left alone for a week.
+    """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.{ending}"):
-        process = left.name[len(path.name) + 2 :].split(".")[0]
-        if not process.isascii() or not process.isdigit() or _is_running(int(process)):
+        found = _PASSING.fullmatch(left.name[len(path.name) + 2 : -len(ending) - 1])
+        if found is None:
+            continue
+        if found[1] != _machine():
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime < _WEEK:
+                    continue
+        elif _is_running(int(found[2])):
             continue
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:
             remove(left)
+
+
+@functools.cache
+def _machine() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def _is_running(process: int) -> bool:

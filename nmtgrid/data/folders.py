@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.files import read_json, reason, sweep
+from nmtgrid.base.files import passing, read_json, reason, sweep
 from nmtgrid.data import manifest as manifests
 
 
@@ -24,7 +24,7 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     path = Path(os.path.abspath(path))
     _put_back(path)
     refuse_existing(path, overwrite)
-    building = path.with_name(f".{path.name}.{os.getpid()}.part")
+    building = passing(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path)
@@ -80,7 +80,7 @@ def _put_back(path: Path) -> None:
 
 
 def _put(building: Path, path: Path) -> None:
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = passing(path, "old")
     try:
         if path.is_dir() and any(path.iterdir()):
             os.rename(path, old)

@@ -12,7 +12,7 @@ from typing import Any
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.base.files import reason, sweep
+from nmtgrid.base.files import passing, reason, sweep
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.captions import PictureSource, feature_vocabulary
 from nmtgrid.data.encode import region_facts, write_split
@@ -108,7 +108,7 @@ def learn_units(folder: Path, plan: UnitsPlan, report: Report | None = None) -> 
     manifest = manifests.read(folder)
     work = _Learning(folder, manifest, plan, report or (lambda stage, done, total: None))
     sweep(folder / "units")
-    building = folder / f".units.{os.getpid()}.part"
+    building = passing(folder / "units")
     try:
         try:
             shutil.rmtree(building, ignore_errors=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nmtgrid.base.arrays import verify
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import read_json, reason, sweep, write_json
+from nmtgrid.base.files import passing, read_json, reason, sweep, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
 
@@ -205,7 +205,7 @@ def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
 def _link(source: Path, target: Path) -> None:
     """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
     sweep(target)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = passing(target)
     try:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()

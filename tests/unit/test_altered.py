@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from nmtgrid.adaptive.settings_store import load_exits
 from nmtgrid.analysis.curves import read_run
 from nmtgrid.analysis.latency_results import read_results
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
-from nmtgrid.base.files import sweep, write_json, write_text
+from nmtgrid.base.files import passing, sweep, write_json, write_text
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.data.folders import new_folder
 from nmtgrid.models.directory import check_unaltered
@@ -86,25 +87,40 @@ def test_a_checksum_of_the_arrays_alone_still_counts(tmp_path: Path) -> None:
                 load_tensors(path)
 
 
+def left_by(
+    process: int, path: Path, ending: str = "part", machine: str | None = None,
+    place: int | None = None,
+) -> Path:  # fmt: skip
+    """Return the passing name for `path` of a process of this machine, or of another one."""
+    head, _, tail = passing(path, ending, place).name.rpartition(f"-{os.getpid()}")
+    head = head if machine is None else f".{path.name}.{machine}"
+    return path.with_name(f"{head}-{process}{tail}")
+
+
 def test_what_ended_processes_left_goes_and_nothing_else(tmp_path: Path, ended: int) -> None:
-    running = os.getppid()
-    gone = [f".a.txt.{ended}.part", f".a.txt.{ended}.0.part"]
-    kept = [f".a.txt.{running}.part", f".b.txt.{ended}.part", ".a.txt.mine.part", "a.txt",
-            f".a.txt.{ended}.old"]  # fmt: skip
-    for name in gone + kept:
-        (tmp_path / name).write_text(name)
-    write_text(tmp_path / "a.txt", "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
-    (tmp_path / f".d.{ended}.part").mkdir()
+    one, other, running = tmp_path / "a.txt", tmp_path / "b.txt", os.getppid()
+    abandoned = left_by(running, one, machine="0123abcd")
+    gone = [left_by(ended, one), left_by(ended, one, place=0), abandoned]
+    kept = [one, left_by(running, one), left_by(ended, other), left_by(ended, one, "old"),
+            tmp_path / ".a.txt.mine.part", tmp_path / f".a.txt.{ended}.part",
+            left_by(ended, one, machine="4567abcd")]  # fmt: skip
+    for path in gone + kept:
+        path.write_text(path.name)
+    before = time.time() - 8 * 24 * 3600
+    for path in (abandoned, left_by(running, one)):
+        os.utime(path, (before, before))
+    write_text(one, "new")
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    left_by(ended, tmp_path / "d").mkdir()
     sweep(tmp_path / "d")
-    assert not (tmp_path / f".d.{ended}.part").exists()
+    assert not left_by(ended, tmp_path / "d").exists()
 
 
 def test_what_stood_in_the_way_of_a_killed_process_is_there_again(
     tmp_path: Path, ended: int
 ) -> None:
     """It had moved the old folder away, and not yet the new one to its place."""
-    old, new = tmp_path / f".data.{ended}.old", tmp_path / f".data.{ended}.part"
+    old, new = (left_by(ended, tmp_path / "data", ending) for ending in ("old", "part"))
     old.mkdir()
     new.mkdir()
     (old / "held").write_text("old")
