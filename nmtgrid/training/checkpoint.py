@@ -102,6 +102,7 @@ class Checkpoints:
                 f"{self.model_folder}` and another `--out`.",
             ) from fault
         self.publish(place)
+        self._sweep()
         self._drop_repeated()
         return Snapshot(weights, tensors, facts)
 

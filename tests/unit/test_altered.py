@@ -149,6 +149,10 @@ def test_states_that_a_killed_run_half_removed_are_none(tmp_path: Path) -> None:
     assert [place.name for place in made.existing()] == ["000001"]
     made.save(_snapshot(2, 1.0), None)
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["000001", "000002"]
+    # A finished run that is resumed saves no more.
+    (tmp_path / "checkpoints" / ".000001.part").mkdir()
+    assert made.load() is not None
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["000001", "000002"]
 
 
 def test_a_run_stopped_before_a_validation_begins_with_it(tmp_path: Path) -> None:
