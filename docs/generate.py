@@ -18,6 +18,7 @@ from pathlib import Path
 from docs.commands import commands
 from docs.departures import departures
 from docs.markdown import plain, table
+from docs.recipes import recipes
 from docs.settings import objective_page, presets, settings
 
 FOLDER = Path(__file__).resolve().parent
@@ -26,6 +27,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference-settings.md": settings,
     "reference-objectives.md": objective_page,
     "reference-presets.md": presets,
+    "reference-recipes.md": recipes,
 }
 TUTORIALS = ("pervasive", "online", "adaptive", "smoothing", "captions", "analysis")
 """The tutorials in their order; one that has not been written yet is left out."""
