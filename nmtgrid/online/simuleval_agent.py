@@ -8,7 +8,8 @@ SimulEval must run in an interpreter that has nmtgrid too. Sources are raw lines
 tokenised words: with `--tokenized` as they are, to be compared with tokenised references and with
 the logs of `online-eval --simuleval`, else with `'` for `&apos;` and so on, for raw references.
 `policy()` is called once for each word that has come: all that is final by then goes out in one
-action. This module loads without SimulEval; only the class needs it.
+action. This module loads without SimulEval; only the class needs it, and
+`python -m nmtgrid.online.simuleval_agent` says what SimulEval is to be told, or how to install it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 
 if TYPE_CHECKING:
@@ -97,8 +99,8 @@ def agent_class() -> type[Any]:
     except ImportError as fault:
         raise ConfigError(
             f"SimulEval is not installed here ({fault}).",
-            "`pip install simuleval==1.1.4`, in an environment of its own: it pins old versions of "
-            "what others need.",
+            "`pip install nmtgrid[simuleval]`, best in an environment of its own: it pins old "
+            "versions of what others need.",
         ) from fault
 
     class StreamAgent(TextToTextAgent):  # type: ignore[misc]
@@ -153,3 +155,21 @@ if "simuleval" in sys.modules:
     from simuleval.utils import entrypoint
 
     StreamAgent = entrypoint(agent_class())
+
+
+def main() -> int:
+    """Say how SimulEval is called with this agent, or how it is installed; return the exit code."""
+    try:
+        agent_class()
+    except ConfigError as fault:
+        console.error(fault.problem, fault.advice)
+        return 2
+    console.say(
+        "simuleval --agent-class nmtgrid.online.simuleval_agent.StreamAgent "
+        "--model MODEL --k 3 --source FILE --target FILE --output DIR"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

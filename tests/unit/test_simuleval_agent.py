@@ -123,10 +123,14 @@ def test_words_are_written_as_people_write_them() -> None:
         assert session.turn(["a"], False) == (wanted, False)
 
 
-def test_without_simuleval_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_simuleval_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "simuleval", None)
-    with pytest.raises(ConfigError, match="pip install simuleval"):
+    with pytest.raises(ConfigError, match=r"pip install nmtgrid\[simuleval\]"):
         agent_class()
+    assert simuleval_agent.main() == 2
+    assert "pip install nmtgrid[simuleval]" in capsys.readouterr().err
     with pytest.raises(AttributeError):
         _ = simuleval_agent.Nothing
 
@@ -174,6 +178,7 @@ def _arguments(*given: str | Path) -> Any:
 @pytest.mark.usefixtures("stand_in")
 def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
     made = agent_class()
+    assert simuleval_agent.main() == 0
     assert made.__module__ == "nmtgrid.online.simuleval_agent" and made.__name__ == "StreamAgent"
     agent = made(_arguments("--model", _model(tmp_path), "--k", "2"))
     assert agent.session._translator.plan.beam == 1
