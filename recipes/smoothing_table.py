@@ -30,12 +30,12 @@ def read(named: Sequence[str], epoch: int) -> list[Row]:
     rows = []
     for (loss, architecture), files in groups.items():
         scores = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-        values = [float(score["bleu"]) for score in scores]
+        values = [float(score["bleu_tokenized"]) for score in scores]
         minutes = [minutes_of(file.parent / "metrics.jsonl", epoch) for file in files]
+        spread = statistics.stdev(values) if len(values) > 1 else None
         rows.append({
             "loss": loss, "architecture": architecture, "seeds": len(files),
-            "bleu": statistics.mean(values),
-            "standard_deviation": statistics.stdev(values) if len(values) > 1 else None,
+            "bleu_tokenized": {"mean": statistics.mean(values), "standard_deviation": spread},
             "minutes_per_epoch": statistics.mean(minutes),
         })  # fmt: skip
     return rows
@@ -67,8 +67,9 @@ def markdown(rows: Sequence[Row]) -> str:
 def _cells(row: Row | None) -> list[str]:
     if row is None:
         return ["-", "-"]
-    spread = "" if row["standard_deviation"] is None else f" ± {row['standard_deviation']:.2f}"
-    return [f"{row['bleu']:.2f}{spread}", f"{row['minutes_per_epoch']:.2f}"]
+    mean, deviation = row["bleu_tokenized"].values()
+    spread = "" if deviation is None else f" ± {deviation:.2f}"
+    return [f"{mean:.2f}{spread}", f"{row['minutes_per_epoch']:.2f}"]
 
 
 def main() -> None:
