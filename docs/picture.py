@@ -1,0 +1,131 @@
+"""Draws the README's picture: what nmtgrid shows of three models of the toy corpus.
+
+    python -m docs.picture --traces runs/toy/traces.jsonl --curve runs/docs/curve \\
+        --exits runs/docs/exits.jsonl --out docs/pictures/overview.png
+
+The traces are the quickstart's, the curve and the exits those of the tutorials `docs/online.md` and
+`docs/adaptive.md` (there `decode --exit fast --traces FILE`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy
+
+from nmtgrid.analysis.alignments import by_words, shares
+from nmtgrid.analysis.exits import ExitTraces, read_exits
+from nmtgrid.analysis.plots import Axes, new_figure
+from nmtgrid.base.files import read_json
+from nmtgrid.search.traces import Trace, read_traces
+
+WIDTH, HEIGHT, DOTS = 10.6, 3.9, 150
+"""Inches, and dots in each; 1590 dots are as wide as a page shows them on the sharpest screens."""
+BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#303030", "#9ecae1"
+
+
+def draw(traces: Path, curve: Path, exits: Path, path: Path) -> None:
+    """Draw alignments, BLEU against latency and exits side by side into `path`, a PNG.
+
+    Raises InputError for traces that lack what is drawn, and for files that are not there.
+    """
+    figure = new_figure(WIDTH, HEIGHT)
+    # Opaque: what is white on a light page is a card on a dark one.
+    figure.set_facecolor("white")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1.15, 1.0, 1.0])
+    draw_alignment(left, example(traces))
+    draw_curve(middle, curve / "results.json")
+    draw_exits(right, read_exits({"": exits})[0])
+    for axes in (left, middle, right):
+        axes.tick_params(labelsize=8, colors=INK, length=0)
+        axes.title.set_color(INK)
+        for spine in axes.spines.values():
+            spine.set_color("#c0c0c0")
+    figure.tight_layout(pad=1.2, w_pad=2.2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DOTS, metadata={"Software": ""})
+
+
+def example(path: Path) -> Trace:
+    """Return, in words, the trace of seven to nine source words whose words move the farthest."""
+    found = [by_words(trace) for trace in read_traces(path) if trace.alignment is not None]
+    fitting = [one for one in found if 7 <= len(one.source) <= 9 and 7 <= len(one.target) <= 9]
+    return max(fitting, key=moved)
+
+
+def moved(trace: Trace) -> float:
+    """Return how far, in the mean, target words lie from the source words of the same place."""
+    held = shares(trace)
+    assert held is not None
+    rows = held[:-1, :-1]
+    return float(numpy.abs(rows.argmax(1) - numpy.arange(len(rows))).mean())
+
+
+def draw_alignment(axes: Axes, trace: Trace) -> None:
+    held = shares(trace)
+    assert held is not None
+    axes.imshow(held[:-1, :-1], cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    axes.set_xticks(range(len(trace.source)), trace.source, rotation=50, ha="left")
+    axes.set_yticks(range(len(trace.target)), trace.target)
+    axes.xaxis.tick_top()
+    axes.set_xlabel("Which source words each word came from", size=10, color=INK, labelpad=9)
+
+
+def draw_curve(axes: Axes, path: Path) -> None:
+    """Draw BLEU against average lagging for wait-k and, where there are any, the oracle's paths."""
+    settings = read_json(path)["settings"]
+    for policy, colour, name in (
+        ("wait-k", BLUE, "wait-k"),
+        ("oracle", ORANGE, "oracle (a bound)"),
+    ):
+        points = sorted((s["al"], s["bleu"], s) for s in settings if s["policy"] == policy)
+        if not points:
+            continue
+        al, bleu = [point[0] for point in points], [point[1] for point in points]
+        axes.plot(al, bleu, "o-", color=colour, linewidth=2, markersize=5, label=name)
+        for x, y, one in points:
+            if policy == "wait-k":
+                k = one["k"]
+                label = f"k = {k:g}" if isinstance(k, int | float) else "all"
+                axes.annotate(label, (x, y), (5, -10), textcoords="offset points", size=7.5,
+                              color=INK)  # fmt: skip
+    axes.grid(color="#e8e8e8")
+    axes.set_axisbelow(True)
+    axes.margins(x=0.14, y=0.1)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=INK)
+    axes.set_ylabel("BLEU", size=9, color=INK)
+    axes.set_xlabel("average lagging (source tokens)", size=9, color=INK)
+    axes.set_title("Translating while the source comes in", size=10)
+
+
+def draw_exits(axes: Axes, held: ExitTraces) -> None:
+    """Draw which share of the tokens leaves behind each block: at the beginning, and of all."""
+    places = numpy.arange(1, held.num_exits + 1)
+    bars = ((held.distribution(held.at_beginning), PALE, "first tenth of a sentence"),
+            (held.distribution(), BLUE, "all tokens"))  # fmt: skip
+    for place, (values, colour, name) in enumerate(bars):
+        if values is not None:
+            heights = [100 * value for value in values]
+            axes.bar(places + 0.4 * place - 0.2, heights, 0.38, color=colour, label=name)
+    axes.set_xticks(places)
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    axes.set_ylabel("% of tokens", size=9, color=INK)
+    axes.set_xlabel(f"decoder block, {held.average_exit:.1f} in the mean", size=9, color=INK)
+    axes.set_title("Leaving the decoder early", size=10)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Draw the README's picture.")
+    parser.add_argument("--traces", type=Path, required=True, help="of the quickstart")
+    parser.add_argument("--curve", type=Path, required=True, help="folder of `online-eval --out`")
+    parser.add_argument("--exits", type=Path, required=True, help="traces of `decode --exit`")
+    parser.add_argument("--out", type=Path, required=True, help="a PNG")
+    asked = parser.parse_args(arguments)
+    draw(asked.traces, asked.curve, asked.exits, asked.out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
