@@ -1,12 +1,41 @@
-# Shared by the recipes; to be sourced. Makes or finds an environment in which nmtgrid runs.
+# Shared by the recipes; to be sourced, before any default is filled in. Makes or finds an environment
+# in which nmtgrid runs, prepares corpora, and keeps what experiments gave.
 #
 # PYTHON        the interpreter to make an environment with (default: python3)
 # NMTGRID_VENV  an environment to use, or to make, instead of .venv in the project's folder
+# NMTGRID_DATA  a folder with corpora, read instead of downloads
+# RUNS          where results go (default: runs); with SMALL=1 into its folder small
+# SMALL=1       all of an experiment with tiny models of 40 updates (UPDATES or MINUTES change that), one
+#               seed, greedily: shows that it runs, and nothing of quality
 #
 # Without NMTGRID_VENV an environment that is active already is used as it is.
 
 PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 DRY_RUN=${DRY_RUN:-0}
+
+# How the recipe was called: the variables that choose what it does, its name, its arguments.
+INVOKED=""
+for variable in SMALL ON TOY SYSTEMS ARCHS DECODERS LOSSES SKIPS PRESET SEED SEEDS UPDATES MINUTES \
+    TOY_MINUTES START_MINUTES TUNE_MINUTES TUNE_UPDATES PAIRS PICTURES DEPTH DEPTHS KERNELS PARTS \
+    POOLINGS SHAPES EMBEDDINGS GROWTHS BEAM BEAMS SPLIT \
+    TRAIN_K K THRESHOLDS AGENTS STARTS SENTENCES WATCH LAMBDAS SIGMAS LAMBDAS_SEQUENCE SWEEP_LAMBDAS \
+    SWEEP_FOR SWEEP_SIGMAS SAMPLES FINALISTS BATCH CLOCK ALLOW TOKEN_ALPHA TOKEN_TEMPERATURE RARITY \
+    SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS SETS SETTINGS; do
+    case "${!variable-}" in
+    "") ;;
+    *[!a-zA-Z0-9_.,:/=-]*) INVOKED+="$variable=\"${!variable}\" " ;;
+    *) INVOKED+="$variable=${!variable} " ;;
+    esac
+done
+INVOKED+="bash recipes/$(basename "$0")${*:+ $*}"
+
+SMALL="${SMALL:-0}"
+RUNS="${RUNS:-runs}"
+if [ "$SMALL" = 1 ]; then
+    RUNS="$RUNS/small"
+    if [ -z "${MINUTES:-}" ]; then UPDATES="${UPDATES:-40}"; fi
+    SEEDS="${SEEDS:-${SEED:-1}}" BEAM="${BEAM:-1}" PAIRS="${PAIRS:-1000}"
+fi
 # Spelt so and installed alone: another spelling may pull gigabytes of GPU libraries.
 TORCH="torch==2.13.0"
 
@@ -17,10 +46,16 @@ fail() {
     exit 2
 }
 
-# Print a command and, unless this is a dry run, run it.
+# Print a command, quoted where the shell needs it, and, unless this is a dry run, run it.
 run() {
+    local word
     printf '$'
-    printf ' %s' "$@"
+    for word in "$@"; do
+        case "$word" in
+        "" | *[!a-zA-Z0-9_.,:/=+-]*) printf ' %s' "${word@Q}" ;;
+        *) printf ' %s' "$word" ;;
+        esac
+    done
     printf '\n'
     if [ "$DRY_RUN" = 0 ]; then "$@"; fi
 }
@@ -97,6 +132,7 @@ multi30k_text() {
     if [ -n "${NMTGRID_DATA:-}" ]; then
         TEXT="$NMTGRID_DATA/multi30k"
         [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder multi30k: $TEXT"
+        read_own
         return
     fi
     TEXT="$1"
@@ -118,17 +154,24 @@ multi30k_dataset() {
     run nmtgrid bpe learn "$1" --merges 8000 --joint
 }
 
-# Make the dataset $1 of the embedded toy corpus, unless it is there.
+# Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it is there.
 toy_dataset() {
-    if [ -e "$1/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --toy 10000 --overwrite --out "$1"
+    if [ -e "$1/vocab.qa.txt" ]; then return; fi
+    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
     run nmtgrid bpe learn "$1" --merges 700 --separate
 }
 
-# The same in words, unless it is there.
+# The same with one vocabulary for both languages.
+toy_joint_dataset() {
+    if [ -e "$1/vocab.qa.txt" ]; then return; fi
+    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
+    run nmtgrid bpe learn "$1" --merges 700 --joint-vocabulary
+}
+
+# The same in words.
 toy_words_dataset() {
     if [ -e "$1/vocab.qa.txt" ]; then return; fi
-    run nmtgrid preprocess --toy 10000 --overwrite --out "$1"
+    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
     run nmtgrid bpe learn "$1" --words --min-count 1
 }
 
@@ -137,11 +180,23 @@ own_text() {
     [ -n "${NMTGRID_DATA:-}" ] || return 1
     TEXT="$NMTGRID_DATA/$1"
     [ -d "$TEXT" ] || [ "$DRY_RUN" != 0 ] || fail "NMTGRID_DATA has no folder $1: $TEXT"
+    read_own
 }
 
+# `must_own FOLDER ADVICE`: the same for a corpus that cannot be downloaded.
+must_own() {
+    if own_text "$1"; then return; fi
+    [ "$DRY_RUN" != 0 ] || fail "set NMTGRID_DATA to a folder with $2"
+    TEXT="NMTGRID_DATA/$1"
+}
+
+# Remember in INVOKED that the corpus came from NMTGRID_DATA.
+read_own() { INVOKED="NMTGRID_DATA=DIR ${INVOKED#NMTGRID_DATA=DIR }"; }
+
 # Make the dataset $3 of IWSLT'14 from language $1 to language $2 (de, en), lower-cased, 10,000 joint
-# merges, unless it is there; the public archive goes to $4. With NMTGRID_DATA the texts are
-# iwslt14.de-en/{train,valid,test}.{de,en}[.xz], tokenised, with bpe10k.codes[.xz].
+# merges, unless it is there; the public archive goes to $4. What follows are other options of `bpe
+# learn`. With NMTGRID_DATA the texts are iwslt14.de-en/{train,valid,test}.{de,en}[.xz], tokenised, with
+# bpe10k.codes[.xz].
 iwslt14_dataset() {
     local name read units codes
     local address=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
@@ -159,7 +214,8 @@ iwslt14_dataset() {
         done
         units=(--merges 10000 --joint)
     fi
-    if [ -e "$3/bpe.codes" ]; then return; fi
+    if [ $# -gt 4 ]; then units=("${@:5}"); fi
+    if [ -e "$3/vocab.$1.txt" ]; then return; fi
     run nmtgrid preprocess --source-lang "$1" --target-lang "$2" "${read[@]}" \
         --max-words 175 --max-ratio 1.5 --overwrite --workers 0 --out "$3"
     run nmtgrid bpe learn "$3" "${units[@]}"
@@ -188,9 +244,8 @@ iwslt15_dataset() {
 # Make the dataset $1 of WMT'15 De-En with 32,000 joint merges and one vocabulary, unless it is
 # there, from NMTGRID_DATA's wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}.
 wmt15_dataset() {
-    own_text wmt15.de-en || fail "set NMTGRID_DATA to a folder with \
-wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}: Europarl v7, Common Crawl and News Commentary \
-v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translation-task.html"
+    must_own wmt15.de-en "wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}: Europarl v7, Common \
+Crawl and News Commentary v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translation-task.html"
     if [ -e "$1/bpe.codes" ]; then return; fi
     run nmtgrid preprocess --source-lang de --target-lang en --max-words 175 --max-ratio 1.5 \
         --train "$TEXT/train" --valid "$TEXT/newstest2013" --test "$TEXT/newstest2015" \
@@ -198,19 +253,47 @@ v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translatio
     run nmtgrid bpe learn "$1" --merges 32000 --joint-vocabulary
 }
 
+# Make the dataset $1 of WMT'16 En-Ro with 35,000 joint merges and one vocabulary, unless it is there,
+# from NMTGRID_DATA's wmt16.en-ro/{train,newsdev2016,newstest2016}.{en,ro}.
+wmt16_dataset() {
+    must_own wmt16.en-ro "wmt16.en-ro/{train,newsdev2016,newstest2016}.{en,ro}: 608,000 pairs \
+in one file, and the two test sets, as https://github.com/nyu-dl/dl4mt-nonauto prepares them from \
+https://www.statmt.org/wmt16/translation-task.html"
+    if [ -e "$1/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang en --target-lang ro --max-words 175 --max-ratio 9 \
+        --train "$TEXT/train" --valid "$TEXT/newsdev2016" --test "$TEXT/newstest2016" \
+        --overwrite --workers 0 --out "$1"
+    run nmtgrid bpe learn "$1" --merges 35000 --joint-vocabulary
+}
+
+# Make the dataset $1 of WMT'14 En-Fr with 40,000 joint merges and one vocabulary, unless it is there,
+# from NMTGRID_DATA's wmt14.en-fr/{train,test}.{en,fr}; 26,000 pairs are held out.
+wmt14_dataset() {
+    must_own wmt14.en-fr "wmt14.en-fr/{train,test}.{en,fr}: all parallel texts in one file, and \
+newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
+    if [ -e "$1/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang en --target-lang fr --max-words 175 --max-ratio 1.5 \
+        --train "$TEXT/train" --valid-every 1365 --test "$TEXT/test" \
+        --overwrite --workers 0 --out "$1"
+    run nmtgrid bpe learn "$1" --merges 40000 --joint-vocabulary
+}
+
 # Make the dataset $2 of the corpus $1, unless it is there; texts that are downloaded go to $3.
 dataset() {
     case "$1" in
     toy) toy_dataset "$2" ;;
+    toy-joint) toy_joint_dataset "$2" ;;
     toy-words) toy_words_dataset "$2" ;;
     multi30k) multi30k_dataset "$2" "$3" ;;
     iwslt14-de-en) iwslt14_dataset de en "$2" "$3" ;;
     iwslt14-en-de) iwslt14_dataset en de "$2" "$3" ;;
     iwslt15-en-vi) iwslt15_dataset en vi "$2" "$3" ;;
     iwslt15-vi-en) iwslt15_dataset vi en "$2" "$3" ;;
+    wmt16-en-ro) wmt16_dataset "$2" ;;
     wmt15-de-en) wmt15_dataset "$2" ;;
-    *) fail "there is no corpus $1: toy toy-words multi30k iwslt14-de-en iwslt14-en-de iwslt15-en-vi \
-iwslt15-vi-en wmt15-de-en" ;;
+    wmt14-en-fr) wmt14_dataset "$2" ;;
+    *) fail "there is no corpus $1: toy toy-joint toy-words multi30k iwslt14-de-en iwslt14-en-de \
+iwslt15-en-vi iwslt15-vi-en wmt16-en-ro wmt15-de-en wmt14-en-fr" ;;
     esac
 }
 
@@ -219,7 +302,65 @@ preset_of() {
     case "$1" in
     iwslt14-*) say iwslt14-de-en ;;
     iwslt15-*) say iwslt15-en-vi ;;
-    toy-words) say toy ;;
+    toy-*) say toy ;;
     *) say "$1" ;;
     esac
+}
+
+# `limits UPDATES MINUTES`: set LIMIT to what trains for so many updates or, where they are 0, for so many
+# minutes of processor time; 0 of both: as long as the preset says.
+limits() {
+    LIMIT=()
+    if [ "$1" != 0 ]; then
+        LIMIT=(--max-updates "$1" --max-minutes 0 --set training.schedule=cosine
+            --set "training.warmup_updates=$(($1 / 12))" --set training.clock=processor)
+    elif [ "$2" != 0 ]; then
+        LIMIT=(--max-minutes "$2" --max-updates 0 --set training.clock=processor
+            --set training.schedule=cosine-time)
+    fi
+}
+
+# `tiny ARCHITECTURE`: set TINY to what makes a model tiny, with SMALL=1; else to nothing.
+tiny() {
+    local setting settings
+    TINY=()
+    if [ "$SMALL" != 1 ]; then return; fi
+    case "$1" in
+    pervasive) settings="depth=2 size=32 feed_forward_size=64 target_kernel=3 source_kernel=3" ;;
+    pervasive-densenet) settings="depth=3 growth=8 kernel=3 embedding_size=32" ;;
+    transformer)
+        settings="encoder_depth=2 decoder_depth=2 size=32 encoder_size=0 feed_forward_size=64 heads=4" ;;
+    bilstm) settings="encoder_depth=1 decoder_depth=1 size=32" ;;
+    convs2s) settings="encoder_depth=2 decoder_depth=2 size=32 embedding_size=32" ;;
+    *) settings="size=32" ;;
+    esac
+    for setting in $settings; do TINY+=(--set "model.$setting"); done
+    TINY+=(--set batches.max_tokens=1000 --set batches.accumulation=1 --set training.average=0
+        --set training.validate_epochs=0 --set training.validate_minutes=0
+        --set training.validate_updates=0 --set training.validate_bleu=false)
+}
+
+# `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
+# $HERE/data for MINUTES, and translate the test split with a beam of five.
+train_and_score() {
+    local limit=(--max-minutes "$MINUTES")
+    tiny pervasive
+    if [ "${UPDATES:-0}" != 0 ]; then
+        limits "$UPDATES" 0
+        limit=("${LIMIT[@]}")
+    fi
+    run nmtgrid train "$HERE/data" --arch pervasive --preset "$1" --seed "$SEED" --overwrite \
+        "${TINY[@]}" "${limit[@]}" --out "$MODEL" --json "$MODEL.train.json"
+    run mv "$MODEL.train.json" "$MODEL/done.json"
+    run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \
+        --out "$MODEL/test.txt" --json "$MODEL/test-beam5.json"
+    run python "$PROJECT/recipes/pervasive_table.py" scores "$1=${MODEL%-seed*}" --seeds "$SEED" \
+        --out "$MODEL/table"
+    record one-model "Pervasive Attention alone" "$MODEL/table.json"
+}
+
+# `record EXPERIMENT TITLE TABLE.json`: keep what an experiment gave, for RESULTS.md.
+record() {
+    run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
+        --command "$INVOKED" --out "$RUNS/results/$1${ON:+-$ON}.json"
 }

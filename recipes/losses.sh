@@ -49,21 +49,16 @@ loss_options() {
 # $MINUTES of processor time (0 of both: as long as its preset says), and translate $SPLIT with a beam
 # of $BEAM, unless that is done. Sets SCORES to the file of its scores.
 learn() {
-    local model="$1" limit=()
+    local model="$1"
     loss_options "$4"
     SCORES="$model/$SPLIT-beam$BEAM.json"
-    if [ "${UPDATES:-0}" != 0 ]; then
-        limit=(--max-updates "$UPDATES" --max-minutes 0 --set training.schedule=cosine
-            --set "training.warmup_updates=$((UPDATES / 12))" --set training.clock=processor)
-    elif [ "$MINUTES" != 0 ]; then
-        limit=(--max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor
-            --set training.schedule=cosine-time)
-    fi
+    tiny "$2"
+    limits "$UPDATES" "$MINUTES"
     if [ -s "$model/done.json" ]; then
         say "$model is trained already."
     else
         run nmtgrid train "$DATA" --arch "$2" --preset "$3" --seed "$5" --overwrite \
-            "${limit[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
+            "${TINY[@]}" "${LIMIT[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
         run mv "$model.train.json" "$model/done.json"
     fi
     if [ ! -s "$SCORES" ]; then

@@ -3,33 +3,49 @@
 # agents and along the oracle's, and draws BLEU against average lagging.
 #
 #   bash recipes/online.sh                 figures 4.12 and 4.14
+#   bash recipes/online.sh 4.2             table 4.2: offline, uni- against bi-directional (De-En, beam 5:
+#                                          Pervasive Attention 34.36, Transformer 33.79 against 34.56)
 #   bash recipes/online.sh 4.9             encoders of the Transformer: bi-directional, uni-directional,
 #                                          windows of 7 and 3 tokens (table D.1)
 #   bash recipes/online.sh 4.10            Pervasive Attention: max, gated max, attention, cell (D.2)
-#   bash recipes/online.sh 4.11 4.12       one k against many, both architectures (D.3 to D.6)
-#   bash recipes/online.sh 4.13            the same for Transformers on WMT'15: ON=wmt15-de-en (D.7)
-#   bash recipes/online.sh 4.14            oracle and dynamic agents, three initialisations (D.8 to D.19)
-#   bash recipes/online.sh 4.2             table 4.2: offline, uni- against bi-directional
+#   bash recipes/online.sh 4.11 4.12       one k against many, both architectures (D.3 to D.6): at k =
+#                                          3, 5, 7 many give 25.73, 29.96, 30.44 and 26.46, 29.33, 30.84
+#   bash recipes/online.sh 4.13            the same for Transformers on WMT'15: ON=wmt15-de-en (D.7):
+#                                          23.85, 26.36, 28.03
+#   bash recipes/online.sh 4.14            oracle and dynamic agents, three initialisations (D.8 to D.19):
+#                                          De-En 31.63 at an average lagging of 4.73
+#   bash recipes/online.sh 4.15 4.16       lengths and difficulty: wait-1 (offline and many paths); agents
+#   bash recipes/online.sh 4.17 4.18       paths of an agent and of wait-k over the words
 #   bash recipes/online.sh C.1 C.2         finish reading; markers of the source (appendix C)
 #   bash recipes/online.sh --dry-run ...   prints the commands alone
 #
-# ON=multi30k, or toy, toy-words (words as units, so that the delay that each needs is known exactly),
-# iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en.
-# MINUTES of processor time for each model (10; toy 3), those of agents TUNE_MINUTES (half of it);
-# the presets of the publications are for a GPU: MINUTES=0 trains as long as they say. START_MINUTES=14
-# lets every Pervasive Attention begin from one offline model of that many minutes (0: from nothing).
+# Data: ON=multi30k, or toy, toy-words (words as units, so that the delay that each needs is known
+# exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en; downloaded, or from
+# NMTGRID_DATA=DIR (WMT always; see common.sh).
+# Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
+# TFLOP/s of a GPU: IWSLT'14, table 4.2 16, figures 4.9 4, 4.10 90, 4.11 33, 4.12 40, 4.14 45, C.1 and C.2
+# 6; figure 4.13 800.
+# MINUTES of processor time for each model (10; toy 3) or UPDATES=N, those of agents TUNE_MINUTES or
+# TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
+# they say, and agents 10,000 updates. START_MINUTES=14 lets every Pervasive Attention begin from one
+# offline model of that many minutes (0: from nothing).
 # TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
 # of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
-# SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. NMTGRID_DATA=DIR reads the corpora from there (see common.sh). What has been trained
-# or evaluated already is not done again.
+# SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40
+# updates, fewer of each list. What has been trained or evaluated is not done again.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 4.12 4.14
 
+if [ "$SMALL" = 1 ]; then
+    ON="${ON:-toy}" K="${K:-1,5}" TRAIN_K="${TRAIN_K:-1 inf}" THRESHOLDS="${THRESHOLDS:-0.2,0.7}"
+    LAMBDAS="${LAMBDAS:-0,1}" AGENTS="${AGENTS:-1}" STARTS="${STARTS:-pa-uni-inf}" ONLY_K=7
+fi
 ON="${ON:-multi30k}"
 SEED="${SEED:-1}"
-RUNS="${RUNS:-runs}"
+UPDATES="${UPDATES:-0}"
+TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 2))}"
 K="${K:-1,3,5,7,9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.1}"
 HERE="$RUNS/online-$ON"
@@ -37,11 +53,19 @@ DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
+declare -A TITLES=(
+    [4.9]="Encoders of the Transformer, wait-k" [4.10]="Aggregation of Pervasive Attention, wait-k"
+    [4.11]="Models trained for one k" [4.12]="One k against many" [4.13]="One k against many"
+    [4.14]="Dynamic agents and the oracle" [4.15]="Translations of wait-1 by difficulty"
+    [4.16]="An agent and wait-7 by difficulty" [4.17]="Paths at low latency"
+    [4.18]="Paths at middle latency" [C.1]="Finish reading" [C.2]="Markers of the source"
+)
+
 environment
 case "$ON" in
-toy*) MINUTES="${MINUTES:-3}" ;;
-multi30k) MINUTES="${MINUTES:-10}" ;;
-*) MINUTES="${MINUTES:-0}" ;;
+toy*) MINUTES="${MINUTES:-3}" SOURCE=qa TARGET=qb ;;
+multi30k) MINUTES="${MINUTES:-10}" SOURCE=de TARGET=en ;;
+*) MINUTES="${MINUTES:-0}" SOURCE="${ON: -5:2}" TARGET="${ON: -2}" ;;
 esac
 START_MINUTES="${START_MINUTES:-0}"
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"
@@ -50,18 +74,16 @@ PRESET="$(preset_of "$ON")"
 PUBLISHED=()
 case "$ON" in iwslt1* | wmt15-de-en) PUBLISHED=(--published "$ON") ;; esac
 
-# `train NAME ARCHITECTURE MINUTES OPTION...`: train a model, unless it is there.
+# `train NAME ARCHITECTURE MINUTES OPTION...`: train a model, unless it is there, for $UPDATES updates or
+# so many minutes.
 train() {
-    local name="$1" arch="$2" minutes="$3" model="$HERE/$1-seed$SEED"
-    local limit=()
+    local arch="$2" minutes="$3" model="$HERE/$1-seed$SEED"
     shift 3
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    if [ "$minutes" != 0 ]; then
-        limit=(--max-minutes "$minutes" --max-updates 0 --set training.clock=processor
-            --set training.schedule=cosine-time)
-    fi
+    tiny "$arch"
+    limits "$UPDATES" "$minutes"
     run nmtgrid train "$DATA" --arch "$arch" --preset "$PRESET" --seed "$SEED" --overwrite \
-        "${limit[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
+        "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
     run mv "$model.train.json" "$model/done.json"
 }
 
@@ -102,25 +124,30 @@ draw() {
     for name in "$@"; do results+=("$HERE/eval/$name-seed$SEED"); done
     run nmtgrid analyze latency "${results[@]}" "${PUBLISHED[@]}" \
         --out "$HERE/figure-$figure.png" --json "$HERE/figure-$figure.json"
+    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json"
 }
 
-figure_4_2() {
-    local name
+table_4_2() {
+    local name beam models=()
     transformer tf-uni-inf
     train tf-bi-inf transformer "$MINUTES" --set model.encoder=bidirectional
     pervasive pa-uni-inf
     train pa-bi-inf pervasive "$MINUTES" --set model.aggregation=max
     for name in tf-uni-inf tf-bi-inf pa-uni-inf pa-bi-inf; do
-        for beam in 1 5; do
+        for beam in ${BEAMS:-1 5}; do
             run nmtgrid decode "$HERE/$name-seed$SEED" --data "$DATA" --split test --beam "$beam" \
-                --json "$HERE/$name-seed$SEED/beam$beam.json"
+                --json "$HERE/$name-seed$SEED/test-beam$beam.json"
         done
+        models+=("$name=$HERE/$name")
     done
+    run python "$PROJECT/recipes/pervasive_table.py" scores "${models[@]}" --seeds "$SEED" \
+        --out "$HERE/table-4.2"
+    record table-4.2 "Offline, encoders of one and of both directions" "$HERE/table-4.2.json"
 }
 
 figure_4_9() {
     local k encoder names=()
-    for k in 1 7; do
+    for k in ${ONLY_K:-1 7}; do
         for encoder in bi uni window7 window3; do
             local name="tf-$encoder-k$k" more=()
             case "$encoder" in
@@ -137,7 +164,7 @@ figure_4_9() {
 
 figure_4_10() {
     local k kind names=()
-    for k in 1 7 inf; do
+    for k in ${ONLY_K:-1 7 inf}; do
         for kind in max gated-max attention cell; do
             local name="pa-$kind-k$k" more=(--set "model.aggregation=$kind")
             if [ "$kind" = cell ]; then more=(--set model.online_features=cell); fi
@@ -194,6 +221,16 @@ figure_4_13() {
     draw 4.13 "${names[@]}" tf-sampled
 }
 
+# `agent START LAMBDA`: fine-tune a model with an agent of its own, and evaluate it; sets NAME.
+agent() {
+    local UPDATES="$TUNE_UPDATES" limit=()
+    NAME="$1-agent$2"
+    if [ "$UPDATES-$TUNE_MINUTES" = 0-0 ]; then limit=(--max-updates 10000); fi
+    train "$NAME" pervasive "$TUNE_MINUTES" "${limit[@]}" "${CAUSAL[@]}" --set model.reader=own \
+        --objective dynamic --set "objective.delay_weight=$2" --init "$HERE/$1-seed$SEED"
+    evaluate "$NAME" --thresholds "$THRESHOLDS"
+}
+
 figure_4_14() {
     local start lambda names
     for start in ${STARTS:-pa-uni-inf pa-k7 pa-area}; do
@@ -207,12 +244,8 @@ figure_4_14() {
         evaluate "$start" --k "$K,inf"
         MODEL="$start" evaluate "$start-oracle" --oracle "${LAMBDAS:-0,0.5,1,2,4}"
         for lambda in ${AGENTS:-0 1}; do
-            local name="$start-agent$lambda"
-            train "$name" pervasive "$TUNE_MINUTES" "${CAUSAL[@]}" --set model.reader=own \
-                --objective dynamic --set "objective.delay_weight=$lambda" \
-                --init "$HERE/$start-seed$SEED"
-            evaluate "$name" --thresholds "$THRESHOLDS"
-            names+=("$name")
+            agent "$start" "$lambda"
+            names+=("$NAME")
         done
         draw "4.14-$start" "${names[@]}"
     done
@@ -220,7 +253,7 @@ figure_4_14() {
 
 figure_C_1() {
     local k names=()
-    for k in 1 3; do
+    for k in ${ONLY_K:-1 3}; do
         along transformer "tf-k$k" "$k"
         evaluate "tf-k$k" --k "$K,inf"
         MODEL="tf-k$k" evaluate "tf-k$k-finish-evaluation" --k "$K" --finish-reading
@@ -233,7 +266,7 @@ figure_C_1() {
 
 figure_C_2() {
     local k marker names=()
-    for k in 1 3; do
+    for k in ${ONLY_K:-1 3}; do
         for marker in end none begin add-zero; do
             along transformer "tf-$marker-k$k" "$k" --set "model.source_marker=$marker"
             evaluate "tf-$marker-k$k" --k "$K"
@@ -243,9 +276,59 @@ figure_C_2() {
     draw C.2 "${names[@]}"
 }
 
+# `by_difficulty FIGURE NAME=FILE...`: how long translations are beside their references, and sentence BLEU
+# by how far one must lag to write the reference.
+by_difficulty() {
+    local reference=(--reference "$DATA/raw/test.$TARGET" --lowercase)
+    run nmtgrid analyze lengths "${@:2}" "${reference[@]}" --out "$HERE/figure-$1-lengths.png"
+    run nmtgrid analyze difficulty "${@:2}" "${reference[@]}" --source "$DATA/raw/test.$SOURCE" \
+        --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" \
+        --out "$HERE/figure-$1.png" --json "$HERE/figure-$1.json"
+    record "figure-$1" "${TITLES[$1]}" "$HERE/figure-$1.json"
+}
+
+figure_4_15() {
+    along transformer tf-uni-inf inf
+    evaluate tf-uni-inf --k "$K,inf"
+    several_paths
+    by_difficulty 4.15 "offline=$HERE/eval/tf-uni-inf-seed$SEED/k-inf.txt" \
+        "offline-wait-1=$HERE/eval/tf-uni-inf-seed$SEED/k-1.txt" \
+        "many-paths-wait-1=$HERE/eval/tf-sampled-seed$SEED/k-1.txt"
+}
+
+# An agent that began offline, and a Transformer trained with wait-7, as figures 4.16 to 4.18 compare.
+agent_and_wait_7() {
+    along pervasive pa-uni-inf inf
+    evaluate pa-uni-inf --k "$K,inf"
+    agent pa-uni-inf 1
+    along transformer tf-k7 7
+    evaluate tf-k7 --k "$K,inf"
+}
+
+figure_4_16() {
+    agent_and_wait_7
+    by_difficulty 4.16 "offline=$HERE/eval/pa-uni-inf-seed$SEED/k-inf.txt" \
+        "agent=$HERE/eval/$NAME-seed$SEED/threshold-0.2.txt" \
+        "wait-7=$HERE/eval/tf-k7-seed$SEED/k-5.txt"
+}
+
+# `paths FIGURE THRESHOLD K`: where an agent and wait-k read and write.
+paths() {
+    agent_and_wait_7
+    run nmtgrid analyze paths "agent=$HERE/eval/$NAME-seed$SEED/threshold-$2.traces.jsonl" \
+        "wait-7=$HERE/eval/tf-k7-seed$SEED/k-$3.traces.jsonl" --line 1 --words \
+        --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" \
+        --out "$HERE/figure-$1.png" --json "$HERE/figure-$1.json"
+    record "figure-$1" "${TITLES[$1]}" "$HERE/figure-$1.json"
+}
+
+figure_4_17() { paths 4.17 0.7 1; }
+figure_4_18() { paths 4.18 0.2 5; }
+
 for figure in "$@"; do
     case "$figure" in
-    4.2 | 4.9 | 4.1[0-4] | C.1 | C.2) "figure_${figure//./_}" ;;
-    *) fail "there is no figure $figure here: 4.2 4.9 4.10 4.11 4.12 4.13 4.14 C.1 C.2" ;;
+    4.2) table_4_2 ;;
+    4.9 | 4.1[0-8] | C.1 | C.2) "figure_${figure//./_}" ;;
+    *) fail "there is no table or figure $figure here: 4.2 4.9 4.10 to 4.18 C.1 C.2" ;;
     esac
 done

@@ -6,16 +6,17 @@
 #   ON=multi30k bash recipes/report.sh     Multi30k De-En, an hour of one core
 #   bash recipes/report.sh --dry-run       prints the commands alone
 #
-# MINUTES of processor time for each system (toy: 1.5, Multi30k: 15), SEED=1, RUNS=runs where the
-# results go: $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
-# A system that has been trained already is not trained again.
+# MINUTES of processor time for each system (toy: 1.5, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs where
+# the results go: $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
+# Nothing published stands beside it: recipes/figures/report-toy.html is what to expect. SMALL=1: the toy
+# corpus, 40 updates, tiny models. A system that has been trained already is not trained again.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && DRY_RUN=1
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 ON="${ON:-toy}"
 SEED="${SEED:-1}"
-RUNS="${RUNS:-runs}"
+UPDATES="${UPDATES:-0}"
 HERE="$RUNS/report-$ON"
 DATA="$HERE/data"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -37,9 +38,10 @@ esac
 train() {
     local model="$HERE/$1"
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
+    tiny "$2"
+    limits "$UPDATES" "$MINUTES"
     run nmtgrid train "$DATA" --arch "$2" --preset "$3" --seed "$SEED" --overwrite \
-        --max-minutes "$MINUTES" --max-updates 0 --set training.clock=processor \
-        --set training.schedule=cosine-time --set training.validate_minutes=0.3 \
+        --set training.validate_minutes=0.3 "${TINY[@]}" "${LIMIT[@]}" \
         --out "$model" --json "$model.train.json" "${@:4}"
     run mv "$model.train.json" "$model/done.json"
 }
@@ -58,7 +60,7 @@ train wait-k pervasive "$ON" --objective wait-k-sampled --set model.source_causa
 translate pervasive
 translate transformer
 run nmtgrid adaptive-tune "$HERE/early-exit" --data "$DATA" --split valid --test-split test \
-    --samples 2000 --finalists 1 --batch 64 --clock processor --name confidence \
+    --samples "${SAMPLES:-2000}" --finalists 1 --batch 64 --clock processor --name confidence \
     --out "$HERE/early-exit/tuned"
 translate early-exit --exit confidence-2
 run nmtgrid online-eval "wait-k=$HERE/wait-k" --data "$DATA" --split test --k 1,2,3,5,7,inf \
@@ -76,3 +78,4 @@ run nmtgrid analyze report \
     --curves "early exit=$HERE/early-exit" --curves "wait-k=$HERE/wait-k" \
     --activations "pervasive=$HERE/pervasive" --activations "transformer=$HERE/transformer" \
     --data "$DATA" --out "$HERE/report.html" --json "$HERE/report.json"
+record report "Four systems on one page" "$HERE/report.json"

@@ -1,0 +1,401 @@
+#!/usr/bin/env bash
+# Pervasive Attention offline: chapter 3 of the thesis, and the CoNLL paper.
+#
+#   bash recipes/pervasive.sh              table 3.7: Bi-LSTM, ConvS2S, Transformer, Pervasive Attention
+#                                          (De-En 31.03, 32.66, 34.53, 34.67: test set, beam 5)
+#   bash recipes/pervasive.sh table-3.1    properties: receptive field, computation, paths
+#   bash recipes/pervasive.sh table-3.2    lengths of the corpora, percentiles 5, 50 and 95
+#   bash recipes/pervasive.sh table-3.3    rates, batches and searches, as the presets have them
+#   bash recipes/pervasive.sh table-3.4    skip connections (development set: 33.69 to 35.24)
+#   bash recipes/pervasive.sh table-3.5    aggregation (34.84 to 35.65)
+#   bash recipes/pervasive.sh table-3.6    entropy and coverage of alignments, teacher forced (max
+#                                          1.17 and 0.78, attention 2.06 and 0.82)
+#   bash recipes/pervasive.sh table-3.8    En-Vi 30.17, 29.20, 30.49 (Transformer base, small, this one),
+#                                          En-Ro 33.26, 33.46, 33.54, WMT'15 De-En 32.80, 30.49, 29.61
+#   bash recipes/pervasive.sh figure-3.8   depth and kernel: KERNELS="3 5 9 11" DEPTHS="8 10 14 20 24"
+#   bash recipes/pervasive.sh figure-3.9   alignments of five models side by side
+#   bash recipes/pervasive.sh figure-3.10  BLEU by length and by length ratio
+#   bash recipes/pervasive.sh conll        its tables 1 (pooling: 31.57 to 33.81 with beam 5), 2 (depth and
+#                                          kernel) and 3 (33.86 and 34.18), figures 4 (embeddings, growth)
+#                                          and 5 (lengths); PARTS="1 2 3 4": the tables, the figure
+#   bash recipes/pervasive.sh --dry-run ...    prints the commands alone
+#
+# Data: ON=iwslt14-de-en or iwslt14-en-de; table 3.8 iwslt15-en-vi, iwslt15-vi-en, wmt16-en-ro and
+# wmt15-de-en; also multi30k, toy; several of them one after the other. IWSLT and Multi30k are
+# downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
+# Device hours: the texts give none. Estimates, of the operations that `train --dry-run` counts at 20
+# TFLOP/s of a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
+# 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
+# SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
+# model (0: as long as the preset says; multi30k 10, toy 3 minutes), RUNS=runs, SETS="--set ..." for every
+# model. SMALL=1: the toy corpus, 40 updates each, greedy. A model is trained once for all of them.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ $# -gt 0 ] || set -- table-3.7
+
+CORPORA="${ON:-}"
+SEEDS="${SEEDS:-${SEED:-1 2 3}}"
+UPDATES="${UPDATES:-0}"
+PARTS="${PARTS:-1 2 3 4}"
+SPLITS="valid test"
+if [ "$SMALL" = 1 ]; then
+    CORPORA="${CORPORA:-toy}"
+    BEAMS="${BEAMS:-1}" KERNELS="${KERNELS:-3 5}" DEPTHS="${DEPTHS:-1 2}"
+    POOLINGS="${POOLINGS:-max max-gated}" SHAPES="${SHAPES:-k3-l2 k5-l1}"
+    EMBEDDINGS="${EMBEDDINGS:-16}" GROWTHS="${GROWTHS:-4}" BASE_SIZE=64 SPLITS=test
+fi
+BASE_SIZE="${BASE_SIZE:-512}"
+BEAMS="${BEAMS:-1 5}"
+KERNELS="${KERNELS:-3 5 9 11}"
+DEPTHS="${DEPTHS:-8 10 14 20 24}"
+POOLINGS="${POOLINGS:-average max attention max-gated max-attention}"
+SHAPES="${SHAPES:-k3-l16 k3-l20 k5-l8 k5-l12 k5-l16 k5-l20 k5-l24 k5-l28 k7-l12 k7-l16}"
+EMBEDDINGS="${EMBEDDINGS:-64 128 256}"
+GROWTHS="${GROWTHS:-8 16 32}"
+PLANS="$RUNS/pervasive"
+GIVEN_MINUTES="${MINUTES:-}"
+read -r -a SETS <<<"${SETS:-}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+# Set what depends on the corpus ON, and make its dataset.
+begin() {
+    HERE="$RUNS/pervasive-$ON"
+    DATA="$HERE/data"
+    PRESET="$(preset_of "$ON")"
+    case "$ON" in
+    toy) MINUTES="${GIVEN_MINUTES:-3}" SOURCE=qa TARGET=qb ;;
+    multi30k) MINUTES="${GIVEN_MINUTES:-10}" SOURCE=de TARGET=en ;;
+    *) MINUTES="${GIVEN_MINUTES:-0}" SOURCE="${ON: -5:2}" TARGET="${ON: -2}" ;;
+    esac
+    dataset "$ON" "$DATA" "$HERE/text"
+}
+
+# `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it is there.
+train() {
+    local name="$1" arch="$2" preset="$3" seed model
+    shift 3
+    tiny "$arch"
+    limits "$UPDATES" "$MINUTES"
+    for seed in $SEEDS; do
+        model="$HERE/$name-seed$seed"
+        if [ -s "$model/done.json" ]; then say "$model is trained already."; continue; fi
+        run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" --overwrite \
+            "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
+        run mv "$model.train.json" "$model/done.json"
+    done
+}
+
+# `score NAME SPLIT...`: translate splits with each beam, unless that is done.
+score() {
+    local seed model split beam
+    for seed in $SEEDS; do
+        model="$HERE/$1-seed$seed"
+        for split in "${@:2}"; do
+            for beam in $BEAMS; do
+                if [ -s "$model/$split-beam$beam.json" ]; then continue; fi
+                run nmtgrid decode "$model" --data "$DATA" --split "$split" --beam "$beam" \
+                    --out "$model/$split-beam$beam.txt" --json "$model/$split-beam$beam.json"
+            done
+        done
+    done
+}
+
+# `force NAME`: force the references of the development set, for perplexity and alignments, unless that
+# is done.
+force() {
+    local seed model
+    for seed in $SEEDS; do
+        model="$HERE/$1-seed$seed"
+        if [ -s "$model/valid-forced.json" ]; then continue; fi
+        run nmtgrid decode "$model" --data "$DATA" --split valid --forced \
+            --traces "$model/valid.traces.jsonl" --json "$model/valid-forced.json"
+    done
+}
+
+# `tabulate EXPERIMENT TITLE KIND NAME=PATH...`: write a table, and keep it.
+tabulate() {
+    run python "$PROJECT/recipes/pervasive_table.py" "$3" "${@:4}" --seeds "$SEEDS" \
+        --out "${HERE:-$PLANS}/$1"
+    record "$1" "$2" "${HERE:-$PLANS}/$1.json"
+}
+
+# `variant NAME`: Pervasive Attention as in tables 3.4 and 3.5, by the preset of its name, or by
+# settings where the corpus has no such presets.
+variant() {
+    local change=(--set "model.aggregation=$1")
+    case "$ON" in iwslt14-*) train "pa-$1" pervasive "$PRESET-$1"; return ;; esac
+    case "$1" in
+    dense-without-norm)
+        change=(--set model.skip=dense --set model.dense_norm=false --set model.aggregation=max) ;;
+    dense | residual*) change=(--set "model.skip=$1" --set model.aggregation=max) ;;
+    esac
+    train "pa-$1" pervasive "$PRESET" "${change[@]}"
+}
+
+# `ablation EXPERIMENT TITLE VARIANT...`: variants on the development set.
+ablation() {
+    local name models=()
+    for name in "${@:3}"; do
+        variant "$name"
+        score "pa-$name" valid
+        force "pa-$name"
+        models+=("$name=$HERE/pa-$name")
+    done
+    tabulate "$1" "$2" scores "${models[@]}"
+}
+
+# `plan NAME ARCHITECTURE PRESET`: what a preset would train, for tables 3.1 and 3.3; adds to FOUND.
+plan() {
+    [ "$DRY_RUN" != 0 ] || mkdir -p "$PLANS"
+    run nmtgrid train --arch "$2" --preset "$3" --source-vocab-size "${4:-8848}" \
+        --target-vocab-size "${5:-6632}" --dry-run --json "$PLANS/plan-$2-$3.json"
+    FOUND+=("$1=$PLANS/plan-$2-$3.json")
+}
+
+table_3_1() {
+    FOUND=()
+    plan "Bi-LSTM" bilstm iwslt14-de-en
+    plan "ConvS2S" convs2s iwslt14-de-en
+    plan "Transformer small" transformer iwslt14-de-en
+    plan "Pervasive Attention" pervasive iwslt14-de-en
+    tabulate table-3.1 "Properties" plans "${FOUND[@]}"
+}
+
+table_3_3() {
+    FOUND=()
+    plan "IWSLT'14 De-En" pervasive iwslt14-de-en
+    plan "IWSLT'15 En-Vi" pervasive iwslt15-en-vi 17192 7710
+    plan "WMT'16 En-Ro" pervasive wmt16-en-ro 35000 35000
+    plan "WMT'15 De-En" pervasive wmt15-de-en 32000 32000
+    tabulate table-3.3 "Settings of Pervasive Attention" plans "${FOUND[@]}"
+}
+
+table_3_2() { tabulate table-3.2 "Lengths in units" lengths "$ON=$DATA"; }
+
+table_3_4() {
+    ablation table-3.4 "Skip connections, development set" \
+        dense dense-without-norm residual residual-norm max residual-gated
+}
+
+table_3_5() { ablation table-3.5 "Aggregation, development set" max average gated-max attention; }
+
+# Train the baselines of table 3.7.
+baselines() {
+    train bilstm bilstm "$PRESET"
+    train convs2s convs2s "$PRESET"
+    train transformer transformer "$PRESET"
+}
+
+# Force the references of the development set: sets TRACES for five models of the first seed.
+forced() {
+    local SEEDS="${SEEDS%% *}" name
+    TRACES=()
+    for name in max gated-max attention; do
+        variant "$name"
+        force "pa-$name"
+        TRACES+=("$name=$HERE/pa-$name-seed$SEEDS/valid.traces.jsonl")
+    done
+    baselines
+    force bilstm
+    force transformer
+    TRACES+=("bilstm=$HERE/bilstm-seed$SEEDS/valid.traces.jsonl")
+    TRACES+=("transformer=$HERE/transformer-seed$SEEDS/valid.traces.jsonl")
+}
+
+table_3_6() {
+    forced
+    run nmtgrid analyze alignments "${TRACES[@]}" --json "$HERE/alignments.json"
+    run python "$PROJECT/recipes/pervasive_table.py" blocks \
+        "transformer=$HERE/transformer-seed${SEEDS%% *}" --data "$DATA" --out "$HERE/blocks"
+    tabulate table-3.6 "Alignments of the development set, teacher forced" alignments \
+        "models=$HERE/alignments.json" "blocks=$HERE/blocks.json"
+}
+
+table_3_7() {
+    local name models=()
+    baselines
+    train pa pervasive "$PRESET"
+    for name in bilstm convs2s transformer pa; do
+        score "$name" $SPLITS
+        force "$name"
+        models+=("$name=$HERE/$name")
+    done
+    tabulate table-3.7 "Four architectures" scores "${models[@]}"
+}
+
+table_3_8() {
+    local name models=()
+    case "$ON" in
+    iwslt15-* | wmt16-*)
+        train transformer transformer "$PRESET"
+        train transformer-base transformer "$PRESET-base"
+        ;;
+    wmt15-*)
+        train transformer transformer "$PRESET" --set model.size=256 \
+            --set model.feed_forward_size=1024 --set model.heads=4
+        train transformer-base transformer "$PRESET"
+        ;;
+    *)
+        train transformer transformer "$PRESET"
+        train transformer-base transformer "$PRESET" --set "model.size=$BASE_SIZE" \
+            --set "model.feed_forward_size=$((2 * BASE_SIZE))" --set model.heads=8
+        ;;
+    esac
+    train pa pervasive "$PRESET"
+    for name in transformer-base transformer pa; do
+        score "$name" $SPLITS
+        force "$name"
+        models+=("$name=$HERE/$name")
+    done
+    tabulate table-3.8 "Pervasive Attention beside Transformers" scores "${models[@]}"
+}
+
+figure_3_8() {
+    local SEEDS="${SEEDS%% *}" kernel depth preset="$PRESET" models=()
+    case "$ON" in iwslt14-*) preset="$PRESET-max" ;; esac
+    for kernel in $KERNELS; do
+        for depth in $DEPTHS; do
+            train "pa-k$kernel-n$depth" pervasive "$preset" --set model.aggregation=max \
+                --set "model.target_kernel=$kernel" --set "model.source_kernel=$kernel" \
+                --set "model.depth=$depth"
+            score "pa-k$kernel-n$depth" valid
+            force "pa-k$kernel-n$depth"
+            models+=("$kernel,$depth=$HERE/pa-k$kernel-n$depth")
+        done
+    done
+    tabulate figure-3.8 "Depth and kernel, development set" grid "${models[@]}"
+}
+
+figure_3_9() {
+    forced
+    run nmtgrid analyze alignments "${TRACES[@]}" --line 1 --line 2 --out "$HERE/figure-3.9" \
+        --json "$HERE/figure-3.9.json"
+    record figure-3.9 "Alignments of the development set (pictures: lines 1 and 2)" \
+        "$HERE/figure-3.9.json"
+}
+
+# `by_length EXPERIMENT TITLE NAME...`: BLEU in buckets of the test set, first seed, widest beam.
+by_length() {
+    local name files=()
+    for name in "${@:3}"; do
+        files+=("$name=$HERE/$name-seed${SEEDS%% *}/test-beam${BEAMS##* }.txt")
+    done
+    run nmtgrid analyze buckets "${files[@]}" --reference "$DATA/raw/test.$TARGET" \
+        --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/$1" --json "$HERE/$1.json"
+    record "$1" "$2" "$HERE/$1.json"
+}
+
+figure_3_10() {
+    table_3_7
+    by_length figure-3.10 "BLEU by length and by length ratio" bilstm convs2s transformer pa
+}
+
+# `conll_data VERSION`: set DATA to the corpus in the units of the CoNLL paper: 14,000 merges, joint
+# (v1) or of each language by itself (v2).
+conll_data() {
+    case "$ON-$1" in
+    iwslt14-*-v1) DATA="$HERE/data-v1" merges=--joint ;;
+    iwslt14-*-v2) DATA="$HERE/data-v2" merges=--separate ;;
+    *) return ;;
+    esac
+    iwslt14_dataset "$SOURCE" "$TARGET" "$DATA" "$HERE/text" --merges 14000 "$merges"
+}
+
+# `dense TITLE NAME OPTION...`: a DenseNet of the ablations, by the preset of its name or by settings.
+# Adds to ROWS.
+dense() {
+    local name="conll-$2"
+    case "$ON-$2" in
+    iwslt14-*-embedding* | iwslt14-*-growth*) train "$name" pervasive-densenet "$PRESET-max" "${@:3}" ;;
+    iwslt14-*) train "$name" pervasive-densenet "$PRESET-$2" ;;
+    *) train "$name" pervasive-densenet "$PRESET" "${@:3}" ;;
+    esac
+    score "$name" $SPLITS
+    ROWS+=("$1=$HERE/$name")
+}
+
+# `compared TITLE NAME ARCHITECTURE PRESET`: a row of table 3. Adds to ROWS and NAMES.
+compared() {
+    train "conll-$2" "$3" "$4"
+    score "conll-$2" $SPLITS
+    ROWS+=("table 3: $1=$HERE/conll-$2")
+    NAMES+=("conll-$2")
+}
+
+# Table 3 of the CoNLL paper, and its figure 5.
+conll_3() {
+    local to="$PRESET" v1=-v1 v2=-v2 old=-conll base=-base
+    case "$ON" in iwslt14-*) to="$ON" ;; *) v1="" v2="" old="" base="" ;; esac
+    NAMES=()
+    conll_data v1
+    compared "RNNsearch, V1" rnnsearch bilstm "$PRESET$old"
+    compared "ConvS2S, V1" convs2s convs2s "$to$old"
+    compared "Transformer of the first version" transformer-base transformer "$PRESET$base"
+    compared "Transformer, V1" transformer-v1 transformer "$PRESET$v1"
+    compared "Pervasive Attention, V1" pa-v1 pervasive-densenet "$to$v1"
+    conll_data v2
+    compared "Transformer, V2" transformer-v2 transformer "$PRESET$v2"
+    compared "Pervasive Attention, V2" pa-v2 pervasive-densenet "$to"
+    by_length conll-figure-5 "CoNLL paper, BLEU by length" "${NAMES[@]}"
+}
+
+conll() {
+    local part name merges gates
+    ROWS=()
+    for part in $PARTS; do
+        conll_data v1
+        case "$part" in
+        1)
+            for name in $POOLINGS; do
+                gates=none
+                if [ "$name" = max-gated ]; then gates=convolution; fi
+                dense "table 1: $name" "$name" --set "model.aggregation=${name%-gated}" \
+                    --set "model.gates=$gates"
+            done
+            ;;
+        2)
+            for name in $SHAPES; do
+                dense "table 2: $name" "$name" --set "model.kernel=${name:1:1}" \
+                    --set "model.depth=${name#*-l}"
+            done
+            ;;
+        3) conll_3 ;;
+        4)
+            for name in $EMBEDDINGS; do
+                dense "figure 4: embeddings of $name" "embedding$name" \
+                    --set "model.embedding_size=$name"
+            done
+            for name in $GROWTHS; do
+                dense "figure 4: growth $name" "growth$name" --set "model.growth=$name"
+            done
+            ;;
+        *) fail "there is no part $part of the CoNLL paper here: 1 2 3 4" ;;
+        esac
+    done
+    tabulate conll "CoNLL paper" scores "${ROWS[@]}"
+}
+
+environment
+for experiment in "$@"; do
+    case "$experiment" in
+    table-3.[1-8] | figure-3.8 | figure-3.9 | figure-3.10) deed="${experiment//[.-]/_}" ;;
+    conll) deed=conll ;;
+    *) fail "there is no experiment $experiment here: table-3.1 to table-3.8, figure-3.8, figure-3.9, \
+figure-3.10, conll" ;;
+    esac
+    case "$experiment" in
+    table-3.1 | table-3.3)
+        ON="" HERE=""
+        "$deed"
+        continue
+        ;;
+    table-3.2) corpora="iwslt14-de-en iwslt15-en-vi wmt16-en-ro wmt15-de-en" ;;
+    table-3.8) corpora="iwslt15-en-vi iwslt15-vi-en wmt16-en-ro wmt15-de-en" ;;
+    *) corpora=iwslt14-de-en ;;
+    esac
+    for ON in ${CORPORA:-$corpora}; do
+        begin
+        "$deed"
+    done
+done

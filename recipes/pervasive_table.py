@@ -1,0 +1,264 @@
+"""Tables and figures of recipes/pervasive.sh, from what its commands left.
+
+python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
+    A row for each NAME: parameters, perplexity and BLEU, mean and standard deviation of the model
+    directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and `SPLIT-forced.json`.
+python recipes/pervasive_table.py grid K,N=MODEL... --seeds "1" --out PREFIX
+    The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
+python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
+    Properties and settings from what `train --dry-run --json` wrote.
+python recipes/pervasive_table.py lengths NAME=DATA... --out PREFIX
+    Percentiles of lengths and of their ratio, in units, of each split of a dataset.
+python recipes/pervasive_table.py alignments NAME=FILE... --out PREFIX
+    Entropies and coverages of what `analyze alignments --json` and `blocks` wrote.
+python recipes/pervasive_table.py blocks NAME=MODEL --data DATA --split valid --out PREFIX
+    The same averages for each decoder block of a Transformer, teacher forced.
+
+Each writes PREFIX.md and PREFIX.json; the picture is PREFIX.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+SPLITS = ("valid", "test")
+
+
+def scores(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
+    """Return a row for each name: means and deviations over the seeds."""
+    return [
+        {"model": name} | _scores([Path(f"{model}-seed{seed}") for seed in seeds])
+        for name, model in named.items()
+    ]
+
+
+def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
+    """Return a row for each kernel and depth, with the receptive field of the target side."""
+    rows = []
+    for name, model in named.items():
+        kernel, depth = map(int, name.split(","))
+        place = {"kernel": kernel, "depth": depth, "target_tokens_seen": 1 + depth * (kernel // 2)}
+        rows.append(place | _scores([Path(f"{model}-seed{seed}") for seed in seeds]))
+    return rows
+
+
+def _scores(models: Sequence[Path]) -> Row:
+    row: Row = {"parameters": _read(models[0] / "done.json")["parameters"]}
+    for split in SPLITS:
+        if (models[0] / f"{split}-forced.json").is_file():
+            row[f"{split}_perplexity"] = _spread(
+                [_read(model / f"{split}-forced.json")["perplexity"] for model in models]
+            )
+        for path in sorted(models[0].glob(f"{split}-beam*.json")):
+            row[f"{split}_{path.stem.rsplit('-')[-1]}"] = _spread(
+                [_read(model / path.name)["bleu_tokenized"] for model in models]
+            )
+    return row
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "standard_deviation": deviation}
+
+
+def plans(named: Mapping[str, str]) -> list[Row]:
+    """Return what each plan says of its model, its training and its search."""
+    rows = []
+    for name, path in named.items():
+        plan = _read(Path(path))
+        shape, settings = plan["properties"], plan["settings"]
+        training, batches, search = (settings[key] for key in ("training", "batches", "search"))
+        rows.append(
+            {
+                "model": name,
+                "parameters": plan["parameters"],
+                "receptive_field": shape["receptive_field"],
+                "computation": shape["computation"],
+                "sequential": shape["sequential"],
+                "target_path": shape["target_path"],
+                "source_path": shape["source_path"],
+                "gflop_per_pair": shape["flops_per_pair"] / 1e9,
+                "learning_rate": str(training["learning_rate"]),
+                "warmup_updates": training["warmup_updates"],
+                "tokens_per_update": batches["max_tokens"] * batches["accumulation"],
+                "updates": training["max_updates"],
+                "beam": search["beam"],
+                "length_penalty": search["length_penalty"],
+            }
+        )
+    return rows
+
+
+def lengths(named: Mapping[str, str]) -> list[Row]:
+    """Return percentiles 5, 50 and 95 of each split, end symbols not counted."""
+    import numpy
+
+    from nmtgrid.data.dataset import Dataset
+
+    def shown(values: Any, digits: int) -> str:
+        return ", ".join(f"{value:.{digits}f}" for value in numpy.percentile(values, (5, 50, 95)))
+
+    rows = []
+    for name, path in named.items():
+        dataset = Dataset.open(path)
+        for split in dataset.names:
+            held = dataset.split(split)
+            source, target = (
+                numpy.maximum(v, 1) for v in (held.source_lengths, held.target_lengths)
+            )
+            rows.append(
+                {
+                    "corpus": name,
+                    "split": split,
+                    "pairs": len(held),
+                    "source": shown(source, 0),
+                    "target": shown(target, 0),
+                    "target_by_source": shown(target / numpy.maximum(source, 1), 1),
+                }
+            )
+    return rows
+
+
+def alignments(named: Mapping[str, str]) -> list[Row]:
+    """Return entropy (nats) and coverage of each model; of several in one file, all."""
+    rows = []
+    for name, path in named.items():
+        values = _read(Path(path))
+        held = values["rows"] if isinstance(values, dict) and "rows" in values else _models(values)
+        rows += [
+            {
+                "model": row.get("block", name),
+                "entropy": row["entropy"],
+                "coverage": row["coverage"],
+            }
+            for row in held
+        ]
+    return rows
+
+
+def _models(values: Any) -> list[Row]:
+    """Return every object below `values` that has an entropy and a coverage."""
+    if isinstance(values, list):
+        return [row for value in values for row in _models(value)]
+    if not isinstance(values, dict):
+        return []
+    return [values] if "entropy" in values else _models(list(values.values()))
+
+
+def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
+    """Return entropy and coverage of each decoder block's attention, heads averaged."""
+    from nmtgrid.analysis.alignments import StatisticsSum, shares
+    from nmtgrid.data.dataset import Dataset
+    from nmtgrid.models.directory import load_model
+    from nmtgrid.models.transformer import Transformer
+    from nmtgrid.search.forced import forced_traces
+
+    rows = []
+    for name, path in named.items():
+        loaded = load_model(path)
+        model, pairs = loaded.model, Dataset.open(data).split(split)
+        if not isinstance(model, Transformer):
+            raise SystemExit(f"error: {path} is no Transformer.")
+        for block in range(len(model.decoder), 0, -1):
+            # Cut off behind the block, the last one's attention is its own.
+            model.decoder = model.decoder[:block]
+            total = StatisticsSum()
+            for trace in forced_traces(model, loaded.pipeline, pairs):
+                table = shares(trace)
+                assert table is not None
+                total.add(table)
+            found = total.averages()
+            assert found is not None
+            rows.append(
+                {
+                    "block": f"{name}, block {block}",
+                    "entropy": found.entropy,
+                    "coverage": found.coverage,
+                }
+            )
+    return rows[::-1]
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draw BLEU of the development set along the depth, a line for each kernel."""
+    from nmtgrid.analysis.plots_lines import Line, Panel
+    from nmtgrid.analysis.plots_lines import draw as draw_page
+
+    score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))
+    lines = []
+    for style, kernel in enumerate(sorted({row["kernel"] for row in rows})):
+        held = sorted((row["depth"], row[score]["mean"]) for row in rows if row["kernel"] == kernel)
+        points: list[list[float]] = [[x for x, _ in held], [y for _, y in held]]
+        lines.append(Line(f"k = {kernel}", points[0], points[1], style, mark=True))
+    title = f"Development set, beam {score.removeprefix('valid_beam')}"
+    draw_page([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [[key.replace("_", " ") for key in keys], ["---"] * len(keys)]
+    lines += [[_cell(key, row.get(key)) for key in keys] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        spread = value["standard_deviation"]
+        return f"{value['mean']:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+    if key == "parameters":
+        return f"{value / 1e6:.2f}M"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds: dict[str, Callable[[Mapping[str, str]], list[Row]]] = {
+        "scores": lambda named: scores(named, given.seeds.split()),
+        "grid": lambda named: grid(named, given.seeds.split()),
+        "plans": plans,
+        "lengths": lengths,
+        "alignments": alignments,
+        "blocks": lambda named: blocks(named, given.data, given.split),
+    }
+    parser.add_argument("what", choices=kinds)
+    parser.add_argument("named", nargs="+", metavar="NAME=PATH")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--split", default="valid")
+    parser.add_argument("--out", required=True, type=Path)
+    given = parser.parse_args()
+    named = dict(text.split("=", 1) for text in given.named)
+    rows = kinds[given.what](named)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    text = markdown(rows)
+    given.out.with_name(f"{given.out.name}.json").write_text(
+        json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    given.out.with_name(f"{given.out.name}.md").write_text(text, encoding="utf-8")
+    if given.what == "grid":
+        draw(rows, given.out.with_name(f"{given.out.name}.png"))
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Every experiment with SMALL=1, in one command: that each runs from its first command to its table or
+# picture, not how good anything is. About 25 minutes of two free cores.
+#
+#   bash recipes/small.sh                  all of them, two side by side
+#   bash recipes/small.sh online report    those of some recipes
+#   bash recipes/small.sh --dry-run        prints the list
+#
+# JOBS=2 side by side, RUNS=runs: results go to $RUNS/small, logs to $RUNS/small/logs. Data: the embedded
+# corpora; two experiments read NMTGRID_DATA where it is set. Experiments of one recipe follow each other
+# and share what is trained; what a run has trained already is not trained again: delete $RUNS/small to
+# begin anew. Ends with 1 if any failed.
+set -euo pipefail
+SMALL=0
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# A recipe a line, with its experiments; - stands for a recipe that is one. Long ones first.
+LIST="pervasive table-3.1 table-3.2 table-3.3 table-3.4 table-3.5 table-3.6 table-3.7 table-3.8 \
+figure-3.8 figure-3.9 figure-3.10 conll
+online 4.2 4.9 4.10 4.11 4.12 4.13 4.14 4.15 4.16 4.17 4.18 C.1 C.2
+adaptive 5.2 5.3 5.4 5.5 5.6 5.7 5.8 5.9 5.10 5.11 5.12 5.13 promise
+smoothing -
+captions -
+zoo -
+activations -
+transparent -
+report -
+iwslt14-de-en -
+multi30k -
+quickstart -"
+if [ $# -gt 0 ]; then
+    for recipe in "$@"; do
+        grep -q "^$recipe " <<<"$LIST" || fail "there is no recipe $recipe here: $(cut -d' ' -f1 <<<"$LIST" | xargs)"
+    done
+    LIST="$(for recipe in "$@"; do grep "^$recipe " <<<"$LIST"; done)"
+fi
+JOBS="${JOBS:-2}"
+LOGS="$RUNS/small/logs"
+DONE="$LOGS/done.txt"
+TOTAL="$(awk '{ count += NF - 1 } END { print count }' <<<"$LIST")"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+if [ "$DRY_RUN" != 0 ]; then
+    while read -r recipe experiments; do
+        for experiment in $experiments; do say "SMALL=1 bash recipes/$recipe.sh ${experiment#-}"; done
+    done <<<"$LIST"
+    exit
+fi
+
+# `one RECIPE EXPERIMENT`: run an experiment, add a line to DONE, and tell how far all is.
+one() {
+    local log="$LOGS/$1${2#-}.log" began=$SECONDS outcome=passed count left
+    if [ "$2" != - ]; then log="$LOGS/$1-$2.log"; fi
+    SMALL=1 RUNS="$RUNS" bash "$PROJECT/recipes/$1.sh" ${2#-} >"$log" 2>&1 || outcome=failed
+    printf '%s %s %s %s %s\n' "$1" "$2" "$((SECONDS - began))" "$outcome" "$log" >>"$DONE"
+    count="$(wc -l <"$DONE")"
+    left=$((SECONDS * (TOTAL - count) / count / 60))
+    say "[$count of $TOTAL] $outcome: $1 ${2#-} ($((SECONDS - began)) s; about $left minutes left)"
+}
+
+# `all RECIPE EXPERIMENT...`: run them one after the other.
+all() {
+    local experiment
+    for experiment in "${@:2}"; do one "$1" "$experiment"; done
+}
+
+environment
+mkdir -p "$LOGS"
+: >"$DONE"
+say "$TOTAL experiments, $JOBS side by side; logs in $LOGS"
+while read -r -a words; do
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
+    all "${words[@]}" &
+done <<<"$LIST"
+wait
+
+say
+printf '%-14s %-12s %7s  %s\n' recipe experiment seconds outcome
+sort "$DONE" | while read -r recipe experiment seconds outcome log; do
+    printf '%-14s %-12s %7s  %s\n' "$recipe" "${experiment#-}" "$seconds" "$outcome"
+    if [ "$outcome" = failed ]; then
+        say "    $log:"
+        tail -n 5 "$log" | sed 's/^/    /'
+    fi
+done
+say
+failed="$(grep -c ' failed ' "$DONE" || true)"
+say "$((TOTAL - failed)) of $TOTAL passed in $((SECONDS / 60)) minutes; processor time of all:"
+times | tail -n 1
+[ "$failed" = 0 ]
