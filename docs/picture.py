@@ -10,6 +10,7 @@ The traces are the quickstart's, the curve and the exits those of the tutorials 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import numpy
 from nmtgrid.analysis.alignments import by_words, shares
 from nmtgrid.analysis.exits import ExitTraces, read_exits
 from nmtgrid.analysis.plots import Axes, new_figure
+from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.files import read_json
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -80,15 +82,16 @@ def draw_curve(axes: Axes, path: Path) -> None:
         ("wait-k", BLUE, "wait-k"),
         ("oracle", ORANGE, "oracle (a bound)"),
     ):
-        points = sorted((s["al"], s["bleu"], s) for s in settings if s["policy"] == policy)
+        points = sorted(
+            (s["al"], s["bleu"], str(s.get("k"))) for s in settings if s["policy"] == policy
+        )
         if not points:
             continue
         al, bleu = [point[0] for point in points], [point[1] for point in points]
         axes.plot(al, bleu, "o-", color=colour, linewidth=2, markersize=5, label=name)
-        for x, y, one in points:
+        for x, y, k in points:
             if policy == "wait-k":
-                k = one["k"]
-                label = f"k = {k:g}" if isinstance(k, int | float) else "all"
+                label = "all" if k == "inf" else f"k = {k}"
                 axes.annotate(label, (x, y), (5, -10), textcoords="offset points", size=7.5,
                               color=INK)  # fmt: skip
     axes.grid(color="#e8e8e8")
@@ -123,7 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--exits", type=Path, required=True, help="traces of `decode --exit`")
     parser.add_argument("--out", type=Path, required=True, help="a PNG")
     asked = parser.parse_args(arguments)
-    draw(asked.traces, asked.curve, asked.exits, asked.out)
+    try:
+        draw(asked.traces, asked.curve, asked.exits, asked.out)
+    except NmtgridError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 2
     return 0
 
 

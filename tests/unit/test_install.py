@@ -44,8 +44,8 @@ def test_every_extra_of_the_project_is_tested(gate: ModuleType, project: Path) -
     assert extras == set(gate.NEEDS_EXTRA) | gate.FOR_PEOPLE
 
 
-def test_the_quickstart_is_the_recipes(gate: ModuleType) -> None:
-    commands = list(gate.quickstart_commands())
+def test_the_quickstart_is_the_recipes(gate: ModuleType, tmp_path: Path) -> None:
+    commands = gate.quickstart_commands(tmp_path)
     assert [words[1] for words in commands] == ["preprocess", "bpe", "train", "decode", "analyze"]
     assert all(words[0] == "nmtgrid" and words[1] in app.COMMANDS for words in commands)
     assert not any("$" in word for words in commands for word in words)
