@@ -335,7 +335,7 @@ tiny() {
     *) settings="size=32" ;;
     esac
     for setting in $settings; do TINY+=(--set "model.$setting"); done
-    TINY+=(--set batches.max_tokens=1000 --set batches.accumulation=1 --set training.average=0
+    TINY+=(--set batches.max_tokens=400 --set batches.accumulation=1 --set training.average=0
         --set training.validate_epochs=0 --set training.validate_minutes=0
         --set training.validate_updates=0 --set training.validate_bleu=false)
 }

@@ -8,8 +8,9 @@
 #
 # MINUTES of processor time for each system (toy: 1.5, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs where
 # the results go: $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
-# Nothing published stands beside it: recipes/figures/report-toy.html is what to expect. SMALL=1: the toy
-# corpus, 40 updates, tiny models. A system that has been trained already is not trained again.
+# Nothing published stands beside it: recipes/figures/report-toy.html is what to expect. Device hours: a
+# tenth, or one on Multi30k, of one core. SMALL=1: the toy corpus, 40 updates, tiny models. A system that
+# has been trained already is not trained again.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -243,7 +243,7 @@ def test_recipes_are_sound_shell(project: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in RECIPES if name not in ("quickstart", "slurm", "test")]
+    "name", [name for name in RECIPES if name not in ("quickstart", "slurm", "small", "test")]
 )
 def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> None:
     """`--dry-run` prints the commands and touches nothing."""

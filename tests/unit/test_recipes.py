@@ -1,0 +1,215 @@
+"""The recipes' plans: every table and figure has one; the command line knows all that they say."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from nmtgrid.base import config
+from nmtgrid.cli import app, objectives  # noqa: F401  (every objective is entered by it)
+from nmtgrid.training.resolve import Request, resolve
+
+PROJECT = Path(__file__).resolve().parents[2]
+RECIPES = PROJECT / "recipes"
+SOURCED = ("common", "losses")
+ALL = {
+    "pervasive": "table-3.1 table-3.2 table-3.3 table-3.4 table-3.5 table-3.6 table-3.7 table-3.8 "
+    "figure-3.8 figure-3.9 figure-3.10 conll",
+    "online": "4.2 4.9 4.10 4.11 4.12 4.13 4.14 4.15 4.16 4.17 4.18 C.1 C.2",
+    "adaptive": "5.2 5.3 5.4 5.5 5.6 5.7 5.8 5.9 5.10 5.11 5.12 5.13 promise",
+    "slurm": "DATA MODEL",
+    "activations": "",
+    "captions": "",
+    "iwslt14-de-en": "",
+    "multi30k": "",
+    "report": "",
+    "smoothing": "",
+    "transparent": "",
+    "zoo": "",
+}
+KNOWN: set[str] = set()
+"""Requests that were resolved already."""
+LIMITS = {"max_updates": int, "max_minutes": float, "max_epochs": int}
+WITHOUT_A_PLAN = ("quickstart", "test", "small")
+PUBLISHED = [
+    *(f"table-3.{number}" for number in range(1, 9)),
+    "table-4.2",
+    *(f"table-5.{number}" for number in range(2, 7)),
+    *("table-E.1", "table-E.3", "conll", "transparent"),
+    *(f"figure-3.{number}" for number in range(8, 11)),
+    *(f"figure-4.{number}" for number in range(9, 19)),
+    *(f"figure-5.{number}" for number in range(6, 14)),
+    *(f"figure-A.{number}" for number in range(1, 5)),
+    *("figure-C.1", "figure-C.2"),
+]
+CORPORA = {
+    "pervasive": ["iwslt14-en-de"],
+    "online": ["iwslt14-de-en", "iwslt15-vi-en", "wmt15-de-en"],
+    "adaptive": ["iwslt14-de-en", "wmt14-en-fr"],
+    "smoothing": ["iwslt14-de-en", "wmt14-en-fr"],
+    "captions": ["mscoco"],
+    "activations": ["iwslt14-de-en"],
+}
+PLANS = [
+    *((name, small, "") for name in sorted(ALL) for small in ("0", "1")),
+    *((name, "0", corpus) for name, corpora in CORPORA.items() for corpus in corpora),
+]
+
+
+@cache
+def _plan(name: str, small: str, corpus: str) -> list[list[str]]:
+    """Return the commands of a dry run of all experiments of a recipe, nothing else being set."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SMALL": small,
+        "LOSSES": "all" if name == "captions" else "",
+    }
+    if corpus:
+        environment["ON"] = corpus
+    done = subprocess.run(
+        ["bash", RECIPES / f"{name}.sh", "--dry-run", *ALL[name].split()],
+        cwd="/", env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return _commands(done.stdout)
+
+
+def _commands(plan: str) -> list[list[str]]:
+    """Return the words of each command of a plan, from `nmtgrid` on where that is among them."""
+    found = [
+        shlex.split(line[2:]) if "'" in line else line[2:].split()
+        for line in dict.fromkeys(plan.splitlines())
+        if line.startswith("$ ")
+    ]
+    return [words[words.index("nmtgrid") :] if "nmtgrid" in words else words for words in found]
+
+
+@cache
+def _command_line() -> typer.core.TyperGroup:
+    group = typer.main.get_command(app.assemble(list(app.COMMANDS)))
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
+
+
+def _check_options(words: list[str]) -> None:
+    """Parse a command's words. Raises what click does for options that do not exist."""
+    command: object = _command_line()
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    command.make_context("nmtgrid", list(words))  # type: ignore[attr-defined]
+
+
+def _form(words: list[str]) -> tuple[str, ...]:
+    """Return the command and its options without their values: what is like it needs no check."""
+    return (*words[:2], *sorted({word for word in words if word.startswith("--")}))
+
+
+def _check_settings(words: list[str], known: set[str]) -> None:
+    """Resolve what a `train` asks for, unless it is `known`. Raises ConfigError for its faults."""
+    given = dict(itertools.pairwise(words))
+    changes = [value for word, value in itertools.pairwise(words) if word == "--set"]
+    arch, preset, objective = (given.get(f"--{name}") for name in ("arch", "preset", "objective"))
+    limits = {
+        f"training.{name}": kind(given[option])
+        for name, kind in LIMITS.items()
+        if (option := f"--{name.replace('_', '-')}") in given
+    }
+    request = Request(arch, preset, objective, tuple(changes), limits)
+    if repr(request) not in known:
+        known.add(repr(request))
+        resolve(request)
+
+
+def _experiments(name: str) -> list[str]:
+    """Return what a recipe is called with, one at a time."""
+    return [""] if name == "slurm" else ALL.get(name, "").split() or [""]
+
+
+def test_every_recipe_is_known_here() -> None:
+    names = {path.stem for path in RECIPES.glob("*.sh")} - {*SOURCED}
+    assert names == {*ALL, *WITHOUT_A_PLAN}
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
+def test_the_shell_understands(path: Path) -> None:
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("name", "small", "corpus"), PLANS)
+def test_plans_say_what_the_command_line_knows(
+    name: str, small: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every option exists, every file that python runs, and every setting of a training."""
+    plan = _plan(name, small, corpus)
+    forms = {_form(words): words for words in plan if words[0] == "nmtgrid"}
+    for words in forms.values():
+        _check_options(words[1:])
+    files = {words[1] for words in plan if words[0] == "python"}
+    assert all(Path(file).is_file() for file in files)
+    trainings = [words for words in plan if words[:2] == ["nmtgrid", "train"]]
+    assert trainings
+    # Looking up types anew for each setting takes most of the time.
+    monkeypatch.setattr(config, "_hints", cache(config._hints))
+    for words in trainings:
+        _check_settings(words, KNOWN)
+
+
+def test_plans_of_small_runs_are_small() -> None:
+    for name in ALL:
+        for words in _plan(name, "1", ""):
+            if words[:2] == ["nmtgrid", "train"] and "--dry-run" not in words:
+                assert 0 < int(words[words.index("--max-updates") + 1]) <= 40
+
+
+def test_every_published_experiment_is_kept() -> None:
+    """Each table and figure ends as a record, by its own name or in a row of figures."""
+    kept: set[str] = set()
+    for name in ALL:
+        for words in _plan(name, "0", ""):
+            if words[0] == "python" and words[1].endswith("results.py"):
+                kept.add(words[3])
+                title = words[words.index("--title") + 1]
+                for chapter, first, last in re.findall(r"figures (\w)\.(\d+) to \1\.(\d+)", title):
+                    kept |= {f"figure-{chapter}.{n}" for n in range(int(first), int(last) + 1)}
+    missing = [
+        one for one in PUBLISHED
+        if not any(name == one or name.startswith(f"{one}-") for name in kept)
+    ]  # fmt: skip
+    assert missing == []
+
+
+def test_records_say_how_the_recipe_was_called() -> None:
+    commands = _plan("adaptive", "1", "")
+    told = {words[words.index("--command") + 1] for words in commands if "--command" in words}
+    assert told == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
+
+
+def test_the_command_for_all_names_every_experiment() -> None:
+    done = subprocess.run(
+        ["bash", RECIPES / "small.sh", "--dry-run"], cwd="/", env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    for name in (*ALL, "quickstart"):
+        for experiment in _experiments(name):
+            assert f"SMALL=1 bash recipes/{name}.sh {experiment}".rstrip() in map(str.rstrip, told)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
+def test_heads_tell_of_data_and_time(path: Path) -> None:
+    head = path.read_text(encoding="utf-8").split("set -euo pipefail")[0]
+    if path.stem in (*SOURCED, *WITHOUT_A_PLAN):
+        return
+    assert "--dry-run" in head
+    assert "SMALL=1" in head
+    assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
