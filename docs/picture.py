@@ -82,16 +82,14 @@ def draw_curve(axes: Axes, path: Path) -> None:
         ("wait-k", BLUE, "wait-k"),
         ("oracle", ORANGE, "oracle (a bound)"),
     ):
-        points = sorted(
-            (s["al"], s["bleu"], str(s.get("k"))) for s in settings if s["policy"] == policy
-        )
+        points = sorted((s["al"], s["bleu"], s.get("k")) for s in settings if s["policy"] == policy)
         if not points:
             continue
         al, bleu = [point[0] for point in points], [point[1] for point in points]
         axes.plot(al, bleu, "o-", color=colour, linewidth=2, markersize=5, label=name)
         for x, y, k in points:
             if policy == "wait-k":
-                label = "all" if k == "inf" else f"k = {k}"
+                label = "all" if k is None else f"k = {k:g}"
                 axes.annotate(label, (x, y), (5, -10), textcoords="offset points", size=7.5,
                               color=INK)  # fmt: skip
     axes.grid(color="#e8e8e8")

@@ -45,11 +45,12 @@ def test_every_extra_of_the_project_is_tested(gate: ModuleType, project: Path) -
 
 
 def test_the_quickstart_is_the_recipes(gate: ModuleType, tmp_path: Path) -> None:
-    commands = gate.quickstart_commands(tmp_path)
+    commands = gate.quickstart_commands(tmp_path, 77)
     assert [words[1] for words in commands] == ["preprocess", "bpe", "train", "decode", "analyze"]
     assert all(words[0] == "nmtgrid" and words[1] in app.COMMANDS for words in commands)
     assert not any("$" in word for words in commands for word in words)
     assert commands[0][2:4] == ["--toy", gate.PAIRS] and commands[2][-1] == gate.SHORTER[-1]
+    assert commands[2][commands[2].index("--max-updates") + 1] == "77"
 
 
 def test_a_wheel_holds_the_package_alone(gate: ModuleType, tmp_path: Path) -> None:
