@@ -335,9 +335,10 @@ tiny() {
     *) settings="size=32" ;;
     esac
     for setting in $settings; do TINY+=(--set "model.$setting"); done
-    TINY+=(--set batches.max_tokens=400 --set batches.accumulation=1 --set training.average=0
+    TINY+=(--set batches.max_tokens=400 --set batches.accumulation=1 --set training.learning_rate=0.02
+        --set training.log_updates=10 --set training.average=0 --set training.validate_bleu=false
         --set training.validate_epochs=0 --set training.validate_minutes=0
-        --set training.validate_updates=0 --set training.validate_bleu=false)
+        --set training.validate_updates=0)
 }
 
 # `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
