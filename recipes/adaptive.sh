@@ -16,7 +16,7 @@
 #   bash recipes/adaptive.sh 5.9           examples with their exits (and figure 5.10: ON=wmt14-en-fr)
 #   bash recipes/adaptive.sh 5.11          exits by place, confidence and source length of three variants
 #                                          (and 5.12); 5.13: of Seq-LL for two lambdas
-#   bash recipes/adaptive.sh promise       thresholds that lose at most ALLOW percent (1)
+#   bash recipes/adaptive.sh promise       thresholds that lose at most ALLOW percent (1; toy 10)
 #   bash recipes/adaptive.sh --dry-run ... prints the commands alone
 #
 # Data: ON=multi30k, or toy, iwslt14-de-en (both downloaded, or from NMTGRID_DATA=DIR), wmt14-en-fr (from
@@ -54,7 +54,7 @@ read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 case "$ON" in
-toy) MINUTES="${MINUTES:-3}" ;;
+toy) MINUTES="${MINUTES:-3}" ALLOW="${ALLOW:-10}" ;;
 multi30k) MINUTES="${MINUTES:-10}" ;;
 iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
 *) fail "there is no corpus $ON here: toy multi30k iwslt14-de-en wmt14-en-fr" ;;
@@ -252,7 +252,7 @@ exits() {
         fi
         traces+=("$ONE=$model/test.traces.jsonl")
     done
-    run nmtgrid analyze exits "${traces[@]}" --out "$HERE/figure-$1" --json "$HERE/figure-$1.json"
+    run nmtgrid analyze exits "${traces[@]}" --out "$HERE/figure-${1//./-}" --json "$HERE/figure-$1.json"
     record "figure-$1" "$2" "$HERE/figure-$1.json"
 }
 

@@ -270,7 +270,7 @@ figure_3_8() {
 
 figure_3_9() {
     forced
-    run nmtgrid analyze alignments "${TRACES[@]}" --line 1 --line 2 --out "$HERE/figure-3.9" \
+    run nmtgrid analyze alignments "${TRACES[@]}" --line 1 --line 2 --out "$HERE/figure-3-9" \
         --json "$HERE/figure-3.9.json"
     record figure-3.9 "Alignments of the development set (pictures: lines 1 and 2)" \
         "$HERE/figure-3.9.json"
@@ -283,7 +283,7 @@ by_length() {
         files+=("$name=$HERE/$name-seed${SEEDS%% *}/test-beam${BEAMS##* }.txt")
     done
     run nmtgrid analyze buckets "${files[@]}" --reference "$DATA/raw/test.$TARGET" \
-        --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/$1" --json "$HERE/$1.json"
+        --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/${1//./-}" --json "$HERE/$1.json"
     record "$1" "$2" "$HERE/$1.json"
 }
 
