@@ -4,7 +4,8 @@
         --exits runs/docs/exits.jsonl --out docs/pictures/overview.png
 
 The traces are the quickstart's, the curve and the exits those of the tutorials `docs/online.md` and
-`docs/adaptive.md` (there `decode --exit fast --traces FILE`).
+`docs/adaptive.md` (there `decode --exit fast-2.5 --traces FILE`, tuned
+confidence).
 """
 
 from __future__ import annotations
