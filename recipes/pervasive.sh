@@ -283,8 +283,8 @@ by_length() {
         files+=("$name=$HERE/$name-seed${SEEDS%% *}/test-beam${BEAMS##* }.txt")
     done
     run nmtgrid analyze buckets "${files[@]}" --reference "$DATA/raw/test.$TARGET" \
-        --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/${1//./-}" --json "$HERE/$1.json"
-    record "$1" "$2" "$HERE/$1.json"
+        --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/${1//./-}" --json "$HERE/$1-buckets.json"
+    tabulate "$1" "$2" buckets "$1=$HERE/$1-buckets.json"
 }
 
 figure_3_10() {

@@ -13,6 +13,8 @@ python recipes/pervasive_table.py alignments NAME=FILE... --out PREFIX
     Entropies and coverages of what `analyze alignments --json` and `blocks` wrote.
 python recipes/pervasive_table.py blocks NAME=MODEL --data DATA --split valid --out PREFIX
     The same averages for each decoder block of a Transformer, teacher forced.
+python recipes/pervasive_table.py buckets NAME=FILE... --out PREFIX
+    BLEU of each system in each bucket of what `analyze buckets --json` wrote.
 
 Each writes PREFIX.md and PREFIX.json; the picture is PREFIX.png.
 """
@@ -151,6 +153,17 @@ def _models(values: Any) -> list[Row]:
     return [values] if "entropy" in values else _models(list(values.values()))
 
 
+def buckets(named: Mapping[str, str]) -> list[Row]:
+    """Return a row for each bucket: what it is, its sentences, and BLEU of each system."""
+    return [
+        {"by": held["by"], "bucket": bucket["bucket"], "sentences": held["sentences"][place]}
+        | {system["system"]: system["bleu"][place] for system in held["systems"]}
+        for path in named.values()
+        for held in _read(Path(path))["buckets"]
+        for place, bucket in enumerate(held["buckets"])
+    ]
+
+
 def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
     """Return entropy and coverage of each decoder block's attention, heads averaged."""
     from nmtgrid.analysis.alignments import StatisticsSum, shares
@@ -238,6 +251,7 @@ def main() -> None:
         "plans": plans,
         "lengths": lengths,
         "alignments": alignments,
+        "buckets": buckets,
         "blocks": lambda named: blocks(named, given.data, given.split),
     }
     parser.add_argument("what", choices=kinds)
