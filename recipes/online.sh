@@ -283,7 +283,9 @@ by_difficulty() {
     run nmtgrid analyze lengths "${@:2}" "${reference[@]}" --out "$HERE/figure-$1-lengths.png"
     run nmtgrid analyze difficulty "${@:2}" "${reference[@]}" --source "$DATA/raw/test.$SOURCE" \
         --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" \
-        --out "$HERE/figure-$1.png" --json "$HERE/figure-$1.json"
+        --out "$HERE/figure-$1.png" --json "$HERE/figure-$1-difficulty.json"
+    run python "$PROJECT/recipes/pervasive_table.py" buckets "$1=$HERE/figure-$1-difficulty.json" \
+        --out "$HERE/figure-$1"
     record "figure-$1" "${TITLES[$1]}" "$HERE/figure-$1.json"
 }
 

@@ -14,7 +14,8 @@ python recipes/pervasive_table.py alignments NAME=FILE... --out PREFIX
 python recipes/pervasive_table.py blocks NAME=MODEL --data DATA --split valid --out PREFIX
     The same averages for each decoder block of a Transformer, teacher forced.
 python recipes/pervasive_table.py buckets NAME=FILE... --out PREFIX
-    BLEU of each system in each bucket of what `analyze buckets --json` wrote.
+    BLEU of each system in each bucket (sentence BLEU where difficulty makes the buckets) of what
+    `analyze buckets --json` or `analyze difficulty --json` wrote.
 
 Each writes PREFIX.md and PREFIX.json; the picture is PREFIX.png.
 """
@@ -157,11 +158,15 @@ def buckets(named: Mapping[str, str]) -> list[Row]:
     """Return a row for each bucket: what it is, its sentences, and BLEU of each system."""
     return [
         {"by": held["by"], "bucket": bucket["bucket"], "sentences": held["sentences"][place]}
-        | {system["system"]: system["bleu"][place] for system in held["systems"]}
+        | {system["system"]: system[_score(held["by"])][place] for system in held["systems"]}
         for path in named.values()
         for held in _read(Path(path))["buckets"]
         for place, bucket in enumerate(held["buckets"])
     ]
+
+
+def _score(by: str) -> str:
+    return "sentence_bleu" if by == "difficulty" else "bleu"
 
 
 def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
