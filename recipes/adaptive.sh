@@ -2,7 +2,7 @@
 # Depth-adaptive decoding, chapter 5: trains decoders with an exit behind every block, tunes where
 # tokens leave them, and draws BLEU against average exit, operations and seconds.
 #
-#   bash recipes/adaptive.sh               figure 5.6
+#   bash recipes/adaptive.sh               figures 5.6 and 5.9
 #   bash recipes/adaptive.sh 5.2 5.3 5.4   tables on the development set: aligned against mixed training
 #                                          (random exits 35.48 against 34.12 to 35.30), weights, gradient
 #                                          ratios; baselines beside
@@ -36,7 +36,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[ $# -gt 0 ] || set -- 5.6
+[ $# -gt 0 ] || set -- 5.6 5.9
 
 if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}" DEPTHS="${DEPTHS:-1 2}" COUNTS=2 WEIGHTS="linear inverse" RATIOS="0.5 1.1"

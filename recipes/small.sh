@@ -88,5 +88,6 @@ done
 say
 failed="$(grep -c ' failed ' "$DONE" || true)"
 say "$((TOTAL - failed)) of $TOTAL passed in $((SECONDS / 60)) minutes; processor time of all:"
-times | tail -n 1
+times >"$LOGS/times.txt"
+tail -n 1 "$LOGS/times.txt"
 [ "$failed" = 0 ]
