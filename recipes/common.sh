@@ -342,7 +342,7 @@ tiny() {
 }
 
 # `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
-# $HERE/data for MINUTES, and translate the test split with a beam of five.
+# $HERE/data for MINUTES, and translate the test split with a beam of BEAM (5).
 train_and_score() {
     local limit=(--max-minutes "$MINUTES")
     tiny pervasive
@@ -353,8 +353,8 @@ train_and_score() {
     run nmtgrid train "$HERE/data" --arch pervasive --preset "$1" --seed "$SEED" --overwrite \
         "${TINY[@]}" "${limit[@]}" --out "$MODEL" --json "$MODEL.train.json"
     run mv "$MODEL.train.json" "$MODEL/done.json"
-    run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam 5 \
-        --out "$MODEL/test.txt" --json "$MODEL/test-beam5.json"
+    run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam "${BEAM:-5}" \
+        --out "$MODEL/test.txt" --json "$MODEL/test-beam${BEAM:-5}.json"
     run python "$PROJECT/recipes/pervasive_table.py" scores "$1=${MODEL%-seed*}" --seeds "$SEED" \
         --out "$MODEL/table"
     record one-model "Pervasive Attention alone" "$MODEL/table.json"
