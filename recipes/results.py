@@ -35,6 +35,8 @@ HERE = Path(__file__).resolve().parent
 KEPT, PUBLISHED = HERE / "records", HERE / "published.json"
 LONGER, PAGE = HERE / "longer-runs.md", HERE / "RESULTS.md"
 MOST_ROWS = 40
+PLACES = ("path", "folder", "file")
+"""Names under which commands write where on this machine something lay."""
 
 Row = dict[str, Any]
 Record = dict[str, Any]
@@ -125,14 +127,14 @@ def _tuned(values: Mapping[str, Any]) -> list[Row]:
 
 
 def _flat(row: Mapping[str, Any]) -> Row:
-    """Return a row without lists; a mean with its deviation stays one value, others are named."""
+    """Return a row without lists and places of files; a mean keeps its deviation beside it."""
     flat: Row = {}
     for name, value in row.items():
         if isinstance(value, Mapping) and "mean" in value:
             flat[name] = dict(value)
         elif isinstance(value, Mapping):
             flat |= {f"{name}_{inner}": v for inner, v in _flat(value).items()}
-        elif not isinstance(value, list):
+        elif not isinstance(value, list) and name not in PLACES:
             flat[name] = value
     return flat
 

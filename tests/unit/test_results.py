@@ -50,7 +50,7 @@ def _tuned(bleu: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ([{"a": 1, "b": {"mean": 2.0, "standard_deviation": 0.5}, "list": [1]}],
+        ([{"a": 1, "b": {"mean": 2.0, "standard_deviation": 0.5}, "list": [1], "path": "/x"}],
          [{"a": 1, "b": {"mean": 2.0, "standard_deviation": 0.5}}]),
         ({"rows": [{"a": {"b": 1}}]}, [{"a_b": 1}]),
         ({"unit": "token", "settings": [{"system": "x", "k": 3}]}, [{"system": "x", "k": 3}]),
