@@ -75,7 +75,7 @@ def _shown(name: str, value: Any) -> str:
 
 def _speed(path: Path) -> float:
     """Return the mean training speed over all logged updates, target tokens per second."""
-    speeds = [
+    speeds: list[float] = [
         record["tokens_per_second"]
         for record in map(json.loads, path.read_text().splitlines())
         if record["event"] == "updated"
