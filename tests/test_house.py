@@ -95,13 +95,19 @@ def test_completion_loads_nothing_heavy(project: Path, typed: str, offered: list
 def test_help_takes_less_than_half_a_second_of_processor(
     project: Path, arguments: list[str]
 ) -> None:
-    def seconds() -> float:
+    """On a slow or busy machine: in less than three times what typer alone takes to load."""
+
+    def seconds(code: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _python(project, f"from nmtgrid.cli.app import main; main({arguments})")
+        _python(project, code)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(3)) < 0.5
+    both = ("import typer.rich_utils", f"from nmtgrid.cli.app import main; main({arguments})")
+    typer, shown = (
+        min(times) for times in zip(*(map(seconds, both) for _ in range(3)), strict=True)
+    )
+    assert shown < max(0.5, 3 * typer)
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,14 +238,6 @@ def test_the_changelog_tells_of_this_version(project: Path) -> None:
     versions = re.findall(r"^## \[([^]]+)]", text, re.MULTILINE)
     assert versions[0] == "Unreleased" or versions[0] == nmtgrid.__version__
     assert nmtgrid.__version__ in versions
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_are_sound_shell(project: Path, name: str) -> None:
-    path = project / "recipes" / f"{name}.sh"
-    assert "set -euo pipefail" in path.read_text(encoding="utf-8")
-    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and not done.stderr
 
 
 @pytest.mark.parametrize(

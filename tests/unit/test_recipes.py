@@ -143,6 +143,7 @@ def test_every_recipe_is_known_here() -> None:
 def test_the_shell_understands(path: Path) -> None:
     done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert path.stem in SOURCED or "set -euo pipefail" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "small", "corpus"), PLANS)
