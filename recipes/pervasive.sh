@@ -134,14 +134,15 @@ variant() {
     train "pa-$1" pervasive "$PRESET" "${change[@]}"
 }
 
-# `ablation EXPERIMENT TITLE VARIANT...`: variants on the development set.
+# `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set.
 ablation() {
-    local name models=()
-    for name in "${@:3}"; do
+    local held name models=()
+    for held in "${@:3}"; do
+        name="${held%%=*}"
         variant "$name"
         score "pa-$name" valid
         if [ "$SMALL" != 1 ]; then force "pa-$name"; fi
-        models+=("$name=$HERE/pa-$name")
+        models+=("${held#*=}=$HERE/pa-$name")
     done
     tabulate "$1" "$2" scores "${models[@]}"
 }
@@ -176,7 +177,7 @@ table_3_2() { tabulate table-3.2 "Lengths in units" lengths "$ON=$DATA"; }
 
 table_3_4() {
     ablation table-3.4 "Skip connections, development set" \
-        dense dense-without-norm residual residual-norm max residual-gated
+        dense dense-without-norm residual residual-norm max=residual-cumulative residual-gated
 }
 
 table_3_5() { ablation table-3.5 "Aggregation, development set" max average gated-max attention; }

@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 KEPT, PUBLISHED = HERE / "records", HERE / "published.json"
 LONGER, PAGE = HERE / "longer-runs.md", HERE / "RESULTS.md"
 MOST_ROWS = 40
-PLACES = ("path", "folder", "file")
+PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
 
 Row = dict[str, Any]
@@ -141,11 +141,11 @@ def _flat(row: Mapping[str, Any]) -> Row:
 
 def adopt(paths: Sequence[Path]) -> None:
     """Copy records into the project, in the place of what is there of the same name."""
-    KEPT.mkdir(exist_ok=True)
     for path in paths:
         record = read(path)
+        record["rows"] = [_flat(row) for row in record["rows"]]
         target = KEPT / f"{'small-' if record['small'] else ''}{path.name}"
-        shutil.copyfile(path, target)
+        _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")
 
 
@@ -165,7 +165,7 @@ def page(records: Mapping[str, Record], published: Mapping[str, Any], longer: st
     """Return RESULTS.md of the records by name: longer runs before small ones."""
     groups: dict[str, list[Record]] = {}
     for record in sorted(records.values(), key=lambda one: one["small"]):
-        groups.setdefault(record["experiment"], []).append(record)
+        groups.setdefault(_whole(record["experiment"]), []).append(record)
     parts = [INTRODUCTION, "## What there is\n\n" + _overview(groups, published)]
     for experiment in sorted({*groups, *published}, key=_order):
         held = groups.get(experiment, [])
@@ -181,14 +181,23 @@ def page(records: Mapping[str, Record], published: Mapping[str, Any], longer: st
 def _overview(groups: Mapping[str, Sequence[Record]], published: Mapping[str, Any]) -> str:
     lines = ["| experiment | runs |", "|---|---|"]
     for experiment in sorted({*groups, *published}, key=_order):
-        runs = [
-            ("SMALL: " if one["small"] else "") + f"`{one['command']}`"
-            for one in groups.get(experiment, [])
-        ]
+        runs = dict.fromkeys(f"`{one['command']}`" for one in groups.get(experiment, []))
         name = _title(experiment)
         anchor = re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-")
         lines.append(f"| [{name}](#{anchor}) | {'<br>'.join(runs) or 'none'} |")
     return "\n".join(lines) + "\n"
+
+
+def _whole(experiment: str) -> str:
+    """Return the table or figure that `experiment` is a part of, as figure-4.12-pervasive is."""
+    found = re.match(r"(?:table|figure)-[0-9A-Z]\.\d+", experiment)
+    return found[0] if found else experiment
+
+
+def _write(record: Record, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _order(experiment: str) -> tuple[int, list[int], str]:
@@ -299,10 +308,7 @@ def main() -> int:
     commands.add_parser("check", help="compare the page with what it should be")
     given = parser.parse_args()
     if given.what == "keep":
-        record = keep(given.experiment, given.title, given.table, given.command)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        given.out.write_text(text + "\n", encoding="utf-8")
+        _write(keep(given.experiment, given.title, given.table, given.command), given.out)
         return 0
     if given.what == "adopt":
         adopt(given.records)

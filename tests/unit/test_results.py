@@ -94,6 +94,16 @@ def test_keeping_tells_how_it_was_made(results: ModuleType, tmp_path: Path) -> N
         results.read(table)
 
 
+def test_adopted_records_say_nothing_of_where_files_lay(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "KEPT", tmp_path / "records")
+    path = tmp_path / "conll-toy.json"
+    path.write_text(json.dumps(_record(rows=[{"bleu": 3, "traces": "/somewhere/a.jsonl"}])))
+    results.adopt([path])
+    assert results.read(tmp_path / "records/small-conll-toy.json")["rows"] == [{"bleu": 3}]
+
+
 def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
     published: Mapping[str, Any] = {
         "table-3.4": {"what": "theirs", "columns": ["s", "BLEU"], "rows": [["dense", 34.45]]},
@@ -105,6 +115,10 @@ def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
     assert text.index("Long:") < text.index("**SMALL.** Skips") < text.index("| dense | 34.45 |")
     assert "| a\\|b | 1.25 |" in text and "Signatures: `S|1`." in text
     assert "Not run yet." in text[text.index("## Figure 4.12") :]
+    part = _record(experiment="figure-4.12-pervasive", title="Part")
+    text = results.page({"small-a": part}, published, "")
+    assert text.count("## Figure 4.12") == 1
+    assert "Part" in text[text.index("## Figure 4.12") : text.index("Published (curves)")]
     assert "[Table 3.4](#table-34)" in text
 
 
