@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every experiment with SMALL=1, in one command: that each runs from its first command to its table or
-# picture, not how good anything is. About 25 minutes of two free cores.
+# picture, not how good anything is. About 35 minutes of processor time.
 #
 #   bash recipes/small.sh                  all of them, two side by side
 #   bash recipes/small.sh online report    those of some recipes
