@@ -105,7 +105,7 @@ def _rows(values: Any) -> list[Row]:
         return [row for row in values if isinstance(row, dict)]
     for key in ("rows", "settings", "models", "systems"):
         if isinstance(values.get(key), list):
-            return [{k: v for k, v in row.items() if k != "points"} for row in values[key]]
+            return list(values[key])
     if "fixed" in values and "full" in values:
         return _tuned(values)
     # A page of several sections, or one section under its name.
@@ -225,7 +225,7 @@ def _ours(record: Record) -> str:
         name for name in names
         if not name.startswith("signature") and any(row.get(name) not in (None, "") for row in rows)
     ]  # fmt: skip
-    lines = [[_heading(name) for name in names], ["---"] * len(names)]
+    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
     lines += [[shown(row.get(name)) for name in names] for row in rows]
     more = f"\n{left} more rows are in the JSON.\n" if left else ""
     return (
@@ -248,10 +248,6 @@ def _theirs(held: Mapping[str, Any]) -> str:
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
     cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-
-
-def _heading(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def shown(value: Any) -> str:
