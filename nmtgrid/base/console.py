@@ -25,15 +25,23 @@ messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
 
 
-def hush() -> None:
-    """Print nothing from now on: of several processes that do the same, another one speaks."""
-    messages.quiet = True
+def hush(speaker: str) -> None:
+    """Print nothing until `speak`: of several processes that do the same, another one tells of it.
 
-
-def speak_as(name: str) -> None:
-    """Print again, errors with `name` before them."""
+    `speaker` is what this one will call itself.
+    """
     global _speaker
-    messages.quiet, _speaker = False, f"{name}: "
+    messages.quiet, _speaker = True, f"{speaker}: "
+
+
+def is_hushed() -> bool:
+    """Return whether another process speaks for this one."""
+    return messages.quiet
+
+
+def speak() -> None:
+    """Print again, errors with the name of this process before them."""
+    messages.quiet = False
 
 
 def say(text: str) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,8 @@ COMMANDS = {
 }
 FAULT_OF_THE_USER, FAULT_OF_OURS, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
+_PAUSE = 10.0
+"""Seconds that a process which another one speaks for waits before it tells of its own fault."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,23 +55,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _interruptible() as caught, warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
-            code = _run(given)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except Leave as leave:
-            if leave.code == PIPE_CLOSED:
-                _drop_output()
-            return leave.code
-        except Exception as fault:
-            # While modules are loaded, an interruption may come out as any fault of theirs.
-            if not caught:
-                return _explain(fault, given, debug)
-            code = INTERRUPTED
-        except KeyboardInterrupt:
-            code = INTERRUPTED
+            return _attempt(given, debug, caught)
+        except KeyboardInterrupt:  # at any point, also while a fault is told of
+            pass
+    console.say("Interrupted.")
+    return 128 + caught[0] if caught else INTERRUPTED
+
+
+def _attempt(given: list[str], debug: bool, caught: list[int]) -> int:
+    """Run the command line and tell of its faults; return the exit code."""
+    try:
+        code = _run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except Leave as leave:
+        if leave.code == PIPE_CLOSED:
+            _drop_output()
+        return leave.code
+    except Exception as fault:
+        # While modules are loaded, an interruption may come out as any fault of theirs.
+        if caught:
+            raise KeyboardInterrupt from fault
+        return _explain(fault, given, debug)
     if code == INTERRUPTED:
-        console.say("Interrupted.")
-        return 128 + caught[0] if caught else INTERRUPTED
+        raise KeyboardInterrupt
     return code
 
 
@@ -184,6 +194,12 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
         _drop_output()
         return PIPE_CLOSED
+    if console.is_hushed():
+        # The process that speaks has most likely met the same fault, and torchrun, which ends the
+        # others as soon as one has failed, must not end it before it has told of it. Where it
+        # has not, this one is still here after the pause.
+        time.sleep(_PAUSE)
+        console.speak()
     if debug:
         traceback.print_exception(fault)
     if isinstance(fault, NmtgridError):

@@ -69,7 +69,7 @@ def command(
 
     processes = asked_for()
     if not processes.is_first:
-        console.hush()
+        console.hush(f"process {processes.rank}")
         json = None
     check_outputs({"--json": json})
     if list_:

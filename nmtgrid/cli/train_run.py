@@ -95,7 +95,7 @@ def run_one(
             console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
     else:
         # From here on the processes differ in what they do, so each tells of its own faults.
-        console.speak_as(f"process {processes.rank}")
+        console.speak()
     finished, ratio = None, None
     with (
         _stopping(stop, processes) as caught,

@@ -16,8 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import load_tensors
+from nmtgrid.cli import app
 from nmtgrid.cli.app import main
 from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT
@@ -65,6 +67,36 @@ def test_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     with pytest.raises(ConfigError, match="a RANK below it"):
         asked_for()
+
+
+def test_who_is_silent_tells_of_a_fault_that_nobody_else_has(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setattr(console.messages, "quiet", False)
+    monkeypatch.setattr(console, "_speaker", "")
+    waited: list[float] = []
+    monkeypatch.setattr(app.time, "sleep", waited.append)
+    assert main(["train"]) == 2
+    assert waited == [10.0]
+    assert capfd.readouterr().err.startswith("process 1: error: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_fault_is_told_of_shows_no_traceback(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As torchrun ends a process that has met the fault which the first one told of."""
+    monkeypatch.setattr(console, "error", lambda *_: os.kill(os.getpid(), number))
+    held = signal.signal(number, signal.default_int_handler)
+    try:
+        assert main(["nothing-of-this-name"]) == 128 + number
+    finally:
+        signal.signal(number, held)
+    assert capfd.readouterr().err == "Interrupted.\n"
 
 
 @pytest.fixture(scope="module")
