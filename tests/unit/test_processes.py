@@ -19,7 +19,6 @@ from hypothesis import strategies as some
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import load_tensors
-from nmtgrid.cli import app
 from nmtgrid.cli.app import main
 from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT
@@ -79,7 +78,7 @@ def test_who_is_silent_tells_of_a_fault_that_nobody_else_has(
     monkeypatch.setattr(console.messages, "quiet", False)
     monkeypatch.setattr(console, "_speaker", "")
     waited: list[float] = []
-    monkeypatch.setattr(app.time, "sleep", waited.append)
+    monkeypatch.setattr(time, "sleep", waited.append)
     assert main(["train"]) == 2
     assert waited == [10.0]
     assert capfd.readouterr().err.startswith("process 1: error: ")
