@@ -7,6 +7,7 @@ A dataclass may define `faults(self) -> list[str]`, which returns what is wrong 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import types
@@ -130,7 +131,9 @@ def _is_group(hint: Any) -> bool:
     return bool(dataclasses.is_dataclass(hint))
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
+@functools.cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    """Return the types of the settings of a group, in order."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
