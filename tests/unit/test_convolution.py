@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import platform
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
+from nmtgrid.layers.kernels import products
 from nmtgrid.layers.kernels.gated_conv import (
     Window,
     gated_convolution,
@@ -172,7 +175,13 @@ def test_windows_step_by_step_equal_all_at_once(kernel: int) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 4, 6), (5, 6), (0, 6)])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_products_through_onednn_equal_the_library(shape: tuple[int, ...], has_bias: bool) -> None:
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_products_through_onednn_equal_the_library(
+    shape: tuple[int, ...], has_bias: bool, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_faster and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no such product")
+    monkeypatch.setattr(products, "_IS_FASTER", is_faster)
     x, weight = torch.randn(*shape, requires_grad=True), torch.randn(7, 6, requires_grad=True)
     bias = torch.randn(7, requires_grad=True) if has_bias else None
     parts: list[Tensor] = [x, weight] if bias is None else [x, weight, bias]
@@ -188,3 +197,21 @@ def test_products_through_onednn_equal_the_library(shape: tuple[int, ...], has_b
         assert product(x.double(), weight.double()).dtype is torch.float64
         with torch.autocast("cpu", torch.bfloat16):
             assert linear(x, weight).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("makers", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, True)]
+)
+def test_onednn_multiplies_where_mkl_is_slow(
+    makers: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read from the kernel's list of processors or, where there is none, asked of Python."""
+    listed = tmp_path / "cpuinfo"
+    if makers is not None:
+        listed.write_text(f"processor : 0\nvendor_id : {makers}\n", encoding="utf-8")
+    monkeypatch.setattr(products, "Path", lambda _: listed)
+    monkeypatch.setattr(platform, "processor", lambda: "AMD64 Family 25, AuthenticAMD")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert products._is_slowed_by_mkl() is expected
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    assert not products._is_slowed_by_mkl()
