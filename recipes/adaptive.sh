@@ -76,14 +76,7 @@ dataset "$ON" "$DATA" "$HERE/text"
 
 # `train NAME MINUTES UPDATES OPTION...`: train a Transformer, unless it is there.
 train() {
-    local minutes="$2" updates="$3" model="$HERE/$1-seed$SEED"
-    shift 3
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    tiny transformer
-    limits "$updates" "$minutes"
-    run nmtgrid train "$DATA" --arch transformer --preset "$PRESET" --seed "$SEED" --overwrite \
-        "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
-    run mv "$model.train.json" "$model/done.json"
+    train_model "$HERE/$1-seed$SEED" transformer "$PRESET" "$SEED" "$3" "$2" "${@:4}"
 }
 
 # `with_exits NAME OPTION...`: a decoder with exits, trained from nothing.

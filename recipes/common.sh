@@ -341,6 +341,19 @@ tiny() {
         --set training.validate_updates=0)
 }
 
+# `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for so many
+# updates or minutes (see `limits`) with these options and those of SETS, unless it is there.
+train_model() {
+    local model="$1" arch="$2" preset="$3" seed="$4"
+    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
+    tiny "$arch"
+    limits "$5" "$6"
+    shift 6
+    run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" --overwrite \
+        "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
+    run mv "$model.train.json" "$model/done.json"
+}
+
 # `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
 # $HERE/data for MINUTES, and translate the test split with a beam of BEAM (5).
 train_and_score() {

@@ -52,15 +52,7 @@ learn() {
     local model="$1"
     loss_options "$4"
     SCORES="$model/$SPLIT-beam$BEAM.json"
-    tiny "$2"
-    limits "$UPDATES" "$MINUTES"
-    if [ -s "$model/done.json" ]; then
-        say "$model is trained already."
-    else
-        run nmtgrid train "$DATA" --arch "$2" --preset "$3" --seed "$5" --overwrite \
-            "${TINY[@]}" "${LIMIT[@]}" "${LOSS[@]}" "${SETS[@]}" --out "$model" --json "$model.train.json"
-        run mv "$model.train.json" "$model/done.json"
-    fi
+    train_model "$model" "$2" "$3" "$5" "$UPDATES" "$MINUTES" "${LOSS[@]}"
     if [ ! -s "$SCORES" ]; then
         run nmtgrid decode "$model" --data "$DATA" --split "$SPLIT" --beam "$BEAM" \
             --out "$model/$SPLIT-beam$BEAM.txt" --json "$SCORES"

@@ -77,14 +77,7 @@ case "$ON" in iwslt1* | wmt15-de-en) PUBLISHED=(--published "$ON") ;; esac
 # `train NAME ARCHITECTURE MINUTES OPTION...`: train a model, unless it is there, for $UPDATES updates or
 # so many minutes.
 train() {
-    local arch="$2" minutes="$3" model="$HERE/$1-seed$SEED"
-    shift 3
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    tiny "$arch"
-    limits "$UPDATES" "$minutes"
-    run nmtgrid train "$DATA" --arch "$arch" --preset "$PRESET" --seed "$SEED" --overwrite \
-        "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
-    run mv "$model.train.json" "$model/done.json"
+    train_model "$HERE/$1-seed$SEED" "$2" "$PRESET" "$SEED" "$UPDATES" "$3" "${@:4}"
 }
 
 # A Transformer or a Pervasive Attention that can go online: `transformer NAME OPTION...`.

@@ -74,16 +74,9 @@ begin() {
 
 # `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it is there.
 train() {
-    local name="$1" arch="$2" preset="$3" seed model
-    shift 3
-    tiny "$arch"
-    limits "$UPDATES" "$MINUTES"
+    local seed
     for seed in $SEEDS; do
-        model="$HERE/$name-seed$seed"
-        if [ -s "$model/done.json" ]; then say "$model is trained already."; continue; fi
-        run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" --overwrite \
-            "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
-        run mv "$model.train.json" "$model/done.json"
+        train_model "$HERE/$1-seed$seed" "$2" "$3" "$seed" "$UPDATES" "$MINUTES" "${@:4}"
     done
 }
 
