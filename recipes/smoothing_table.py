@@ -2,8 +2,9 @@
 
 python recipes/smoothing_table.py LOSS,ARCHITECTURE=FILE... --data DATA --out PREFIX
     A row for each loss; for each architecture tokenised BLEU, mean and standard deviation of the
-    files of one name, and minutes of training per epoch. FILE lies in its model directory. Writes
-    PREFIX.md and PREFIX.json.
+    files of one name, the same of how much it lies above `mle` of the same seed (one seed draws the
+    same weights and batches), and minutes of training per epoch. FILE lies in its model directory.
+    Writes PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from nmtgrid.data.dataset import Dataset
 
 Row = dict[str, Any]
+_TITLES = ("BLEU", "above mle", "minutes per epoch")
 
 
 def read(named: Sequence[str], epoch: int) -> list[Row]:
@@ -27,18 +29,35 @@ def read(named: Sequence[str], epoch: int) -> list[Row]:
         label, _, path = text.partition("=")
         loss, _, architecture = label.partition(",")
         groups.setdefault((loss, architecture), []).append(Path(path))
+    bleu = {
+        name: {_seed(file): json.loads(file.read_text(encoding="utf-8"))["bleu_tokenized"]
+               for file in files}
+        for name, files in groups.items()
+    }  # fmt: skip
     rows = []
     for (loss, architecture), files in groups.items():
-        scores = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-        values = [float(score["bleu_tokenized"]) for score in scores]
+        values, plain = bleu[loss, architecture], bleu.get(("mle", architecture), {})
         minutes = [minutes_of(file.parent / "metrics.jsonl", epoch) for file in files]
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        rows.append({
+        row = {
             "loss": loss, "architecture": architecture, "seeds": len(files),
-            "bleu_tokenized": {"mean": statistics.mean(values), "standard_deviation": spread},
+            "bleu_tokenized": _spread(list(values.values())),
             "minutes_per_epoch": statistics.mean(minutes),
-        })  # fmt: skip
+        }  # fmt: skip
+        if loss != "mle" and (shared := values.keys() & plain.keys()):
+            row["above_mle"] = _spread([values[seed] - plain[seed] for seed in sorted(shared)])
+        rows.append(row)
     return rows
+
+
+def _seed(scores: Path) -> int:
+    """Return the seed of the model in whose directory `scores` lies."""
+    config = json.loads((scores.parent / "config.json").read_text(encoding="utf-8"))
+    return int(config["settings"]["training"]["seed"])
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def minutes_of(metrics: Path, epoch: int) -> float:
@@ -56,7 +75,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """Return the table: losses in rows, architectures side by side."""
     losses = list(dict.fromkeys(row["loss"] for row in rows))
     names = list(dict.fromkeys(row["architecture"] for row in rows))
-    titles = [f"{name}: {title}" for name in names for title in ("BLEU", "minutes per epoch")]
+    titles = [f"{name}: {title}" for name in names for title in _TITLES]
     lines = [["loss", *titles], ["---"] * (1 + len(titles))]
     for loss in losses:
         held = {row["architecture"]: row for row in rows if row["loss"] == loss}
@@ -66,10 +85,14 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row | None) -> list[str]:
     if row is None:
-        return ["-", "-"]
-    mean, deviation = row["bleu_tokenized"].values()
-    spread = "" if deviation is None else f" ± {deviation:.2f}"
-    return [f"{mean:.2f}{spread}", f"{row['minutes_per_epoch']:.2f}"]
+        return ["-"] * len(_TITLES)
+    above = _shown(row["above_mle"], "+.2f") if "above_mle" in row else "-"
+    return [_shown(row["bleu_tokenized"], ".2f"), above, f"{row['minutes_per_epoch']:.2f}"]
+
+
+def _shown(found: dict[str, float | None], form: str) -> str:
+    mean, deviation = found.values()
+    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,6 +14,15 @@ import torch
 from nmtgrid.base import console
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+def recipe_module(name: str) -> ModuleType:
+    """Return the program recipes/NAME.py, which lies outside of all packages, as a module."""
+    spec = importlib.util.spec_from_file_location(name, PROJECT / f"recipes/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -75,7 +75,7 @@ def override(
 def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
     """Return (dotted name, type) for each setting of `kind`."""
     rows: list[tuple[str, str]] = []
-    for name, hint in _hints(kind).items():
+    for name, hint in _hints(typing.cast(Any, kind)).items():
         if dataclasses.is_dataclass(hint):
             rows += describe(typing.cast(Any, hint), f"{prefix}{name}.")
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -12,14 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import recipe_module
+
 
 @pytest.fixture
-def results(project: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results", project / "recipes/results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def results() -> ModuleType:
+    return recipe_module("results")
 
 
 def _record(**changed: Any) -> dict[str, Any]:
