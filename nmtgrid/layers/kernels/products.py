@@ -1,8 +1,8 @@
 """Affine maps in fp32 through oneDNN where that is faster: on x86 processors that are not Intel's.
 
 torch multiplies fp32 matrices with MKL, which leaves half of an AMD core idle; oneDNN does not.
-On Intel's MKL is the faster one, and oneDNN needs a quarter of a millisecond to begin each product.
-Both round as fp32 does. Everything else (autocast, other types, other devices) goes the usual way.
+On Intel's MKL is the faster one, where oneDNN takes a tenth of a millisecond or more to begin each
+product. Both round as fp32 does. Everything else (autocast, other types, other devices) goes the usual way.
 """
 
 from __future__ import annotations
