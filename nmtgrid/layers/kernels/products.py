@@ -2,7 +2,8 @@
 
 torch multiplies fp32 matrices with MKL, which leaves half of an AMD core idle; oneDNN does not.
 On Intel's MKL is the faster one, where oneDNN takes a tenth of a millisecond or more to begin each
-product. Both round as fp32 does. Everything else (autocast, other types, other devices) goes the usual way.
+product. Both round as fp32 does. Everything else (autocast, other types, other devices) goes the
+usual way.
 """
 
 from __future__ import annotations
