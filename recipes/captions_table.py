@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from nmtgrid.metrics.spread import shown, spread
 
 SCORES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider": "CIDEr"}
 
@@ -30,14 +31,9 @@ def read(named: Sequence[str]) -> list[Row]:
         groups.setdefault((loss, decoder), []).append(values)
     return [
         {"loss": loss, "decoder": decoder, "seeds": len(held)}
-        | {name: _spread([float(one[name]) for one in held]) for name in SCORES}
+        | {name: spread([float(one[name]) for one in held]) for name in SCORES}
         for (loss, decoder), held in groups.items()
     ]
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -54,10 +50,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _cell(row: Row | None, score: str) -> str:
-    if row is None:
-        return "-"
-    mean, deviation = row[score]["mean"], row[score]["standard_deviation"]
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+    return "-" if row is None else shown(row[score])
 
 
 def main() -> None:

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from nmtgrid.metrics.spread import shown, spread
 
 Row = dict[str, Any]
 SPLITS = ("valid", "test")
@@ -55,19 +56,14 @@ def _scores(models: Sequence[Path]) -> Row:
     row: Row = {"parameters": _read(models[0] / "done.json")["parameters"]}
     for split in SPLITS:
         if (models[0] / f"{split}-forced.json").is_file():
-            row[f"{split}_perplexity"] = _spread(
+            row[f"{split}_perplexity"] = spread(
                 [_read(model / f"{split}-forced.json")["perplexity"] for model in models]
             )
         for path in sorted(models[0].glob(f"{split}-beam*.json")):
-            row[f"{split}_{path.stem.rsplit('-')[-1]}"] = _spread(
+            row[f"{split}_{path.stem.rsplit('-')[-1]}"] = spread(
                 [_read(model / path.name)["bleu_tokenized"] for model in models]
             )
     return row
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def plans(named: Mapping[str, str]) -> list[Row]:
@@ -230,8 +226,7 @@ def _cell(key: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        spread = value["standard_deviation"]
-        return f"{value['mean']:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+        return shown(value)
     if key == "parameters":
         return f"{value / 1e6:.2f}M"
     if isinstance(value, float):

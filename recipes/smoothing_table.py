@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.spread import shown, spread
 
 Row = dict[str, Any]
 _TITLES = ("BLEU", "above mle", "minutes per epoch")
@@ -40,11 +41,11 @@ def read(named: Sequence[str], epoch: int) -> list[Row]:
         minutes = [minutes_of(file.parent / "metrics.jsonl", epoch) for file in files]
         row = {
             "loss": loss, "architecture": architecture, "seeds": len(files),
-            "bleu_tokenized": _spread(list(values.values())),
+            "bleu_tokenized": spread(list(values.values())),
             "minutes_per_epoch": statistics.mean(minutes),
         }  # fmt: skip
         if loss != "mle" and (shared := values.keys() & plain.keys()):
-            row["above_mle"] = _spread([values[seed] - plain[seed] for seed in sorted(shared)])
+            row["above_mle"] = spread([values[seed] - plain[seed] for seed in sorted(shared)])
         rows.append(row)
     return rows
 
@@ -53,11 +54,6 @@ def _seed(scores: Path) -> int:
     """Return the seed of the model in whose directory `scores` lies."""
     config = json.loads((scores.parent / "config.json").read_text(encoding="utf-8"))
     return int(config["settings"]["training"]["seed"])
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def minutes_of(metrics: Path, epoch: int) -> float:
@@ -86,13 +82,8 @@ def markdown(rows: Sequence[Row]) -> str:
 def _cells(row: Row | None) -> list[str]:
     if row is None:
         return ["-"] * len(_TITLES)
-    above = _shown(row["above_mle"], "+.2f") if "above_mle" in row else "-"
-    return [_shown(row["bleu_tokenized"], ".2f"), above, f"{row['minutes_per_epoch']:.2f}"]
-
-
-def _shown(found: dict[str, float | None], form: str) -> str:
-    mean, deviation = found.values()
-    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:.2f}")
+    above = shown(row["above_mle"], "+.2f") if "above_mle" in row else "-"
+    return [shown(row["bleu_tokenized"]), above, f"{row['minutes_per_epoch']:.2f}"]
 
 
 def main() -> None:
