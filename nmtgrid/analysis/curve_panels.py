@@ -1,4 +1,4 @@
-"""The diagrams of training runs: losses, BLEU, learning rate, gradients."""
+"""The diagrams of training runs: losses, quality, learning rate, gradients."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _AXES = {
     "updates": "updates",
     "tokens": "target tokens (millions)",
 }
+_QUALITIES = {
+    "bleu": ("Greedy BLEU on validation", "BLEU (percent)"),
+    "cider": ("Greedy CIDEr-D on validation", "CIDEr-D (x 100)"),
+}
 _POINTS = 160
 """Columns of a map, and points of a smoothed line: more could not be told apart."""
 _VANISHED = 1e-12
@@ -28,20 +32,21 @@ _VANISHED = 1e-12
 def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | Map]:
     """Return the diagrams that the runs have points for, by short name.
 
-    Losses and BLEU are drawn `against` that, the rest against updates.
+    Losses and quality are drawn `against` that, the rest against updates.
     """
     found: dict[str, Panel | Map] = {}
     if any(run.training or run.validation for run in runs):
         found["loss"] = _losses(runs, against)
-    if any(row["bleu"] is not None for run in runs for row in run.validation):
-        found["bleu"] = Panel(
-            "Greedy BLEU on validation", _AXES[against], "BLEU (percent)",
-            [
-                Line(run.name, *_points(run, run.validation, against, "bleu"), style, mark=True)
-                for style, run in enumerate(runs)
-            ],
-            least=0.0,
-        )  # fmt: skip
+    for score, (title, axis) in _QUALITIES.items():
+        if any(row[score] is not None for run in runs for row in run.validation):
+            found[score] = Panel(
+                title, _AXES[against], axis,
+                [
+                    Line(run.name, *_points(run, run.validation, against, score), style, mark=True)
+                    for style, run in enumerate(runs)
+                ],
+                least=0.0,
+            )  # fmt: skip
     if any(run.training for run in runs):
         found["learning-rate"] = Panel(
             "Learning rate",

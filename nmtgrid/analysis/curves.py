@@ -31,7 +31,7 @@ _NEEDED = {
     "finished": (),
 }
 """Numbers that a line of each kind must have, besides the update and the minutes."""
-_OPTIONAL = {"tokens", "bleu", "gradient_ratio"}
+_OPTIONAL = {"tokens", "bleu", "cider", "gradient_ratio"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +153,7 @@ def summary(run: Run) -> dict[str, Any]:
         "valid_loss": loss,
         "valid_perplexity": None if loss is None else math.exp(min(loss, 700.0)),
         "valid_bleu": None if best is None else _finite(best["bleu"]),
+        "valid_cider": None if best is None else _finite(best["cider"]),
         "gradient_ratio": _finite(ratios[-1]) if ratios else None,
     }
 
@@ -161,7 +162,7 @@ def curves(run: Run) -> dict[str, Any]:
     """Return all points of a run as columns, for JSON: what is no number is None."""
     fields = {
         "training": ("nll", "learning_rate", "gradient_norm", "tokens_per_second", "tokens"),
-        "validation": ("nll", "bleu"),
+        "validation": ("nll", "bleu", "cider"),
         "gradients": ("gradient_ratio",),
     }
     found: dict[str, Any] = {}

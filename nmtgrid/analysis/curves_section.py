@@ -14,10 +14,12 @@ from nmtgrid.analysis.sections import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError
 
 _TEXT = """How the models were trained. Losses are in nats per target token, without label \
-smoothing; the best validation is the one of the lowest loss. BLEU on validation is greedy."""
+smoothing; the best validation is the one of the lowest loss. Scores of validation are those of \
+greedy search."""
 _CAPTIONS = {
     "loss": "Losses in training (faint) and on validation.",
     "bleu": "Greedy BLEU on validation.",
+    "cider": "Greedy CIDEr-D on validation, times 100.",
     "learning-rate": "Learning rate.",
     "gradient-norm": "Norm of the gradient of all weights, before clipping.",
     "gradient-ratio": "Gradient at the first over that at the last encoder layer.",
@@ -59,11 +61,15 @@ def _table(runs: Sequence[Run]) -> Table:
         "ppl": lambda row: row["valid_perplexity"],
         "BLEU": lambda row: row["valid_bleu"],
     }
+    if any(row["valid_cider"] is not None for row in rows):
+        columns["CIDEr-D"] = lambda row: row["valid_cider"]
     if any(row["gradient_ratio"] is not None for row in rows):
         columns["h1/hN"] = lambda row: _told(row["gradient_ratio"], ".2g")
+    quality = "BLEU and CIDEr-D (x 100)" if "CIDEr-D" in columns else "BLEU"
     return Table(
-        "Trainings: target tokens per second; loss in nats per token, perplexity and greedy BLEU\n"
-        "at the best validation" + ("; last ratio of gradient norms" if "h1/hN" in columns else ""),
+        "Trainings: target tokens per second; loss in nats per token, perplexity and greedy\n"
+        f"{quality} at the best validation"
+        + ("; last ratio of gradient norms" if "h1/hN" in columns else ""),
         list(columns),
         [[tell(row) for tell in columns.values()] for row in rows],
     )

@@ -137,14 +137,14 @@ def show(
     elif isinstance(event, events.Started):
         console.say(_started(event))
     elif isinstance(event, events.Validated):
-        bleu = "" if event.bleu is None else f"  greedy BLEU {event.bleu:.2f}"
+        quality = "".join(f"  {told}" for told in _quality(event))
         losses = ", ".join(
             f"{name} {loss:.4f} (ppl {perplexity(loss):.2f})" for name, loss in event.losses.items()
         )
         best = "  best so far" if event.is_best else ""
         console.say(
             f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
-            f"{bleu}{best}  ({event.seconds:.0f} s)"
+            f"{quality}{best}  ({event.seconds:.0f} s)"
         )
     elif isinstance(event, events.Split):
         console.warn(
@@ -227,12 +227,18 @@ def _finished(event: events.Finished) -> str:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
         return text + " There was no validation: model.safetensors holds the last weights."
-    bleu = "" if event.bleu is None else f", greedy BLEU {event.bleu:.2f}"
+    quality = "".join(f", {told}" for told in _quality(event))
     return text + (
         f"\nBest on validation, now in model.safetensors: {kinds[event.best]} of update "
         f"{event.best_update:,}, loss {event.best_nll:.4f}, "
-        f"ppl {perplexity(event.best_nll):.2f}{bleu}."
+        f"ppl {perplexity(event.best_nll):.2f}{quality}."
     )
+
+
+def _quality(event: events.Validated | events.Finished) -> list[str]:
+    """Return the scores of greedy translations as people read them."""
+    scores = {"greedy BLEU": event.bleu, "greedy CIDEr-D": event.cider}
+    return [f"{name} {score:.2f}" for name, score in scores.items() if score is not None]
 
 
 def _report(event: events.Finished, trainer: Trainer) -> dict[str, Any]:
@@ -246,6 +252,7 @@ def _report(event: events.Finished, trainer: Trainer) -> dict[str, Any]:
         "valid_loss": event.best_nll,
         "valid_perplexity": None if event.best_nll is None else perplexity(event.best_nll),
         "valid_bleu": event.bleu,
+        "valid_cider": event.cider,
         "parameters": trainer.model.count_parameters(),
     }
 
@@ -254,7 +261,7 @@ def _spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and standard deviation over the runs, and show them."""
     found: dict[str, Any] = {}
     rows = []
-    for name in ("valid_loss", "valid_perplexity", "valid_bleu"):
+    for name in ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider"):
         values = [report[name] for report in reports if report[name] is not None]
         if len(values) < 2:
             continue

@@ -101,16 +101,25 @@ def caption_bleu(
     return Score(float(found), str(metric.get_signature()))
 
 
+def caption_cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Return a hundred times CIDEr-D, by the document frequencies of these references.
+
+    Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
+    """
+    _check_counts(captions, references)
+    words = [[line.split() for line in held] for held in references]
+    metric = Cider(words)
+    value = 100.0 * metric.corpus([line.split() for line in captions], words)
+    return Score(value, f"{metric.signature}|times:100")
+
+
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return BLEU-1 to BLEU-4 and a hundred times CIDEr-D, with signatures, as JSON keys.
 
     Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
     """
     scores = {f"bleu_{n}": caption_bleu(captions, references, n) for n in range(1, 5)}
-    words = [[line.split() for line in held] for held in references]
-    metric = Cider(words)
-    cider = 100.0 * metric.corpus([line.split() for line in captions], words)
-    scores["cider"] = Score(cider, f"{metric.signature}|times:100")
+    scores["cider"] = caption_cider(captions, references)
     values: dict[str, Any] = {name: found.value for name, found in scores.items()}
     return values | {f"signature_{name}": found.signature for name, found in scores.items()}
 

@@ -77,8 +77,11 @@ class Validated:
     """Which weights that is: `last`, `ema` or `average`."""
     losses: dict[str, float]
     bleu: float | None
+    """Of greedy translations, tokenised, in percent."""
     is_best: bool
     seconds: float
+    cider: float | None = None
+    """Of greedy captions, a hundred times CIDEr-D."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Finished:
     best_update: int
     best_nll: float | None
     bleu: float | None
+    cider: float | None = None
 
 
 Event = Started | Updated | Gradients | Split | Validated | Saved | Finished

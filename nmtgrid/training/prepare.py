@@ -63,7 +63,7 @@ def prepare(
     training = settings.training
     validator = valid and SplitValidator(
         dataset, valid, objective, settings.batches, device, bf16=bf16,
-        with_bleu=training.validate_bleu, sentences=training.validate_sentences,
+        with_quality=training.validate_bleu, sentences=training.validate_sentences,
         processes=processes,
     )  # fmt: skip
     trainer = Trainer(

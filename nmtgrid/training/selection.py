@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nmtgrid.training.averaging import RunningAverage, exchanged
-from nmtgrid.training.validate import Validator
+from nmtgrid.training.validate import Quality, Validator
 from nmtgrid.training.weights import Weights
 
 
@@ -25,16 +25,17 @@ class Best:
     update: int = 0
     weights: str = "last"
     bleu: float | None = None
+    cider: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An evaluation: the loss of each candidate, and the better one's name, loss and BLEU."""
+    """An evaluation: the loss of each candidate, and the better one's name, loss and quality."""
 
     nll: float
     weights: str
     losses: dict[str, float]
-    bleu: float | None
+    quality: Quality
     best: dict[str, Tensor] | None
     """The candidate's weights, if it beats all before."""
 
@@ -76,13 +77,13 @@ class Selection:
                     losses[name] = self.validator.loss(self.model)
             chosen = min(losses, key=lambda name: _order(losses[name]))
             with self._having(candidates[chosen]):
-                bleu = self.validator.bleu(self.model)
+                quality = self.validator.quality(self.model)
         before = math.inf if self.best.nll is None else self.best.nll
         improved = losses[chosen] < before
         best = self.weights.copy(candidates[chosen]) if improved else None
         if improved:
-            self.best = Best(losses[chosen], update, chosen, bleu)
-        return Outcome(losses[chosen], chosen, losses, bleu, best)
+            self.best = Best(losses[chosen], update, chosen, quality.bleu, quality.cider)
+        return Outcome(losses[chosen], chosen, losses, quality, best)
 
     def _having(
         self, weights: Mapping[str, Tensor] | None

@@ -64,8 +64,9 @@ class TrainingSettings:
     validate_minutes: float = 0.0
     validate_epochs: int = 1
     validate_bleu: bool = True
+    """Whether validation translates, for BLEU and, of captions, CIDEr-D."""
     validate_sentences: int = 1000
-    """Sentences of the validation split that are translated for BLEU (0: all)."""
+    """Sentences of the validation split that are translated for that (0: all)."""
     save_minutes: float = 10.0
     """Longest time between two saved states."""
     log_updates: int = 50

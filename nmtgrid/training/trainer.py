@@ -173,7 +173,7 @@ class Trainer:
         best, stopped = self.selection.best, self.stopwatch.stopped
         yield events.Finished(
             self.progress.update, self.progress.place.epoch, self.minutes, stopped or reason,
-            bool(stopped), best.weights, best.update, best.nll, best.bleu,
+            bool(stopped), best.weights, best.update, best.nll, best.bleu, best.cider,
         )  # fmt: skip
 
     def _update(self, reader: Iterator[tuple[Place, list[Batch]]]) -> Iterator[events.Event]:
@@ -233,8 +233,8 @@ class Trainer:
     def _validated(self, outcome: Outcome, began: float) -> events.Validated:
         return events.Validated(
             self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
-            outcome.weights, outcome.losses, outcome.bleu, outcome.is_best,
-            self.stopwatch.now() - began,
+            outcome.weights, outcome.losses, outcome.quality.bleu, outcome.is_best,
+            self.stopwatch.now() - began, outcome.quality.cider,
         )  # fmt: skip
 
     def _conclude(self) -> Iterator[events.Event]:

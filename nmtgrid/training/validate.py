@@ -1,4 +1,4 @@
-"""Validation: the likelihood of the references, and BLEU through the search that decodes.
+"""Validation: the likelihood of the references, and quality through the search that decodes.
 
 The loss is the negative log-likelihood of the references without label smoothing and without
 dropout, at the sites where the objective trains, and translations read as its agent does. exp(loss)
@@ -8,6 +8,7 @@ it has them).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Protocol
 
 import numpy
@@ -26,6 +27,18 @@ from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.update import autocast
 
 
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """Scores of greedy translations; None where there is no such score.
+
+    Tokenised BLEU in percent, that of captions against all of a picture's; of captions also a
+    hundred times CIDEr-D, by the document frequencies of the references that are scored.
+    """
+
+    bleu: float | None = None
+    cider: float | None = None
+
+
 class Validator(Protocol):
     """Scores a model's present weights."""
 
@@ -33,13 +46,13 @@ class Validator(Protocol):
         """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
         ...
 
-    def bleu(self, model: TranslationModel) -> float | None:
-        """Return BLEU of greedy translations, or None where it is not wanted."""
+    def quality(self, model: TranslationModel) -> Quality:
+        """Return the scores of greedy translations that are wanted."""
         ...
 
 
 class SplitValidator:
-    """Scores on a split: the loss on all of it, BLEU on its first `sentences` (0: all).
+    """Scores on a split: the loss on all of it, quality on its first `sentences` (0: all).
 
     Several processes share the work, and all get the same scores.
     """
@@ -53,7 +66,7 @@ class SplitValidator:
         device: torch.device,
         *,
         bf16: bool = False,
-        with_bleu: bool = True,
+        with_quality: bool = True,
         sentences: int = 0,
         processes: Processes | None = None,
     ) -> None:
@@ -73,15 +86,15 @@ class SplitValidator:
         rank, count = self.processes.rank, self.processes.count
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
         self._count = min(sentences or len(split), len(split))
-        self._translated = filled[filled < self._count] if with_bleu else filled[:0]
+        self._translated = filled[filled < self._count] if with_quality else filled[:0]
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
         self._references: list[str] = []
         self._captions: list[list[str]] = []
-        if with_bleu and isinstance(split, PictureSplit):
+        if with_quality and isinstance(split, PictureSplit):
             self._captions = split.references()[: self._count]
-        elif with_bleu:
+        elif with_quality:
             self._references = split.tokenized_target()[: self._count]
 
     @torch.no_grad()
@@ -100,15 +113,12 @@ class SplitValidator:
         return nll / max(count, 1.0)
 
     @torch.no_grad()
-    def bleu(self, model: TranslationModel) -> float | None:
-        """Return tokenised BLEU of greedy translations, in percent.
-
-        That of captions is against all of a picture's.
-        """
+    def quality(self, model: TranslationModel) -> Quality:
+        """Return the scores of greedy translations, none if they are not wanted."""
         if not len(self._translated):
-            return None
+            return Quality()
         # Imported late: it is slow to load, and a run may do without.
-        from nmtgrid.metrics.quality import bleu, caption_bleu
+        from nmtgrid.metrics.quality import bleu, caption_bleu, caption_cider
 
         model.eval()
         hypotheses = [""] * self._count
@@ -120,8 +130,9 @@ class SplitValidator:
         lists = [lines.decode().split("\n") for lines in gathered]
         hypotheses = ["".join(lines) for lines in zip(*lists, strict=True)]
         if self._captions:
-            return caption_bleu(hypotheses, self._captions).value
-        return bleu(hypotheses, self._references, "none").value
+            held = hypotheses, self._captions
+            return Quality(caption_bleu(*held).value, caption_cider(*held).value)
+        return Quality(bleu(hypotheses, self._references, "none").value)
 
     def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
         batch = self.split.batch(indices).to(self.device)

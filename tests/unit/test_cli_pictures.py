@@ -26,16 +26,20 @@ SMALL = ["--set", "model.size=16", "--set", "batches.max_tokens=300", "--seed", 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with datasets `pictures` and `text`, and models of each."""
+    """A folder with datasets `pictures` and `text`, and models of each; one has learnt enough."""
     folder = tmp_path_factory.mktemp("pictures")
     pictures, text = str(folder / "pictures"), str(folder / "text")
     assert main(["preprocess", "--toy-pictures", "60", "--out", pictures]) == 0
     assert main(["bpe", "learn", pictures, "--words", "--min-count", "2"]) == 0
     assert main(["preprocess", "--toy", "40", "--out", text]) == 0
     assert main(["bpe", "learn", text, "--words"]) == 0
-    for arch in ("caption-lstm", "caption-top-down"):
+    for arch, rate, updates in (
+        ("caption-lstm", "0.02", "120"),
+        ("caption-top-down", "0.002", "6"),
+    ):
         train = ["train", pictures, "--arch", arch, "--preset", "toy-pictures", *SMALL]
-        assert main([*train, "--max-updates", "6", "--out", str(folder / arch)]) == 0
+        train += ["--set", f"training.learning_rate={rate}", "--max-updates", updates]
+        assert main([*train, "--out", str(folder / arch)]) == 0
     pipeline = Dataset.open(text).pipeline
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     model = zoo.build(
@@ -87,14 +91,18 @@ def test_a_split_is_captioned_and_scored(home: Path, tmp_path: Path, arch: str) 
 
 
 def test_validation_scores_all_references(home: Path) -> None:
-    values = [json.loads(line) for line in lines(home, "caption-lstm/metrics.jsonl")]
-    assert any("bleu" in str(value) for value in values)
+    """The validation that chose the weights scored them as `decode` does."""
+    events = [json.loads(line) for line in lines(home, "caption-lstm/metrics.jsonl")]
+    chosen = [event for event in events if event.get("is_best")][-1]
     told = home / "greedy.json"
     model = home / "caption-lstm"
     arguments = ("--data", home / "pictures", "--split", "valid", "--beam", "1", "--json", told)
     assert run("decode", model, *arguments, "--device", "cpu", "--precision", "fp32") == 0
-    bleus = [value["bleu"] for value in values if value.get("bleu") is not None]
-    assert bleus and bleus[-1] == pytest.approx(report(told)["bleu_4"], abs=1.5)
+    found = report(told)
+    assert found["bleu_4"] > 5 and found["cider"] > 5
+    # Batches differ, and rounding may choose another word here and there.
+    assert chosen["bleu"] == pytest.approx(found["bleu_4"], abs=0.3)
+    assert chosen["cider"] == pytest.approx(found["cider"], abs=0.3)
 
 
 def _features(split: Any) -> dict[str, torch.Tensor]:

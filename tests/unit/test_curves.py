@@ -129,6 +129,20 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
     assert list(tokens.lines[0].x) == [0.0005, 0.002, 0.002]
 
 
+def test_of_captions_cider_is_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [updated(10), {**validated(10, 3.0, 7.0), "cider": 81.25}, validated(20, 4.0, 8.0)]
+    (run,) = read_runs([("captions", log(tmp_path / "captions", lines))])
+    assert summary(run)["valid_cider"] == 81.25
+    cider = panels([run], "updates")["cider"]
+    assert isinstance(cider, Panel)
+    assert (list(cider.lines[0].x), list(cider.lines[0].y)) == ([10.0], [81.25])
+    assert main(["analyze", "curves", str(tmp_path / "captions")]) == 0
+    shown = capsys.readouterr().err
+    assert "CIDEr-D" in shown and "81.25" in shown
+    assert main(["analyze", "curves", str(log(tmp_path / "plain"))]) == 0
+    assert "CIDEr" not in capsys.readouterr().err
+
+
 def test_runs_without_gradients_or_validation_have_fewer_panels(tmp_path: Path) -> None:
     plain = read_run(log(tmp_path / "plain", [updated(10), updated(20)]) / "metrics.jsonl", "plain")
     assert list(panels([plain], "minutes")) == ["loss", "learning-rate", "gradient-norm"]

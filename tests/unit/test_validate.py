@@ -1,4 +1,4 @@
-"""Validation: the loss is the mean over all target tokens; BLEU is that of greedy decoding."""
+"""Validation: the loss is the mean over all target tokens; scores are of greedy decoding."""
 
 from __future__ import annotations
 
@@ -68,14 +68,16 @@ def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: Translat
     translator = Translator([loaded], SearchPlan(), TranslationOptions())
     lines = [found.tokenized for found in translator.stream(split.raw_source())]
     references = split.tokenized_target()
-    assert validator(data, 300).bleu(model) == pytest.approx(bleu(lines, references, "none").value)
-    first = validator(data, 300, sentences=7).bleu(model)
-    assert first == pytest.approx(bleu(lines[:7], references[:7], "none").value)
+    found = validator(data, 300).quality(model)
+    assert found.bleu == pytest.approx(bleu(lines, references, "none").value)
+    first = validator(data, 300, sentences=7).quality(model)
+    assert first.bleu == pytest.approx(bleu(lines[:7], references[:7], "none").value)
+    assert found.cider is first.cider is None
 
 
 def test_validation_draws_no_random_numbers(data: Dataset, model: TranslationModel) -> None:
     before = torch.get_rng_state()
     made = validator(data, 300, sentences=5)
     made.loss(model)
-    made.bleu(model)
+    made.quality(model)
     assert torch.equal(before, torch.get_rng_state())

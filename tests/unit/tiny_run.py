@@ -20,7 +20,7 @@ from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
-from nmtgrid.training.validate import Validator
+from nmtgrid.training.validate import Quality, Validator
 
 TYPES = 12
 
@@ -93,8 +93,8 @@ class Scores:
         self.asked += 1
         return self.losses.pop(0) if len(self.losses) > 1 else self.losses[0]
 
-    def bleu(self, model: TranslationModel) -> float | None:
-        return None
+    def quality(self, model: TranslationModel) -> Quality:
+        return Quality()
 
 
 def trainer(
