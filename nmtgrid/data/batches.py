@@ -13,8 +13,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import State, repeat
 from nmtgrid.layers.aims import Aims
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+
+class SharedSources:
+    """What a model makes of the sources of several batches: made once, for all of them.
+
+    The batch that these come from has each source once; in others, n rows that stand side by side
+    have the source of one row of it. Dropout is drawn once too.
+    """
+
+    def __init__(self, source: Tensor, source_lengths: Tensor) -> None:
+        self._source, self._lengths = source, source_lengths
+        self._made: dict[tuple[Any, bool], Any] = {}
+
+    def encoded(self, encode: Callable[[Tensor, Tensor], State], rows: int) -> State:
+        """Return what `encode` makes of the sources, for a batch of so many rows."""
+        # What was made without gradients has none for those that ask for them.
+        key = encode, torch.is_grad_enabled()
+        if key not in self._made:
+            self._made[key] = encode(self._source, self._lengths)
+        made: State = self._made[key]
+        return repeat(made, rows // len(self._source))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +49,8 @@ class Batch:
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
     Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
-    `aims` [B, T, C], what its predictions are trained to be (None: target_output).
+    `aims` [B, T, C], what its predictions are trained to be (None: target_output). Batches with the
+    same sources have one `shared`, and those are encoded once.
     """
 
     source: Tensor
@@ -39,6 +62,7 @@ class Batch:
     references: Tensor | None = None
     weights: Tensor | None = None
     aims: Aims | None = None
+    shared: SharedSources | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -52,6 +76,19 @@ class Batch:
     def is_target(self) -> Tensor:
         """[B, T], True where there is a token to predict (end symbol included)."""
         return is_token(self.target_lengths, self.target_input.shape[1])
+
+    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+        """Return what a model's method `encode` makes of source [B, S] and lengths [B].
+
+        That has a row for each sentence, as base/rows.py repeats them.
+        """
+        if self.shared is None:
+            return encode(self.source, self.source_lengths)
+        return self.shared.encoded(encode, len(self))
+
+    def sharing(self) -> Batch:
+        """Return this batch so that others with its sources can have them encoded with it."""
+        return dataclasses.replace(self, shared=SharedSources(self.source, self.source_lengths))
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""

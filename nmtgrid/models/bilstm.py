@@ -108,9 +108,8 @@ class BiLSTM(TranslationModel):
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
-        order = source_lengths.argsort(descending=True, stable=True)
-        inverse = order.argsort()
-        keys, values, start = self._encode(source[order], source_lengths[order])
+        inverse = source_lengths.argsort(descending=True, stable=True).argsort()
+        keys, values, start = self._encode_longest_first(source, source_lengths)
         # In fp32: a step's products with the source are too thin for bf16 to be faster.
         high = torch.promote_types(keys.dtype, torch.float32)
         layers = tuple((hidden[inverse].to(high), cell[inverse].to(high)) for hidden, cell in start)
@@ -188,6 +187,13 @@ class BiLSTM(TranslationModel):
         found["decoder.1"] = self.decoder_output
         return found
 
+    def _encode_longest_first(
+        self, source: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, States]:
+        """Return what `_encode` makes of source [B, S], the longest first."""
+        order = lengths.argsort(descending=True, stable=True)
+        return self._encode(source[order], lengths[order])
+
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, States]:
         """Return keys [B, S, D], values [B, S, O] and the decoder's first states, longest first.
 
@@ -221,9 +227,9 @@ class BiLSTM(TranslationModel):
         The last tensor [B] says in which row each sentence of the batch stands.
         """
         order = batch.source_lengths.argsort(descending=True, stable=True)
-        lengths = batch.source_lengths[order]
-        keys, values, start = self._encode(batch.source[order], lengths)
-        hide = source_mask(is_token(lengths, batch.source.shape[1]), keys)
+        keys, values, start = batch.encoded(self._encode_longest_first)
+        is_source = is_token(batch.source_lengths[order], batch.source.shape[1])
+        hide = source_mask(is_source, keys)
         embedded = self.target_embedding(batch.target_input).transpose(0, 1).index_select(1, order)
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)

@@ -46,7 +46,7 @@ class CaptionLSTM(CaptionModel):
     def features(self, batch: Batch, sites: Sites) -> Tensor:
         """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
-        shown, states = self._picture(batch.source, batch.source_lengths), self.embedded(batch)
+        shown, states = batch.encoded(self._picture), self.embedded(batch)
         is_input = self.config.picture == "input"
         if is_input:
             states = torch.cat([shown[None].to(states.dtype), states])

@@ -63,7 +63,8 @@ class CaptionTopDown(CaptionModel):
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> TopDownState:
         """Return the state before the first step, for source [R, S, F] and lengths [R]."""
-        mean, memory = self._see(source, source_lengths)
+        mean, keys, regions, mask = self._see(source, source_lengths)
+        memory = SourceMemory((keys,), (regions,), mask)
         high = torch.promote_types(mean.dtype, torch.float32)
         zeros = source.new_zeros(len(source), self.config.size, dtype=high)
         return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().ready())
@@ -134,20 +135,24 @@ class CaptionTopDown(CaptionModel):
 
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
-        mean, memory = self._see(batch.source, batch.source_lengths)
+        mean, keys, regions, mask = batch.encoded(self._see)
+        memory = SourceMemory((keys,), (regions,), mask)
         below = linear(self.embedded(batch), self._of_word()) + mean
         states, shares = run_top_down(below, memory, self._weights())
         return states, shares.transpose(0, 1)
 
-    def _see(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, SourceMemory]:
-        """Return the mean region's part of the gates [B, 4 D], and the regions with their keys."""
+    def _see(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the mean region's part of the gates [B, 4 D], and the regions to attend to.
+
+        These are keys [B, 1, S, H], regions [B, 1, S, F] and the mask of padding or None.
+        """
         held = self.attention_lstm
         first, last = self.config.size, self.config.size + self.feature_size
         of_mean = held.weight_ih[:, first:last].contiguous()
         mean = linear(self.mean_region(source, lengths), of_mean, held.bias_ih + held.bias_hh)
         keys = self.region_map(source).to(source.dtype)
         mask = source_mask(is_token(lengths, source.shape[1]), source)
-        return mean, SourceMemory((keys[:, None],), (source[:, None],), mask)
+        return mean, keys[:, None], source[:, None], mask
 
     def _of_word(self) -> Tensor:
         """Return [4 D, E]: the part of the attention LSTM's weights that reads the word."""

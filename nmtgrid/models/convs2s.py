@@ -172,7 +172,7 @@ class ConvS2S(TranslationModel):
 
         The attention's weights [B, T, S] of each layer are added to `weights` if it is given.
         """
-        source = self._encode(batch.source, batch.source_lengths)
+        source = batch.encoded(self._encode)
         embedded = self.target_embedding(batch.target_input)
         h: Tensor = self.decoder_enter(embedded)
         embedded = embedded.to(h.dtype)

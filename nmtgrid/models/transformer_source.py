@@ -116,7 +116,7 @@ class TransformerSource(ExitModel):
         maps = self._exit_maps()
         if not source.shape[1]:
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
-        encoded = self._read(source, is_token(source_lengths, source.shape[1]))
+        encoded = self._read_whole(source, source_lengths)
         # Where blocks may never be reached, their part of the memory is made when they are.
         memory = self._remember(encoded, is_lazy=maps is not None).ready()
         kept = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
@@ -140,6 +140,10 @@ class TransformerSource(ExitModel):
     def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
         """Return the keys and values of source [B, S] for all decoder blocks."""
         return self._remember(self._read(source, is_source))
+
+    def _read_whole(self, source: Tensor, source_lengths: Tensor) -> Encoded:
+        """Return the encoder's states of source [B, S] with lengths [B]."""
+        return self._read(source, is_token(source_lengths, source.shape[1]))
 
     def _read(self, source: Tensor, is_source: Tensor) -> Encoded:
         """Return the encoder's states of source [B, S]."""
@@ -192,10 +196,10 @@ class TransformerSource(ExitModel):
     def _read_for(self, batch: Batch, sites: Sites) -> tuple[Encoded, Shape]:
         """Return the source, or its prefixes, as `sites` read it, and how to show them a memory."""
         if sites.reads is None:
-            return self._read(batch.source, batch.is_source), _whole
+            return batch.encoded(self._read_whole), _whole
         path = path_of(batch, sites)
         if not self.traits.reencodes:
-            return self._read(batch.source, batch.is_source), lambda memory: memory.limited(path)
+            return batch.encoded(self._read_whole), lambda memory: memory.limited(path)
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))

@@ -30,10 +30,10 @@ class Smoothed:
     """An objective whose targets are smoothed in training. Eq. (E.12) to (E.14), (E.16).
 
     The token level turns each target into a mixture; the sequence level adds drawn sentences, as
-    batches of their own or, lazily, as further targets at the predictions of the true prefix. Both
-    together are (E.14). `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences
-    is seen; `changed` tells which share of tokens a drawn sentence has changed. Validation is not
-    smoothed.
+    batches of their own, whose sources are encoded once together with the true sentences', or,
+    lazily, as further targets at the predictions of the true prefix. Both together are (E.14).
+    `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences is seen; `changed`
+    tells which share of tokens a drawn sentence has changed. Validation is not smoothed.
 
     Departs: the mean over L sentences, which (E.7) lacks; rewards are counted in substitutions
     unless `rescale` is off.
@@ -72,6 +72,7 @@ class Smoothed:
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
+            batch = batch.sharing()
             drawn = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
             parts = drawn
             if settings.alpha < 1:

@@ -184,4 +184,5 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
         target_input=moved.masked_fill(~several.is_target, PAD),
         target_output=output,
         weights=weights.flatten(),
+        shared=batch.shared,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.layers.embedding import Embedding
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
@@ -65,6 +66,12 @@ def _by_hand(batch: Batch, drawn: Tensor) -> Batch:
     )
 
 
+def _gradients(model: TranslationModel, total: Tensor) -> list[Tensor]:
+    """Return the gradient of each parameter, zero where there is none."""
+    parameters = list(model.parameters())
+    return list(torch.autograd.grad(total, parameters, materialize_grads=True))
+
+
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_smoothed_loss(case: Case, lazy: bool) -> None:
@@ -99,9 +106,30 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
     assert parts.tokens == int(batch.target_lengths.sum())
     changed = (smoothed.given != batch.target_output[:, None]).sum() / 2
     assert float(parts.extra["changed"]) == float(changed)
-    parts.total.backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    assert gradients and all(bool(g.isfinite().all()) for g in gradients)
+    for found, wanted in zip(
+        _gradients(model, parts.total), _gradients(model, expected), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@pytest.mark.parametrize("alpha", [ALPHA, 1.0])
+def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
+    """However many sentences are drawn for it, and the true one among them or not."""
+    model, batch = _in_training(case)
+    encoded: dict[str, list[int]] = {}
+    for name, stage in model.stages().items():
+        # An embedding may be the target's too.
+        if name.startswith("encoder.") and not isinstance(stage, Embedding):
+            counts = encoded.setdefault(name, [])
+            stage.register_forward_hook(lambda *given, to=counts: to.append(given[2].numel()))
+    plain = Likelihood(LikelihoodSettings(0.0))
+    plain.loss(model, batch)
+    alone = {name: counts.pop() for name, counts in encoded.items()}
+    sequence = SequenceSmoothing(alpha=alpha, samples=2)
+    size = model.classifier().weight.shape[0]
+    Smoothed(plain, SmoothingSettings(sequence=sequence), size).loss(model, batch)
+    assert encoded == {name: [count] for name, count in alone.items()}
 
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
