@@ -13,30 +13,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.masks import is_token
-from nmtgrid.base.rows import State, repeat
+from nmtgrid.base.rows import State, take
 from nmtgrid.layers.aims import Aims
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
+@dataclasses.dataclass(frozen=True)
 class SharedSources:
-    """What a model makes of the sources of several batches: made once, for all of them.
+    """What models make of the sources of several batches: made once, with one draw of dropout.
 
-    The batch that these come from has each source once; in others, n rows that stand side by side
-    have the source of one row of it. Dropout is drawn once too.
+    Row b of a batch has row rows[b] of the source [B', S] (None: they are the same).
     """
 
-    def __init__(self, source: Tensor, source_lengths: Tensor) -> None:
-        self._source, self._lengths = source, source_lengths
-        self._made: dict[tuple[Any, bool], Any] = {}
+    source: Tensor
+    source_lengths: Tensor
+    rows: Tensor | None = None
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
-    def encoded(self, encode: Callable[[Tensor, Tensor], State], rows: int) -> State:
-        """Return what `encode` makes of the sources, for a batch of so many rows."""
+    def of_rows(self, rows: Tensor) -> SharedSources:
+        """Return the same for a batch of these rows."""
+        return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+        """Return what `encode` makes of the sources, for each row of the batch."""
         # What was made without gradients has none for those that ask for them.
         key = encode, torch.is_grad_enabled()
-        if key not in self._made:
-            self._made[key] = encode(self._source, self._lengths)
-        made: State = self._made[key]
-        return repeat(made, rows // len(self._source))
+        if key not in self.made:
+            self.made[key] = encode(self.source, self.source_lengths)
+        made: State = self.made[key]
+        return made if self.rows is None else take(made, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Batch:
     [B] are the pairs' places in their split. Where a source has several targets, `references`
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
-    Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
+    Objectives add what the loss is to be: `weights` [B], what that of each sentence counts (None:
+    one; likelihoods are told as they are), and
     `aims` [B, T, C], what its predictions are trained to be (None: target_output). Batches with the
     same sources have one `shared`, and those are encoded once.
     """
@@ -80,11 +86,11 @@ class Batch:
     def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return what a model's method `encode` makes of source [B, S] and lengths [B].
 
-        That has a row for each sentence, as base/rows.py repeats them.
+        That has a row for each sentence, as base/rows.py takes them.
         """
         if self.shared is None:
             return encode(self.source, self.source_lengths)
-        return self.shared.encoded(encode, len(self))
+        return self.shared.encoded(encode)
 
     def sharing(self) -> Batch:
         """Return this batch so that others with its sources can have them encoded with it."""
@@ -120,6 +126,7 @@ class Batch:
             None if self.references is None else self.references[rows],
             None if self.weights is None else self.weights[rows],
             None if self.aims is None else self.aims[rows, :height],
+            None if self.shared is None else self.shared.of_rows(rows),
         )
 
 

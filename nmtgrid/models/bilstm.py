@@ -96,8 +96,8 @@ class BiLSTM(TranslationModel):
         """Return [M, O]: the output of each site's position."""
         if sites.reads is not None or sites.depth is not None:
             raise self.refusal()
-        outputs, _, inverse = self._run(batch)
-        places = sites.position * outputs.shape[1] + inverse[sites.sentence]
+        outputs, _ = self._run(batch)
+        places = sites.position * outputs.shape[1] + sites.sentence
         return outputs.flatten(0, 1).index_select(0, places)
 
     def classifier(self) -> Classifier:
@@ -108,13 +108,12 @@ class BiLSTM(TranslationModel):
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
-        inverse = source_lengths.argsort(descending=True, stable=True).argsort()
-        keys, values, start = self._encode_longest_first(source, source_lengths)
+        keys, values, start, mask = self._encode(source, source_lengths)
         # In fp32: a step's products with the source are too thin for bf16 to be faster.
         high = torch.promote_types(keys.dtype, torch.float32)
-        layers = tuple((hidden[inverse].to(high), cell[inverse].to(high)) for hidden, cell in start)
-        keys, values = keys[inverse][:, None].to(high), values[inverse][:, None].to(high)
-        mask = source_mask(is_token(source_lengths, source.shape[1]), keys)
+        layers = tuple((hidden.to(high), cell.to(high)) for hidden, cell in start)
+        keys, values = keys[:, None].to(high), values[:, None].to(high)
+        mask = None if mask is None else mask.to(high)
         output = values.new_zeros(source.shape[0], self.config.classified)
         memory = SourceMemory((keys,), (values,), mask)
         return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
@@ -153,9 +152,9 @@ class BiLSTM(TranslationModel):
                 "A `bilstm` has no energies: its scores are no sum over source tokens, because the "
                 "attended source goes through a tanh.", "Ask for the weights.",
             )  # fmt: skip
-        _, attention, inverse = self._run(batch)
+        _, attention = self._run(batch)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return attention.float()[inverse].masked_fill(~present, 0.0)
+        return attention.float().masked_fill(~present, 0.0)
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
@@ -187,32 +186,33 @@ class BiLSTM(TranslationModel):
         found["decoder.1"] = self.decoder_output
         return found
 
-    def _encode_longest_first(
+    def _encode(
         self, source: Tensor, lengths: Tensor
-    ) -> tuple[Tensor, Tensor, States]:
-        """Return what `_encode` makes of source [B, S], the longest first."""
-        order = lengths.argsort(descending=True, stable=True)
-        return self._encode(source[order], lengths[order])
-
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, States]:
-        """Return keys [B, S, D], values [B, S, O] and the decoder's first states, longest first.
+    ) -> tuple[Tensor, Tensor, States, Tensor | None]:
+        """Return keys [B, S, D], values [B, S, O], first states and the mask of padding or None.
 
         The query's map is applied to the keys and the context's map to the values: the scores
         h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same.
         """
-        config, rows = self.config, Rows.of_lengths(lengths)
-        states = self.source_embedding(source.t())
+        config = self.config
+        is_source = is_token(lengths, source.shape[1])
+        order = lengths.argsort(descending=True, stable=True)
+        inverse, lengths = order.argsort(), lengths[order]
+        rows = Rows.of_lengths(lengths)
+        states = self.source_embedding(source[order].t())
         lasts = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
             states, hidden, cell = layer(states, lengths, rows)
             states = output(states)
-            lasts.append((hidden, cell))
+            lasts.append((hidden[inverse], cell[inverse]))
+        states = states.index_select(1, inverse)
         keys = linear(states, self.query_map.weight.t()).transpose(0, 1)
         values = linear(states, self.output_map.weight[:, : config.encoded].contiguous())
         shift = config.encoder_depth - config.decoder_depth
         chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
         start = tuple(self._start(*last) for last in chosen)
-        return keys.contiguous(), values.transpose(0, 1).contiguous(), start
+        values = values.transpose(0, 1).contiguous()
+        return keys.contiguous(), values, start, source_mask(is_source, keys)
 
     def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Return a decoder layer's first states [B, D] from an encoder layer's last [B, 2 D']."""
@@ -221,16 +221,10 @@ class BiLSTM(TranslationModel):
             return zeros, zeros
         return self.initial_hidden(hidden), self.initial_cell(cell)
 
-    def _run(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs [T, B, O] and attention [B, T, S], longest source first, and the way back.
-
-        The last tensor [B] says in which row each sentence of the batch stands.
-        """
-        order = batch.source_lengths.argsort(descending=True, stable=True)
-        keys, values, start = batch.encoded(self._encode_longest_first)
-        is_source = is_token(batch.source_lengths[order], batch.source.shape[1])
-        hide = source_mask(is_source, keys)
-        embedded = self.target_embedding(batch.target_input).transpose(0, 1).index_select(1, order)
+    def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return outputs [T, B, O] and attention [B, T, S]."""
+        keys, values, start, hide = batch.encoded(self._encode)
+        embedded = self.target_embedding(batch.target_input).transpose(0, 1)
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)
         inputs = linear(
@@ -245,7 +239,7 @@ class BiLSTM(TranslationModel):
             )
         else:
             outputs, attention = self._parallel(inputs, keys, values, hide, start)
-        return self.decoder_output(outputs), attention, order.argsort()
+        return self.decoder_output(outputs), attention
 
     def _parallel(
         self, inputs: Tensor, keys: Tensor, values: Tensor, hide: Tensor | None, start: States

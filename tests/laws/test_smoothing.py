@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
@@ -38,14 +41,28 @@ class _Given(Smoothed):
         )
 
 
-def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
-    """Return the model in training mode and two sentences for it, in double precision."""
-    model = case.build().double()
-    model.train()
-    batch = batch_for(model, (3, 5), (2, 4))
-    if model.traits.source_features:
-        batch = dataclasses.replace(batch, source=batch.source.double())
-    return model, batch
+Made = Callable[[Case], tuple[TranslationModel, Batch]]
+
+
+@pytest.fixture
+def in_training() -> Iterator[Made]:
+    """Makes the model in training mode and two sentences for it, in double precision.
+
+    Batch norm's statistics are frozen: those of a batch of the true sentences are not those of the
+    drawn ones that differ from them.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def make(case: Case) -> tuple[TranslationModel, Batch]:
+            model = case.build().double()
+            model.train()
+            stack.enter_context(frozen_statistics(model))
+            batch = batch_for(model, (3, 5), (2, 4))
+            if model.traits.source_features:
+                batch = dataclasses.replace(batch, source=batch.source.double())
+            return model, batch
+
+        yield make
 
 
 def _one_more(batch: Batch, size: int) -> Tensor:
@@ -74,9 +91,9 @@ def _gradients(model: TranslationModel, total: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
-def test_smoothed_loss(case: Case, lazy: bool) -> None:
+def test_smoothed_loss(in_training: Made, case: Case, lazy: bool) -> None:
     """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
-    model, batch = _in_training(case)
+    model, batch = in_training(case)
     size = model.classifier().weight.shape[0]
     vectors = torch.randn(size, 3).double()
     spread = VectorSpread(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
@@ -114,9 +131,9 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("alpha", [ALPHA, 1.0])
-def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
+def test_a_source_is_encoded_once(in_training: Made, case: Case, alpha: float) -> None:
     """However many sentences are drawn for it, and the true one among them or not."""
-    model, batch = _in_training(case)
+    model, batch = in_training(case)
     encoded: dict[str, list[int]] = {}
     for name, stage in model.stages().items():
         # An embedding may be the target's too.
@@ -134,8 +151,8 @@ def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
-def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
-    model, batch = _in_training(case)
+def test_drawing_the_truth_is_likelihood(in_training: Made, case: Case, lazy: bool) -> None:
+    model, batch = in_training(case)
     size = model.classifier().weight.shape[0]
     plain = Likelihood(LikelihoodSettings(0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
