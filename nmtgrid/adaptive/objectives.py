@@ -108,8 +108,8 @@ class MixedSettings:
 class Mixed:
     """The mean of the likelihoods along M sequences of exits, drawn evenly. Eq. (5.6), (5.7).
 
-    All sequences go through the model at once, as sentences of one batch. Outside of training the
-    draws are always the same ones.
+    All sequences go through the model at once, as sentences of one batch whose sources are encoded
+    once. Outside of training the draws are always the same ones.
 
     Departs: n_t is the exit that predicts y_t.
     """
@@ -128,7 +128,7 @@ class Mixed:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
         rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.select(rows)
+        several = batch if count == 1 else batch.sharing().select(rows)
         sites = Sites.offline(several)
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)

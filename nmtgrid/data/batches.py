@@ -93,7 +93,9 @@ class Batch:
         return self.shared.encoded(encode)
 
     def sharing(self) -> Batch:
-        """Return this batch so that others with its sources can have them encoded with it."""
+        """Return this batch so that what is selected of it has its sources encoded with it."""
+        if self.shared is not None:
+            return self
         return dataclasses.replace(self, shared=SharedSources(self.source, self.source_lengths))
 
     def to(self, device: torch.device) -> Batch:

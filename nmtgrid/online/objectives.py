@@ -87,7 +87,8 @@ class SampledSettings:
 class SampledWaitK:
     """The mean of the likelihoods along M paths, k drawn evenly from [1..|x|]. Eq. (4.30).
 
-    Outside of training the draws are always the same ones.
+    A source is encoded once for all paths where that does not depend on what is read. Outside of
+    training the draws are always the same ones.
 
     Departs: |x| is each sentence's own length, not that of the batch's longest.
     """
@@ -109,7 +110,7 @@ class SampledWaitK:
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         k = sample_k(batch.source_lengths, count, generator)
         rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.select(rows)
+        several = batch if count == 1 else batch.sharing().select(rows)
         sites = Sites.along(several, _wait_k(several, k, settings.finish_reading))
         tokens = int(batch.target_lengths.sum())
         if count > 1 and model.traits.every_cell:
