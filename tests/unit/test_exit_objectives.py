@@ -168,7 +168,7 @@ def mixed_costs(held: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
 
 def test_mixed_encodes_a_source_once() -> None:
     held, rows = model().train(), []
-    held.encoder[0].register_forward_hook(lambda *given: rows.append(len(given[2])))
+    held.stages()["encoder.1"].register_forward_hook(lambda *given: rows.append(len(given[2])))
     Mixed(MixedSettings(4)).loss(held, BATCH)
     assert rows == [len(BATCH)]
 
