@@ -18,6 +18,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
+from nmtgrid.training.api import LossParts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.smoothing_settings import (
     SequenceSmoothing,
@@ -27,6 +28,7 @@ from nmtgrid.training.smoothing_settings import (
 from tests.laws.helpers import Case, basic_cases, batch_for, teacher_forced
 
 ALPHA, TOKEN_ALPHA = 0.3, 0.4
+_NORMALISING = [case for case in basic_cases() if case.build().traits.batch_statistics]
 
 
 class _Given(Smoothed):
@@ -152,11 +154,23 @@ def test_a_source_is_encoded_once(in_training: Made, case: Case, alpha: float) -
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
 def test_drawing_the_truth_is_likelihood(in_training: Made, case: Case, lazy: bool) -> None:
-    model, batch = in_training(case)
+    found, expected = _truth_alone(*in_training(case), lazy)
+    torch.testing.assert_close(found.total, expected.total)
+    assert float(found.extra["changed"]) == 0
+
+
+@pytest.mark.parametrize("case", _NORMALISING, ids=str)
+def test_with_batch_norm_a_drawn_sentence_has_statistics_of_its_own(case: Case) -> None:
+    """The exception is real, even where it is the true one (one is always kept apart)."""
+    model = case.build().double().train()
+    found, expected = _truth_alone(model, batch_for(model, (3, 5), (2, 4)), False)
+    assert not torch.isclose(found.total, expected.total)
+
+
+def _truth_alone(model: TranslationModel, batch: Batch, lazy: bool) -> tuple[LossParts, LossParts]:
+    """Return the smoothed loss with nothing but the truth drawn, and the likelihood."""
     size = model.classifier().weight.shape[0]
     plain = Likelihood(LikelihoodSettings(0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
-    found, expected = smoothed.loss(model, batch), plain.loss(model, batch)
-    torch.testing.assert_close(found.total, expected.total)
-    assert float(found.extra["changed"]) == 0
+    return smoothed.loss(model, batch), plain.loss(model, batch)
