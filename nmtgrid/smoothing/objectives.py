@@ -31,8 +31,8 @@ class Smoothed:
 
     The token level turns each target into a mixture; the sequence level adds drawn sentences, as
     batches of their own or, lazily, as further targets at the predictions of the true prefix. Both
-    together are (E.14). In batches of their own are those that differ from the true sentence, which
-    counts more by the others; a source is encoded once for all. `nll` is the truth's or, where
+    together are (E.14). A drawn sentence that is the true one adds to what that one counts, and a
+    source is encoded once for all of its sentences. `nll` is the truth's or, where
     `alpha` is 1 and nothing but drawn sentences is seen, their mean; `changed` tells which share of
     tokens a drawn sentence has changed. Validation is not smoothed.
 
