@@ -9,7 +9,7 @@
 #   bash recipes/captions.sh --dry-run     prints the commands alone
 #
 # Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
-# TFLOP/s of a GPU: 0.1 without, 1 with attention for a model; with three drawn captions about twice.
+# TFLOP/s of a GPU: 0.1 without, 1 with attention for a model; with three drawn captions up to four times.
 # DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
 # is every row.
 # SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time for

@@ -13,8 +13,8 @@
 # NMTGRID_DATA; published are 12 million selected pairs of it, this takes all.
 # Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
 # TFLOP/s of a GPU: a Bi-LSTM on IWSLT'14 0.1, a Pervasive Attention 8, a Bi-LSTM on WMT'14 1; with one
-# drawn sentence 1.5 to 1.8 times as much, with three 1.6 to 3 times. Recurrent nets come nowhere near
-# that rate.
+# drawn sentence up to twice as much, with three up to four times. Recurrent nets come nowhere near that
+# rate.
 # ARCHS="bilstm pervasive" (WMT: bilstm), LOSSES="mle tok ..." (losses.sh has their parameters too),
 # SEEDS="1 2 3", BEAM=5. UPDATES=N trains all for as many updates, or MINUTES of processor time (multi30k
 # 20, toy 2); 0 of both: as long as the presets say. RUNS=runs where the results go, SETS="--set ..." for

@@ -53,9 +53,9 @@ class Batch:
     [B] are the pairs' places in their split. Where a source has several targets, `references`
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
-    Objectives add what the loss is to be: `weights` [B], what each sentence's loss (and not its
-    likelihood) counts (None: one), and `aims` [B, T, C], what its predictions are trained to be
-    (None: target_output). Batches of the same sources have them encoded once by `shared`.
+    Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
+    `aims` [B, T, C], what its predictions are trained to be (None: target_output). Batches of the
+    same sources have them encoded once by `shared`.
     """
 
     source: Tensor

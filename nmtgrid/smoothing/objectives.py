@@ -30,11 +30,10 @@ class Smoothed:
     """An objective whose targets are smoothed in training. Eq. (E.12) to (E.14), (E.16).
 
     The token level turns each target into a mixture; the sequence level adds drawn sentences, as
-    batches of their own or, lazily, as further targets at the predictions of the true prefix. Both
-    together are (E.14). A drawn sentence that is the true one adds to what that one counts, and a
-    source is encoded once for all of its sentences. `nll` is the truth's or, where
-    `alpha` is 1 and nothing but drawn sentences is seen, their mean; `changed` tells which share of
-    tokens a drawn sentence has changed. Validation is not smoothed.
+    batches of their own, whose sources are encoded once together with the true sentences', or,
+    lazily, as further targets at the predictions of the true prefix. Both together are (E.14).
+    `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences is seen; `changed`
+    tells which share of tokens a drawn sentence has changed. Validation is not smoothed.
 
     Departs: the mean over L sentences, which (E.7) lacks; rewards are counted in substitutions
     unless `rescale` is off.
@@ -73,25 +72,15 @@ class Smoothed:
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
-            parts = self._exact(model, batch.sharing(), samples, weights)
+            batch = batch.sharing()
+            drawn = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
+            parts = drawn
+            if settings.alpha < 1:
+                parts = self.base.loss(model, self._aimed(batch))
+                total = (1 - settings.alpha) * parts.total + drawn.total
+                parts = dataclasses.replace(parts, total=total)
         tokens = int(batch.target_lengths.sum())
         return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, "changed": changed})
-
-    def _exact(
-        self, model: TranslationModel, batch: Batch, samples: Samples, weights: Tensor
-    ) -> LossParts:
-        """Return the loss of the true sentences and of samples that count weights [B, L]."""
-        alpha, other = self.settings.sequence.alpha, samples.distances > 0
-        if alpha == 1:
-            other = torch.ones_like(other)
-        # One at least: where weights are shared among processes, all make as many passes.
-        other[0, 0] |= ~other.any()
-        drawn = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights, other)))
-        if alpha == 1:
-            return dataclasses.replace(drawn, nll=drawn.nll / other.shape[1])
-        own = 1 - alpha + weights.masked_fill(other, 0.0).sum(1)
-        parts = self.base.loss(model, self._aimed(dataclasses.replace(batch, weights=own)))
-        return dataclasses.replace(parts, total=parts.total + drawn.total)
 
     def draw(self, batch: Batch) -> Samples:
         """Return L sentences near each true one."""

@@ -168,18 +168,20 @@ def draw_samples(
     return Samples(torch.where(changed, drawn, tokens), distances, logs, others)
 
 
-def as_batch(batch: Batch, tokens: Tensor, weights: Tensor, wanted: Tensor) -> Batch:
-    """Return a batch whose truth is the samples [B, L, T] that are wanted [B, L] (bool).
+def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
+    """Return a batch whose truth is the samples [B, L, T], which count `weights` [B, L].
 
-    Each counts its part of weights [B, L]. Samples stand in the order of their sentences.
+    Sample l of sentence b is row `b * L + l`.
     """
-    several = batch.select(wanted.nonzero()[:, 0])
-    output = tokens[wanted][:, : several.target_output.shape[1]]
+    count = tokens.shape[1]
+    rows = torch.arange(len(batch), device=tokens.device).repeat_interleave(count)
+    several = batch.select(rows)
+    output = tokens.flatten(0, 1)
     moved = torch.full_like(output, BEGIN)
     moved[:, 1:] = output[:, :-1]
     return dataclasses.replace(
         several,
         target_input=moved.masked_fill(~several.is_target, PAD),
         target_output=output,
-        weights=weights[wanted],
+        weights=weights.flatten(),
     )

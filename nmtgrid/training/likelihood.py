@@ -23,7 +23,7 @@ class SiteTargets:
     """What the predictions at M sites are trained to be.
 
     tokens [M] are the true ones; `aims` [M, C] are there where those are not all; weights [M] are
-    what the losses of the sites' sentences count (None: one each).
+    what the sentences of the sites count (None: one each).
     """
 
     tokens: Tensor
@@ -55,12 +55,13 @@ class SiteTargets:
     ) -> tuple[Tensor, Tensor]:
         """Return the sums (loss, negative log-likelihood) for features [M, D] at the sites.
 
-        `weights` [M] are the sites' own (None: ones); those of their sentences are for the loss
-        alone.
+        `weights` [M] are the sites' own (None: ones), beside those of their sentences.
         """
+        if self.weights is not None:
+            weights = self.weights if weights is None else weights * self.weights
         return linear_cross_entropy(
             features, held.weight, held.bias, self.tokens, weights,
-            label_smoothing=label_smoothing, aims=self.aims, scales=self.weights,
+            label_smoothing=label_smoothing, aims=self.aims,
         )  # fmt: skip
 
 

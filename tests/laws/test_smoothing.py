@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,13 +10,11 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
-from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.api import LossParts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.smoothing_settings import (
     SequenceSmoothing,
@@ -28,7 +24,6 @@ from nmtgrid.training.smoothing_settings import (
 from tests.laws.helpers import Case, basic_cases, batch_for, teacher_forced
 
 ALPHA, TOKEN_ALPHA = 0.3, 0.4
-_NORMALISING = [case for case in basic_cases() if case.build().traits.batch_statistics]
 
 
 class _Given(Smoothed):
@@ -43,28 +38,14 @@ class _Given(Smoothed):
         )
 
 
-Made = Callable[[Case], tuple[TranslationModel, Batch]]
-
-
-@pytest.fixture
-def in_training() -> Iterator[Made]:
-    """Makes the model in training mode and two sentences for it, in double precision.
-
-    Batch norm's statistics are frozen: those of a batch of the true sentences are not those of the
-    drawn ones that differ from them.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def make(case: Case) -> tuple[TranslationModel, Batch]:
-            model = case.build().double()
-            model.train()
-            stack.enter_context(frozen_statistics(model))
-            batch = batch_for(model, (3, 5), (2, 4))
-            if model.traits.source_features:
-                batch = dataclasses.replace(batch, source=batch.source.double())
-            return model, batch
-
-        yield make
+def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
+    """Return the model in training mode and two sentences for it, in double precision."""
+    model = case.build().double()
+    model.train()
+    batch = batch_for(model, (3, 5), (2, 4))
+    if model.traits.source_features:
+        batch = dataclasses.replace(batch, source=batch.source.double())
+    return model, batch
 
 
 def _one_more(batch: Batch, size: int) -> Tensor:
@@ -93,9 +74,9 @@ def _gradients(model: TranslationModel, total: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
-def test_smoothed_loss(in_training: Made, case: Case, lazy: bool) -> None:
+def test_smoothed_loss(case: Case, lazy: bool) -> None:
     """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
-    model, batch = in_training(case)
+    model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
     vectors = torch.randn(size, 3).double()
     spread = VectorSpread(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
@@ -133,9 +114,9 @@ def test_smoothed_loss(in_training: Made, case: Case, lazy: bool) -> None:
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("alpha", [ALPHA, 1.0])
-def test_a_source_is_encoded_once(in_training: Made, case: Case, alpha: float) -> None:
+def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
     """However many sentences are drawn for it, and the true one among them or not."""
-    model, batch = in_training(case)
+    model, batch = _in_training(case)
     encoded: dict[str, list[int]] = {}
     for name, stage in model.stages().items():
         # An embedding may be the target's too.
@@ -153,24 +134,12 @@ def test_a_source_is_encoded_once(in_training: Made, case: Case, alpha: float) -
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
 @pytest.mark.parametrize("lazy", [False, True])
-def test_drawing_the_truth_is_likelihood(in_training: Made, case: Case, lazy: bool) -> None:
-    found, expected = _truth_alone(*in_training(case), lazy)
-    torch.testing.assert_close(found.total, expected.total)
-    assert float(found.extra["changed"]) == 0
-
-
-@pytest.mark.parametrize("case", _NORMALISING, ids=str)
-def test_with_batch_norm_a_drawn_sentence_has_statistics_of_its_own(case: Case) -> None:
-    """The exception is real, even where it is the true one (one is always kept apart)."""
-    model = case.build().double().train()
-    found, expected = _truth_alone(model, batch_for(model, (3, 5), (2, 4)), False)
-    assert not torch.isclose(found.total, expected.total)
-
-
-def _truth_alone(model: TranslationModel, batch: Batch, lazy: bool) -> tuple[LossParts, LossParts]:
-    """Return the smoothed loss with nothing but the truth drawn, and the likelihood."""
+def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
+    model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
     plain = Likelihood(LikelihoodSettings(0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
-    return smoothed.loss(model, batch), plain.loss(model, batch)
+    found, expected = smoothed.loss(model, batch), plain.loss(model, batch)
+    torch.testing.assert_close(found.total, expected.total)
+    assert float(found.extra["changed"]) == 0

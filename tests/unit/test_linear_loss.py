@@ -48,18 +48,15 @@ def test_value_by_hand() -> None:
 @pytest.mark.parametrize("chunk", [1, 8, 37, 100, None])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("with_weights", [True, False])
-@pytest.mark.parametrize("with_scales", [True, False])
 def test_equals_the_plain_twin(
-    smoothing: float, chunk: int | None, with_bias: bool, with_weights: bool, with_scales: bool
+    smoothing: float, chunk: int | None, with_bias: bool, with_weights: bool
 ) -> None:
     features, weight, drawn_bias, targets, drawn_weights = _problem()
     bias = drawn_bias if with_bias else None
     weights = drawn_weights if with_weights else None
-    scales = drawn_weights.flip(0) if with_scales else None
     leaves = [features, weight, *([bias] if bias is not None else [])]
-    held = features, weight, bias, targets, weights, smoothing
-    fused = linear_cross_entropy(*held, chunk, scales=scales)
-    plain = plain_linear_cross_entropy(*held, scales=scales)
+    fused = linear_cross_entropy(features, weight, bias, targets, weights, smoothing, chunk)
+    plain = plain_linear_cross_entropy(features, weight, bias, targets, weights, smoothing)
     torch.testing.assert_close(fused, plain)
     found = torch.autograd.grad(fused[0] * 0.3, leaves)
     expected = torch.autograd.grad(plain[0] * 0.3, leaves)
@@ -115,14 +112,6 @@ def test_improbable_targets_keep_a_finite_loss() -> None:
     loss, likelihood = linear_cross_entropy(features, weight, None, torch.tensor([1]))
     assert likelihood.item() == pytest.approx(200.0)
     assert torch.autograd.grad(loss, features)[0].item() == pytest.approx(1.0)
-
-
-def test_scales_weigh_the_loss_alone() -> None:
-    features, weight, bias, targets, drawn = _problem(4)
-    held = features, weight, bias, targets
-    scaled = linear_cross_entropy(*held, scales=drawn)
-    weighted, plain = linear_cross_entropy(*held, drawn), linear_cross_entropy(*held)
-    torch.testing.assert_close(scaled, (weighted[0], plain[1]))
 
 
 def test_sites_of_weight_zero_count_nothing() -> None:

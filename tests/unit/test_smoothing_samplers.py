@@ -130,8 +130,7 @@ def test_costs() -> None:
 def test_samples_as_a_batch() -> None:
     held = batch()
     tokens = torch.tensor([[[4, 6, 4, END], [5, 5, 4, END]], [[3, 4, END, PAD], [6, 4, END, PAD]]])
-    weights = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
-    found = as_batch(held, tokens, weights, torch.ones(2, 2).bool())
+    found = as_batch(held, tokens, torch.tensor([[0.1, 0.2], [0.3, 0.4]]))
     assert found.target_output.tolist() == tokens.flatten(0, 1).tolist()
     assert found.target_input.tolist() == [
         [BEGIN, 4, 6, 4], [BEGIN, 5, 5, 4], [BEGIN, 3, 4, PAD], [BEGIN, 6, 4, PAD]
@@ -139,11 +138,6 @@ def test_samples_as_a_batch() -> None:
     assert found.weights is not None
     assert found.weights.tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert found.source.tolist() == [[3, END]] * 4 and found.indices.tolist() == [0, 0, 1, 1]
-    part = as_batch(held, tokens, weights, torch.tensor([[False, False], [True, False]]))
-    assert part.target_output.tolist() == [[3, 4, END]]
-    assert part.target_input.tolist() == [[BEGIN, 3, 4]]
-    assert part.weights is not None and part.weights.tolist() == pytest.approx([0.3])
-    assert part.indices.tolist() == [1] and part.target_lengths.tolist() == [3]
 
 
 def test_importance_weights_give_exact_expectations() -> None:

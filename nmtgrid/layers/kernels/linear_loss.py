@@ -35,7 +35,6 @@ def plain_linear_cross_entropy(
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     aims: Aims | None = None,
-    scales: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
     total = torch.promote_types(features.dtype, torch.float32)
@@ -51,8 +50,6 @@ def plain_linear_cross_entropy(
     likelihoods = F.cross_entropy(logits.detach(), targets, reduction="none")
     if weights is not None:
         losses, likelihoods = losses * weights, likelihoods * weights
-    if scales is not None:
-        losses = losses * scales
     return losses.sum(), likelihoods.detach().sum()
 
 
@@ -65,7 +62,6 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
     aims: Aims | None = None,
-    scales: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -74,13 +70,13 @@ def linear_cross_entropy(
     The products run in the features' dtype, or autocast's where that is on; logits are reduced
     in float32 at least; natural logarithms. chunk counts the features taken at a time; None
     suits the device. `aims` [M, C] are what the loss is taken against in place of the targets,
-    which the likelihood still speaks of; `scales` [M] weigh the loss alone. Raises: ValueError for
-    smoothing outside [0, 1) or a chunk below 1.
+    which the likelihood still speaks of. Raises: ValueError for smoothing outside [0, 1) or a
+    chunk below 1.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled(), aims, scales)
+    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled(), aims)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, plan
     )
@@ -157,7 +153,6 @@ class _Plan:
     chunk: int
     may_need_gradients: bool
     aims: Aims | None = None
-    scales: Tensor | None = None
 
 
 @dataclasses.dataclass
@@ -222,13 +217,12 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     """Go through the chunks: fill `found` and return the sums of loss and likelihood."""
     total = torch.promote_types(plan.dtype, torch.float32)
-    counts = features.new_ones(len(targets), dtype=total) if weights is None else weights.to(total)
-    shares = counts if plan.scales is None else counts * plan.scales.to(total)
+    shares = features.new_ones(len(targets), dtype=total) if weights is None else weights.to(total)
     matrix = weight.to(plan.dtype)
     shift = None if bias is None else bias.to(plan.dtype)
     mean_row = weight.mean(0, dtype=total)
     mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
-    loss, likelihood, true, aimed = features.new_zeros(4, dtype=total).unbind()
+    loss, likelihood, aimed = features.new_zeros(3, dtype=total).unbind()
     for start in range(0, len(targets), plan.chunk):
         place = slice(start, start + plan.chunk)
         part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
@@ -236,9 +230,7 @@ def _run(
         probs = logits.softmax(1)
         # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second exp.
         normaliser = logits.amax(1) - probs.amax(1).log()
-        own = normaliser - logits.gather(1, target)[:, 0]
-        likelihood += own @ counts[place]
-        true += own @ share
+        likelihood += (normaliser - logits.gather(1, target)[:, 0]) @ share
         if plan.smoothing:
             mean_logit = part.to(total) @ mean_row + mean_bias
             loss += (normaliser - mean_logit) @ share
@@ -255,7 +247,7 @@ def _run(
     loss = loss * plan.smoothing
     if plan.aims is not None:
         return aimed + loss, likelihood
-    return true * (1.0 - plan.smoothing) + loss, likelihood
+    return likelihood * (1.0 - plan.smoothing) + loss, likelihood
 
 
 def _against(
