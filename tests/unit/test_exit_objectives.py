@@ -166,13 +166,6 @@ def mixed_costs(held: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
     return torch.stack(found)
 
 
-def test_mixed_encodes_a_source_once() -> None:
-    held, rows = model().train(), []
-    held.stages()["encoder.1"].register_forward_hook(lambda *given: rows.append(len(given[2])))
-    Mixed(MixedSettings(4)).loss(held, BATCH)
-    assert rows == [len(BATCH)]
-
-
 @pytest.mark.parametrize("exits", ["tied", "separate"])
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_mixed_is_the_mean_over_drawn_sequences(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nmtgrid.adaptive.halting import FixedExit, GivenExits, Predicted, RandomExit, Thresholds
+from nmtgrid.adaptive.objectives import Mixed, MixedSettings
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.storage import save_tensors
 from nmtgrid.data.batches import Batch, collate
@@ -32,6 +33,13 @@ def pair() -> Batch:
 
 def count(**changes: Any) -> int:
     return tiny(**changes).count_parameters()
+
+
+def test_mixed_encodes_a_source_once() -> None:
+    held, rows = tiny(exits="tied").train(), []
+    held.stages()["encoder.1"].register_forward_hook(lambda *given: rows.append(len(given[2])))
+    Mixed(MixedSettings(4)).loss(held, pair())
+    assert rows == [1]
 
 
 def test_what_exits_and_halting_add() -> None:
