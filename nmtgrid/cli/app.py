@@ -6,6 +6,7 @@ before it works, so that `--help`, `--version` and shell completion answer at on
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import importlib
@@ -52,12 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     given, debug = _take_debug(given)
-    with _interruptible() as caught, warnings.catch_warnings():
-        warnings.showwarning = _warn
-        try:
+    caught: list[int] = []
+    try:
+        with _interruptible(caught), warnings.catch_warnings():
+            warnings.showwarning = _warn
             return _attempt(given, debug, caught)
-        except KeyboardInterrupt:  # at any point, also while a fault is told of
-            pass
+    except KeyboardInterrupt:  # at any point, also while a fault is told of
+        pass
     console.say("Interrupted.")
     return 128 + caught[0] if caught else INTERRUPTED
 
@@ -84,16 +86,33 @@ def _attempt(given: list[str], debug: bool, caught: list[int]) -> int:
 
 def program() -> NoReturn:
     """Run the command line, and end the process with its exit code."""
-    code = main()
+    codes: list[int] = []
+    # Before any other such function is registered, so that it is the last of them to be called.
+    atexit.register(_after_interruption, codes)
+    codes.append(main())
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # One of torchrun's. torch keeps its communication threads for as long as anything refers
         # to their group, and with shards its caches always do: a thread that lets go of a tensor
         # while Python shuts down would abort the process. So there is no shutdown.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, AttributeError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+        _leave_at_once(codes[0])
+    sys.exit(codes[0])
+
+
+def _after_interruption(codes: Sequence[int]) -> None:
+    """Let the exit code stand that `main` gave.
+
+    `python -m` ends a process by SIGINT if ever an interruption passed through code that was
+    compiled from a string (a data class is made of such), whoever caught it afterwards.
+    """
+    if codes and codes[0] > 128:
+        _leave_at_once(codes[0])
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _warn(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -102,9 +121,8 @@ def _warn(message: Warning | str, *where: Any, **more: Any) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM interrupt what runs, so that it tidies up; yield what has come."""
-    caught: list[int] = []
+def _interruptible(caught: list[int]) -> Iterator[None]:
+    """Let SIGINT and SIGTERM interrupt what runs, so that it tidies up; add to `caught` which."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         caught.append(number)
@@ -117,7 +135,7 @@ def _interruptible() -> Iterator[list[int]]:
             if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
                 before[kind] = signal.signal(kind, interrupt)
     try:
-        yield caught
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

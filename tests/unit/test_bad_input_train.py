@@ -1,14 +1,9 @@
-"""Training that must not begin, or must not go on: states, folders, options and signals."""
+"""Training that must not begin, or must not go on: states, folders, and options."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,22 +260,3 @@ def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, told: list
     (out / "config.json").write_text(json.dumps(config))
     assert train(data, "--out", out, "--resume") == 2
     assert "settings have been changed" in told[-1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_early_signal_leaves_nothing_and_says_so_once(
-    project: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-m", "nmtgrid", "preprocess", "--toy", "1000000", "--out", "data"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(project)},
-        stderr=subprocess.PIPE, text=True,
-        # A background job starts with SIGINT ignored, and its children with it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    time.sleep(1.0)  # by then it makes sentences, for many seconds
-    run.send_signal(number)
-    told = run.communicate(timeout=60)[1]
-    assert run.returncode == 128 + number
-    assert told == "Interrupted.\n"
-    assert list(tmp_path.iterdir()) == []
