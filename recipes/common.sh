@@ -20,7 +20,7 @@ for variable in SMALL ON TOY SYSTEMS ARCHS DECODERS LOSSES SKIPS PRESET SEED SEE
     POOLINGS SHAPES EMBEDDINGS GROWTHS BEAM BEAMS SPLIT \
     TRAIN_K K THRESHOLDS AGENTS STARTS SENTENCES WATCH LAMBDAS SIGMAS LAMBDAS_SEQUENCE SWEEP_LAMBDAS \
     SWEEP_FOR SWEEP_SIGMAS SAMPLES FINALISTS BATCH CLOCK ALLOW TOKEN_ALPHA TOKEN_TEMPERATURE RARITY \
-    SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS SETS SETTINGS; do
+    SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS SETS; do
     case "${!variable-}" in
     "") ;;
     *[!a-zA-Z0-9_.,:/=-]*) INVOKED+="$variable=\"${!variable}\" " ;;
@@ -354,20 +354,53 @@ train_model() {
     run mv "$model.train.json" "$model/done.json"
 }
 
-# `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
-# $HERE/data for MINUTES, and translate the test split with a beam of BEAM (5).
-train_and_score() {
-    local limit=(--max-minutes "$MINUTES")
-    tiny pervasive
-    if [ "${UPDATES:-0}" != 0 ]; then
-        limits "$UPDATES" 0
-        limit=("${LIMIT[@]}")
+# `translate MODEL SPLIT BEAM OPTION...`: translate that split of $DATA, unless it is done; set SCORES to
+# the file of its scores, MODEL/SPLIT-beamBEAM.json, beside which the translations lie as .txt.
+translate() {
+    SCORES="$1/$2-beam$3.json"
+    if [ -s "$SCORES" ]; then return; fi
+    run nmtgrid decode "$1" --data "$DATA" --split "$2" --beam "$3" \
+        --out "${SCORES%.json}.txt" --json "$SCORES" "${@:4}"
+}
+
+# `force MODEL SPLIT OPTION...`: force the references of that split, unless it is done; their perplexity
+# comes into MODEL/SPLIT-forced.json.
+force() {
+    if [ -s "$1/$2-forced.json" ]; then return; fi
+    run nmtgrid decode "$1" --data "$DATA" --split "$2" --forced --json "$1/$2-forced.json" "${@:3}"
+}
+
+BESIDE=()
+
+# `beside LOG COMMAND...`: run a command beside others, JOBS (1) at a time, its words into LOG; with
+# JOBS=1 it is run at once, in full view. `all_done` waits for all.
+beside() {
+    if [ "${JOBS:-1}" -le 1 ] || [ "$DRY_RUN" != 0 ]; then
+        "${@:2}"
+        return
     fi
-    run nmtgrid train "$HERE/data" --arch pervasive --preset "$1" --seed "$SEED" --overwrite \
-        "${TINY[@]}" "${limit[@]}" --out "$MODEL" --json "$MODEL.train.json"
-    run mv "$MODEL.train.json" "$MODEL/done.json"
-    run nmtgrid decode "$MODEL" --data "$HERE/data" --split test --beam "${BEAM:-5}" \
-        --out "$MODEL/test.txt" --json "$MODEL/test-beam${BEAM:-5}.json"
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do sleep 1; done
+    say "Beside others: ${*:2} (what it says: $1)"
+    "${@:2}" >"$1" 2>&1 &
+    BESIDE+=("$!=$1")
+}
+
+# Wait for all that run beside; fail with the last words of one that failed.
+all_done() {
+    local job failed=()
+    for job in "${BESIDE[@]}"; do wait "${job%%=*}" || failed+=("${job#*=}"); done
+    BESIDE=()
+    [ ${#failed[@]} = 0 ] || fail "of those side by side failed: ${failed[*]}
+$(tail -n 5 "${failed[0]}")"
+}
+
+# `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
+# $DATA for MINUTES, and translate the test split with a beam of BEAM (5).
+train_and_score() {
+    local limit=()
+    if [ "${UPDATES:-0}" = 0 ]; then limit=(--max-minutes "$MINUTES"); fi
+    train_model "$MODEL" pervasive "$1" "$SEED" "${UPDATES:-0}" 0 "${limit[@]}"
+    translate "$MODEL" test "${BEAM:-5}"
     run python "$PROJECT/recipes/pervasive_table.py" scores "$1=${MODEL%-seed*}" --seeds "$SEED" \
         --out "$MODEL/table"
     record one-model "Pervasive Attention alone" "$MODEL/table.json"

@@ -23,8 +23,9 @@ SEED="${SEED:-1}"
 PRESET="${PRESET:-iwslt14-de-en}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/iwslt14-de-en"
+DATA="$HERE/data"
 MODEL="$HERE/model-$PRESET-seed$SEED"
 
 environment
-dataset "$ON" "$HERE/data" "$HERE"
+dataset "$ON" "$DATA" "$HERE"
 train_and_score "$PRESET"

@@ -51,10 +51,6 @@ loss_options() {
 learn() {
     local model="$1"
     loss_options "$4"
-    SCORES="$model/$SPLIT-beam$BEAM.json"
     train_model "$model" "$2" "$3" "$5" "$UPDATES" "$MINUTES" "${LOSS[@]}"
-    if [ ! -s "$SCORES" ]; then
-        run nmtgrid decode "$model" --data "$DATA" --split "$SPLIT" --beam "$BEAM" \
-            --out "$model/$SPLIT-beam$BEAM.txt" --json "$SCORES"
-    fi
+    translate "$model" "$SPLIT" "$BEAM"
 }

@@ -18,8 +18,9 @@ MINUTES="${MINUTES:-59}"
 SEED="${SEED:-1}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/multi30k"
+DATA="$HERE/data"
 MODEL="$HERE/model-seed$SEED"
 
 environment
-dataset "$ON" "$HERE/data" "$HERE/text"
+dataset "$ON" "$DATA" "$HERE/text"
 train_and_score "$PRESET"

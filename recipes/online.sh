@@ -128,8 +128,7 @@ table_4_2() {
     train pa-bi-inf pervasive "$MINUTES" --set model.aggregation=max
     for name in tf-uni-inf tf-bi-inf pa-uni-inf pa-bi-inf; do
         for beam in ${BEAMS:-1 5}; do
-            run nmtgrid decode "$HERE/$name-seed$SEED" --data "$DATA" --split test --beam "$beam" \
-                --json "$HERE/$name-seed$SEED/test-beam$beam.json"
+            translate "$HERE/$name-seed$SEED" test "$beam"
         done
         models+=("$name=$HERE/$name")
     done

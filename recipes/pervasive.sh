@@ -87,23 +87,18 @@ score() {
         model="$HERE/$1-seed$seed"
         for split in "${@:2}"; do
             for beam in $BEAMS; do
-                if [ -s "$model/$split-beam$beam.json" ]; then continue; fi
-                run nmtgrid decode "$model" --data "$DATA" --split "$split" --beam "$beam" \
-                    --out "$model/$split-beam$beam.txt" --json "$model/$split-beam$beam.json"
+                translate "$model" "$split" "$beam"
             done
         done
     done
 }
 
-# `force NAME`: force the references of the development set, for perplexity and alignments, unless that
-# is done.
-force() {
+# `force_all NAME`: force the references of the development set, for perplexity and alignments.
+force_all() {
     local seed model
     for seed in $SEEDS; do
         model="$HERE/$1-seed$seed"
-        if [ -s "$model/valid-forced.json" ]; then continue; fi
-        run nmtgrid decode "$model" --data "$DATA" --split valid --forced \
-            --traces "$model/valid.traces.jsonl" --json "$model/valid-forced.json"
+        force "$model" valid --traces "$model/valid.traces.jsonl"
     done
 }
 
@@ -134,7 +129,7 @@ ablation() {
         name="${held%%=*}"
         variant "$name"
         score "pa-$name" valid
-        if [ "$SMALL" != 1 ]; then force "pa-$name"; fi
+        if [ "$SMALL" != 1 ]; then force_all "pa-$name"; fi
         models+=("${held#*=}=$HERE/pa-$name")
     done
     tabulate "$1" "$2" scores "${models[@]}"
@@ -188,12 +183,12 @@ forced() {
     TRACES=()
     for name in max gated-max attention; do
         variant "$name"
-        force "pa-$name"
+        force_all "pa-$name"
         TRACES+=("$name=$HERE/pa-$name-seed$SEEDS/valid.traces.jsonl")
     done
     baselines
-    force bilstm
-    force transformer
+    force_all bilstm
+    force_all transformer
     TRACES+=("bilstm=$HERE/bilstm-seed$SEEDS/valid.traces.jsonl")
     TRACES+=("transformer=$HERE/transformer-seed$SEEDS/valid.traces.jsonl")
 }
@@ -213,7 +208,7 @@ table_3_7() {
     train pa pervasive "$PRESET"
     for name in bilstm convs2s transformer pa; do
         score "$name" $SPLITS
-        force "$name"
+        force_all "$name"
         models+=("$name=$HERE/$name")
     done
     tabulate table-3.7 "Four architectures" scores "${models[@]}"
@@ -240,7 +235,7 @@ table_3_8() {
     train pa pervasive "$PRESET"
     for name in transformer-base transformer pa; do
         score "$name" $SPLITS
-        force "$name"
+        force_all "$name"
         models+=("$name=$HERE/$name")
     done
     tabulate table-3.8 "Pervasive Attention beside Transformers" scores "${models[@]}"
@@ -255,7 +250,7 @@ figure_3_8() {
                 --set "model.target_kernel=$kernel" --set "model.source_kernel=$kernel" \
                 --set "model.depth=$depth"
             score "pa-k$kernel-n$depth" valid
-            if [ "$SMALL" != 1 ]; then force "pa-k$kernel-n$depth"; fi
+            if [ "$SMALL" != 1 ]; then force_all "pa-k$kernel-n$depth"; fi
             models+=("$kernel,$depth=$HERE/pa-k$kernel-n$depth")
         done
     done

@@ -37,33 +37,26 @@ esac
 
 # `train NAME ARCHITECTURE PRESET OPTION...`: train a system, unless it is there.
 train() {
-    local model="$HERE/$1"
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    tiny "$2"
-    limits "$UPDATES" "$MINUTES"
-    run nmtgrid train "$DATA" --arch "$2" --preset "$3" --seed "$SEED" --overwrite \
-        --set training.validate_minutes=0.3 "${TINY[@]}" "${LIMIT[@]}" \
-        --out "$model" --json "$model.train.json" "${@:4}"
-    run mv "$model.train.json" "$model/done.json"
+    train_model "$HERE/$1" "$2" "$3" "$SEED" "$UPDATES" "$MINUTES" "${OFTEN[@]}" "${@:4}"
 }
 
-# `translate NAME OPTION...`: translate the test split greedily, with traces.
-translate() {
-    run nmtgrid decode "$HERE/$1" --data "$DATA" --split test --beam 1 \
-        --traces "$HERE/$1/test.traces.jsonl" "${@:2}"
-}
+# `trace NAME OPTION...`: translate the test split greedily, with traces.
+trace() { translate "$HERE/$1" test 1 --traces "$HERE/$1/test.traces.jsonl" "${@:2}"; }
 
+# For curves of several points; tiny models do without.
+OFTEN=()
+if [ "$SMALL" != 1 ]; then OFTEN=(--set training.validate_minutes=0.3); fi
 train pervasive pervasive "$ON"
 train transformer transformer "$ON"
 train early-exit transformer "$ON-exits" --objective exits-aligned
 train wait-k pervasive "$ON" --objective wait-k-sampled --set model.source_causal=true
 
-translate pervasive
-translate transformer
+trace pervasive
+trace transformer
 run nmtgrid adaptive-tune "$HERE/early-exit" --data "$DATA" --split valid --test-split test \
     --samples "${SAMPLES:-2000}" --finalists 1 --batch 64 --clock processor --name confidence \
     --out "$HERE/early-exit/tuned"
-translate early-exit --exit confidence-2
+trace early-exit --exit confidence-2
 run nmtgrid online-eval "wait-k=$HERE/wait-k" --data "$DATA" --split test --k 1,2,3,5,7,inf \
     --out "$HERE/wait-k/online"
 

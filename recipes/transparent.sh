@@ -13,7 +13,7 @@
 # wmt14-en-de-transparent-6 to -20 and a corpus of yours. Device hours: the poster gives none; estimate, of
 # the operations that `train --dry-run` counts at 20 TFLOP/s of a GPU: 16 to 28 for a model.
 # MINUTES=30 (TOY: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between two measurements,
-# RUNS=runs where the results go, SETTINGS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
+# RUNS=runs where the results go, SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
 # core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
 # that has been trained already is not trained again.
 set -euo pipefail
@@ -25,8 +25,7 @@ DEPTHS="${DEPTHS:-12}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
 WATCH="${WATCH:-20}"
-JOBS="${JOBS:-1}"
-read -r -a SETTINGS <<<"${SETTINGS:-}"
+read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
@@ -35,48 +34,32 @@ if [ "${TOY:-0}" = 1 ]; then
     HERE="$RUNS/transparent-toy"
     MINUTES="${MINUTES:-5}"
     PRESET=toy
-    toy_dataset "$HERE/data"
 else
     ON=multi30k
     HERE="$RUNS/transparent"
     MINUTES="${MINUTES:-30}"
     PRESET=multi30k-deep
-    multi30k_dataset "$HERE/data" "$HERE/text"
 fi
+DATA="$HERE/data"
+dataset "$ON" "$DATA" "$HERE/text"
 
 # Train and score one model: `one NAME DEPTH IS_TRANSPARENT`.
 one() {
     local model="$HERE/$1"
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    tiny transformer
-    limits "$UPDATES" "$MINUTES"
-    run nmtgrid train "$HERE/data" --arch transformer --preset "$PRESET" --seed "$SEED" --overwrite \
-        "${TINY[@]}" "${LIMIT[@]}" --set "model.encoder_depth=$2" --set model.norm=post --set "model.transparent=$3" \
-        --set "training.watch_gradients=$WATCH" "${SETTINGS[@]}" \
-        --out "$model" --json "$model.train.json"
-    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam "${BEAM:-5}" \
-        --out "$model/test.out" --json "$model/scores.json"
-    run mv "$model.train.json" "$model/done.json"
-}
-
-# The same, beside others as far as JOBS allows.
-start() {
-    if [ "$JOBS" -gt 1 ] && [ "$DRY_RUN" = 0 ]; then
-        while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
-        one "$@" >"$HERE/$1.log" 2>&1 &
-    else
-        one "$@"
-    fi
+    train_model "$model" transformer "$PRESET" "$SEED" "$UPDATES" "$MINUTES" \
+        --set "model.encoder_depth=$2" --set model.norm=post --set "model.transparent=$3" \
+        --set "training.watch_gradients=$WATCH"
+    translate "$model" test "${BEAM:-5}"
 }
 
 models=()
 for depth in $DEPTHS; do
     plain="plain-$depth-seed$SEED" transparent="transparent-$depth-seed$SEED"
-    start "$plain" "$depth" false
-    start "$transparent" "$depth" true
+    beside "$HERE/$plain.log" one "$plain" "$depth" false
+    beside "$HERE/$transparent.log" one "$transparent" "$depth" true
     models+=("plain $depth=$HERE/$plain" "transparent $depth=$HERE/$transparent")
 done
-for job in $(jobs -rp); do wait "$job"; done
+all_done
 
 run nmtgrid analyze curves "${models[@]}" --out "$HERE/curves.png" --json "$HERE/curves.json"
 run nmtgrid analyze curves "${models[@]}" --out "$HERE/curves" --format svg

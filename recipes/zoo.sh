@@ -20,7 +20,6 @@ if [ "$SMALL" = 1 ]; then TOY=1; fi
 MINUTES="${MINUTES:-30}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
-JOBS="${JOBS:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # name:architecture:preset
@@ -37,33 +36,21 @@ if [ "${TOY:-0}" = 1 ]; then
     HERE="$RUNS/zoo-toy"
     MINUTES="${TOY_MINUTES:-3}"
     EVERY="$TOY_SYSTEMS"
-    toy_dataset "$HERE/data"
 else
     ON=multi30k
     HERE="$RUNS/zoo"
     EVERY="$MULTI30K"
-    multi30k_dataset "$HERE/data" "$HERE/text"
 fi
+DATA="$HERE/data"
+dataset "$ON" "$DATA" "$HERE/text"
 
 # Train, translate and score one system: `one NAME ARCHITECTURE PRESET`.
 one() {
     local model="$HERE/$1-seed$SEED"
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    local limit=(--max-minutes "$MINUTES" --set training.clock=processor)
-    tiny "$2"
-    if [ "$UPDATES" != 0 ]; then
-        limits "$UPDATES" 0
-        limit=("${LIMIT[@]}")
-    fi
-    run nmtgrid train "$HERE/data" --arch "$2" --preset "$3" --seed "$SEED" --overwrite \
-        "${TINY[@]}" "${limit[@]}" --out "$model" --json "$model.train.json"
-    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam 1 \
-        --json "$model/greedy.json"
-    run nmtgrid decode "$model" --data "$HERE/data" --split test --beam 5 \
-        --out "$model/test.out" --json "$model/beam5.json"
-    run nmtgrid decode "$model" --data "$HERE/data" --split test --forced \
-        --json "$model/forced.json"
-    run mv "$model.train.json" "$model/done.json"
+    train_model "$model" "$2" "$3" "$SEED" "$UPDATES" "$MINUTES"
+    translate "$model" test 1
+    translate "$model" test 5
+    force "$model" test
 }
 
 wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
@@ -73,13 +60,8 @@ for system in $EVERY; do
     IFS=: read -r name arch preset <<<"$system"
     wanted "$name" || continue
     models+=("$HERE/$name-seed$SEED")
-    if [ "$JOBS" -gt 1 ] && [ "$DRY_RUN" = 0 ]; then
-        while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
-        one "$name" "$arch" "$preset" >"$HERE/$name-seed$SEED.log" 2>&1 &
-    else
-        one "$name" "$arch" "$preset"
-    fi
+    beside "$HERE/$name-seed$SEED.log" one "$name" "$arch" "$preset"
 done
-wait
+all_done
 run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" --out "$HERE/table"
 record zoo "Every architecture under the same minutes" "$HERE/table.json"

@@ -2,8 +2,8 @@
 
 python recipes/zoo_table.py MODEL... --out PREFIX    writes PREFIX.md and PREFIX.json
 
-A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`,
-`done.json` (train's report), `greedy.json`, `beam5.json` and `forced.json` (decode's).
+A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`, `done.json`
+(train's report), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (decode's).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COLUMNS = {
 
 def row(model: Path) -> dict[str, Any]:
     """Return the facts of one model directory."""
-    trained, greedy = _read(model / "done.json"), _read(model / "greedy.json")
-    beam5, forced = _read(model / "beam5.json"), _read(model / "forced.json")
+    trained, greedy = _read(model / "done.json"), _read(model / "test-beam1.json")
+    beam5, forced = _read(model / "test-beam5.json"), _read(model / "test-forced.json")
     config = _read(model / "config.json")
     return {
         "system": model.name.rsplit("-seed", 1)[0],

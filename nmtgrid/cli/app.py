@@ -45,6 +45,9 @@ _PROGRAM = "nmtgrid"
 _PAUSE = 10.0
 """Seconds that a process which another one speaks for waits before it tells of its own fault."""
 
+_MOMENT = 0.05
+"""Seconds after which an interruption that came to nothing is made again."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: those of the process); return the exit code."""
@@ -128,6 +131,17 @@ def _interruptible(caught: list[int]) -> Iterator[None]:
         caught.append(number)
         raise KeyboardInterrupt
 
+    def ignored(what: sys.UnraisableHookArgs) -> None:
+        # Python lets nothing out of some places, such as an import's callbacks: once more, then.
+        if caught and what.exc_type is KeyboardInterrupt:
+            main_thread = threading.main_thread().ident
+            again = threading.Timer(_MOMENT, signal.pthread_kill, [main_thread, caught[-1]])
+            again.daemon = True
+            again.start()
+        else:
+            tell(what)
+
+    tell, sys.unraisablehook = sys.unraisablehook, ignored
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for kind in (signal.SIGINT, signal.SIGTERM):
@@ -139,6 +153,7 @@ def _interruptible(caught: list[int]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = tell
 
 
 class _InOrder(typer.core.TyperGroup):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -16,6 +15,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.cli.options import Leave
+from nmtgrid.metrics.spread import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.gradients import check_watch
@@ -265,9 +265,8 @@ def _spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
         values = [report[name] for report in reports if report[name] is not None]
         if len(values) < 2:
             continue
-        mean, deviation = statistics.fmean(values), statistics.stdev(values)
-        found[name] = {"mean": mean, "standard_deviation": deviation}
-        rows.append([name, f"{mean:.4f}", f"{deviation:.4f}"])
+        found[name] = spread(values)
+        rows.append([name, shown(found[name], ".4f")])
     if rows:
-        console.table(f"{len(reports)} seeds", ["", "mean", "standard deviation"], rows)
+        console.table(f"{len(reports)} seeds", ["", "mean ± standard deviation"], rows)
     return found

@@ -15,4 +15,4 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 def shown(found: Mapping[str, float | None], form: str = ".2f") -> str:
     """Return a spread as people write it: the mean, then ± the deviation where there is one."""
     mean, deviation = found["mean"], found["standard_deviation"]
-    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:.2f}")
+    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form.lstrip('+')}}")

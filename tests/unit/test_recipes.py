@@ -214,3 +214,39 @@ def test_heads_tell_of_data_and_time(path: Path) -> None:
     assert "--dry-run" in head
     assert "SMALL=1" in head
     assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
+
+
+def _shell(lines: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run lines of shell as a recipe would, two of its commands side by side."""
+    script = f"set -euo pipefail\nJOBS=2\nsource {RECIPES}/common.sh\n{lines}"
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_what_runs_side_by_side_is_waited_for(tmp_path: Path) -> None:
+    done = _shell(
+        "work() { sleep 0.2; touch $1; }\n"
+        "for name in a b c; do beside $name.log work $name; done\n"
+        "all_done; ls ?",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()[-3:]) == (0, ["a", "b", "c"])
+
+
+def test_what_fails_side_by_side_is_told_of_after_the_others_end(tmp_path: Path) -> None:
+    """It ends at its first fault, as `set -e` says, and its last words are shown."""
+    done = _shell(
+        "bad() { echo something is wrong; false; touch never; }\n"
+        "work() { sleep 0.5; touch $1; }\n"
+        "beside bad.log bad; beside a.log work a; beside b.log work b\n"
+        "all_done; touch never",
+        tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: of those side by side failed: bad.log", "something is wrong"
+    ]  # fmt: skip
+    assert (tmp_path / "a").exists() and (tmp_path / "b").exists()
+    assert not (tmp_path / "never").exists()

@@ -92,3 +92,30 @@ def test_what_others_do_at_the_end_is_done_after_a_signal(project: Path, tmp_pat
     run = _start(tmp_path, project, "-c", _WHAT_ELSE_IS_REGISTERED)
     told = run.communicate(timeout=60)[1]
     assert (run.returncode, told) == (143, "Interrupted.\ntidied\n")
+
+
+_WHERE_NOTHING_IS_LET_OUT = """
+import os, signal, time
+from nmtgrid.cli import app
+
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.01)
+
+def run(given):
+    Held()
+    time.sleep(30)
+
+app._run = run
+app.program()
+"""
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+def test_a_signal_is_not_lost_where_python_ignores_exceptions(
+    project: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = _start(tmp_path, project, "-c", _WHERE_NOTHING_IS_LET_OUT.format(name=number.name))
+    told = run.communicate(timeout=20)[1]
+    assert (run.returncode, told) == (128 + number, "Interrupted.\n")
