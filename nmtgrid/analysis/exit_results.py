@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.exit_curves import Curve, Kind, Mark
-from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.files import read_json
-from nmtgrid.text.digest import altered, is_altered
+from nmtgrid.analysis.result_files import read_result_file
 
-NAME = "results.json"
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
 _MEGA = 1e6
 
@@ -51,17 +48,9 @@ def read_tuned(path: Path, name: str | None = None) -> Tuned:
 
     Raises InputError for what is no result of a tuning, StorageError for no file.
     """
-    path = path / NAME if path.is_dir() else path
-    try:
-        values = read_json(path)
-    except StorageError as fault:
-        raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
-    if isinstance(values, dict) and is_altered(values):
-        raise altered(path)
-    try:
-        return tuned(values, name)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
-        raise InputError("it holds no results of adaptive-tune.", _ADVICE, path=path) from fault
+    return read_result_file(
+        path, lambda values: tuned(values, name), content="results of adaptive-tune", advice=_ADVICE
+    )
 
 
 def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:

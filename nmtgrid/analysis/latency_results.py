@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.latency_curves import Curve, Level, Mark
-from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.files import read_json
+from nmtgrid.analysis.result_files import read_result_file
+from nmtgrid.base.errors import InputError
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import Setting
-from nmtgrid.text.digest import altered, is_altered
 
-NAME = "results.json"
 POLICIES = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
 """What a policy is called beside its curve."""
 
@@ -44,19 +42,10 @@ def read_results(path: Path, name: str | None = None) -> list[Result]:
 
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
     """
-    path = path / NAME if path.is_dir() else path
-    try:
-        values = read_json(path)
-    except StorageError as fault:
-        raise StorageError(fault.problem, fault.advice or _ADVICE) from fault
-    if isinstance(values, dict) and is_altered(values):
-        raise altered(path)
-    try:
-        found = [_result(row) for row in values["settings"]]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
-        raise InputError("it holds no results of an online evaluation.", _ADVICE, path=path) from (
-            fault
-        )
+    found = read_result_file(
+        path, lambda values: [_result(row) for row in values["settings"]],
+        content="results of an online evaluation", advice=_ADVICE,
+    )  # fmt: skip
     systems = {one.system for one in found}
     if name is not None and len(systems) > 1:
         raise InputError(

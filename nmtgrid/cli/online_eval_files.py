@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency_results import NAME
 from nmtgrid.analysis.plots import SUFFIXES
+from nmtgrid.analysis.result_files import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import explain, write_json, write_text
 from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
