@@ -14,8 +14,9 @@
 # is every row.
 # SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time for
 # each model (else as the presets say: toy two to three minutes, mscoco 120,000 updates), BEAM=3,
-# SPLIT=test, RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: 300 toy
-# pictures, 40 updates, three losses. What has been trained or measured already is not done again.
+# SPLIT=test, RUNS=runs where the results go, table and picture of what CIDEr gains as
+# captions-$ON/table-E.1.{md,json,png}; SETS="--set ..." for every model. SMALL=1: 300 toy pictures, 40
+# updates, three losses. What has been trained or measured already is not done again.
 #
 # MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
 # (caption_datasets.zip of https://cs.stanford.edu/people/karpathy/deepimagesent/), and features in
@@ -101,5 +102,6 @@ for loss in $LOSSES; do
         done
     done
 done
-run python "$PROJECT/recipes/captions_table.py" "${RESULTS[@]}" --out "$HERE/table-E.1"
+run python "$PROJECT/recipes/losses_table.py" "${RESULTS[@]}" --data "$DATA" \
+    --out "$HERE/table-E.1"
 record table-E.1 "Captions, test split" "$HERE/table-E.1.json"

@@ -17,8 +17,9 @@
 # rate.
 # ARCHS="bilstm pervasive" (WMT: bilstm), LOSSES="mle tok ..." (losses.sh has their parameters too),
 # SEEDS="1 2 3", BEAM=5. UPDATES=N trains all for as many updates, or MINUTES of processor time (multi30k
-# 20, toy 2); 0 of both: as long as the presets say. RUNS=runs where the results go, SETS="--set ..." for
-# every model. SMALL=1: the toy corpus, 40 updates, four losses. What has been done is not done again.
+# 20, toy 2); 0 of both: as long as the presets say. RUNS=runs where the results go, table and picture of the
+# gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model. SMALL=1: the toy
+# corpus, 40 updates, four losses. What has been done is not done again.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
@@ -63,6 +64,6 @@ for seed in $SEEDS; do
         done
     done
 done
-run python "$PROJECT/recipes/smoothing_table.py" "${RESULTS[@]}" --data "$DATA" \
+run python "$PROJECT/recipes/losses_table.py" "${RESULTS[@]}" --data "$DATA" \
     --out "$HERE/table-E.3"
 record table-E.3 "Loss smoothing, test set" "$HERE/table-E.3.json"

@@ -1,0 +1,144 @@
+"""Tables E.1 and E.3 of recipes/captions.sh and smoothing.sh, from what `decode` and `train` wrote.
+
+python recipes/losses_table.py LOSS,ARCHITECTURE=FILE... --data DATA --out PREFIX
+    A row for each loss; for each architecture the scores of the files of one name, mean and
+    standard deviation: tokenised BLEU, of captions BLEU-1, BLEU-4 and CIDEr; the same of how much
+    the last of these lies above `mle` of the same seed (one seed draws the same weights and
+    batches); and minutes of training per epoch. FILE lies in its model directory.
+    Writes PREFIX.md and PREFIX.json and, where something lies above or below `mle`, PREFIX.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.analysis.plots_bars import Group, Series, draw_bars
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.spread import shown, spread
+
+Row = dict[str, Any]
+TRANSLATIONS = {"bleu_tokenized": "BLEU"}
+CAPTIONS = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider": "CIDEr"}
+
+
+def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATIONS) -> list[Row]:
+    """Return loss, architecture, `scores` and minutes per epoch of `epoch` target tokens."""
+    groups: dict[tuple[str, str], dict[int, Path]] = {}
+    for text in named:
+        label, _, path = text.partition("=")
+        loss, _, architecture = label.partition(",")
+        groups.setdefault((loss, architecture), {})[_seed(Path(path))] = Path(path)
+    found = {
+        name: {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items()}
+        for name, files in groups.items()
+    }
+    last = list(scores)[-1]
+    rows = []
+    for (loss, architecture), files in groups.items():
+        values, plain = found[loss, architecture], found.get(("mle", architecture), {})
+        minutes = [minutes_of(file.parent / "metrics.jsonl", epoch) for file in files.values()]
+        row = {
+            "loss": loss, "architecture": architecture, "seeds": len(files),
+            **{score: spread([float(one[score]) for one in values.values()]) for score in scores},
+            "minutes_per_epoch": statistics.mean(minutes),
+        }  # fmt: skip
+        if loss != "mle" and (shared := sorted(values.keys() & plain.keys())):
+            row["above_mle"] = spread([values[seed][last] - plain[seed][last] for seed in shared])
+        rows.append(row)
+    return rows
+
+
+def _seed(scores: Path) -> int:
+    """Return the seed of the model in whose directory `scores` lies."""
+    config = json.loads((scores.parent / "config.json").read_text(encoding="utf-8"))
+    return int(config["settings"]["training"]["seed"])
+
+
+def minutes_of(metrics: Path, epoch: int) -> float:
+    """Return how long training on `epoch` target tokens takes, validation not counted."""
+    seconds = tokens = 0.0
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["event"] == "updated":
+            tokens += event["tokens"]
+            seconds += event["tokens"] / event["tokens_per_second"]
+    return seconds / tokens * epoch / 60
+
+
+def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> str:
+    """Return the table: losses in rows, architectures side by side."""
+    columns = [*scores.values(), "above mle", "minutes per epoch"]
+    names = list(dict.fromkeys(row["architecture"] for row in rows))
+    titles = [f"{name}: {title}" for name in names for title in columns]
+    lines = [["loss", *titles], ["---"] * (1 + len(titles))]
+    for loss in dict.fromkeys(row["loss"] for row in rows):
+        held = {row["architecture"]: row for row in rows if row["loss"] == loss}
+        cells = [cell for name in names for cell in _cells(held.get(name), scores)]
+        lines.append([loss, *cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(row: Row | None, scores: Mapping[str, str]) -> list[str]:
+    if row is None:
+        return ["-"] * (len(scores) + 2)
+    above = shown(row["above_mle"], "+.2f") if "above_mle" in row else "-"
+    return [*(shown(row[score]) for score in scores), above, f"{row['minutes_per_epoch']:.2f}"]
+
+
+def draw(rows: Sequence[Row], title: str, path: Path) -> None:
+    """Draw how much each loss lies above `mle`, with deviations, unless none is beside it."""
+    compared = [row for row in rows if "above_mle" in row]
+    if not compared:
+        return
+    losses = list(dict.fromkeys(row["loss"] for row in compared))
+    seeds = sorted({row["seeds"] for row in compared})
+    counts = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    series = []
+    for name in dict.fromkeys(row["architecture"] for row in compared):
+        held = {row["loss"]: row["above_mle"] for row in compared if row["architecture"] == name}
+        means = [held[loss]["mean"] if loss in held else None for loss in losses]
+        low, high = (_ends(held, losses, sign) for sign in (-1, 1))
+        series.append(Series(name, means, low, high))
+    draw_bars(
+        [Group(loss) for loss in losses], series, path,
+        title=f"{title} above maximum likelihood of the same seed",
+        x_label=f"loss (mean ± standard deviation; seeds: {counts})", y_label=title,
+    )  # fmt: skip
+
+
+def _ends(held: Mapping[str, Row], losses: Sequence[str], sign: int) -> list[float | None]:
+    """Return the mean and `sign` deviations of each loss, None where there is none of it."""
+    return [
+        held[loss]["mean"] + sign * (held[loss]["standard_deviation"] or 0.0)
+        if loss in held else None
+        for loss in losses
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Write the table and the picture."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", nargs="+", metavar="LOSS,ARCHITECTURE=FILE")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", required=True)
+    given = parser.parse_args()
+    dataset = Dataset.open(given.data)
+    lengths = dataset.split("train").target_lengths
+    scores = TRANSLATIONS if dataset.pictures is None else CAPTIONS
+    rows = read(given.results, int(lengths.sum()) + len(lengths), scores)
+    table = markdown(rows, scores)
+    Path(f"{given.out}.md").write_text(table, encoding="utf-8")
+    Path(f"{given.out}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    draw(rows, list(scores.values())[-1], Path(f"{given.out}.png"))
+    print(table, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Tables E.1 and E.3: means, deviations, differences of one seed, minutes; the picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import recipe_module
+
+losses_table = recipe_module("losses_table")
+
+
+def _model(folder: Path, seed: int, bleu: float, **more: float) -> str:
+    """Write what one training leaves: 10 tokens in 5 seconds, then 30 in 15."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"settings": {"training": {"seed": seed}}}))
+    (folder / "test.json").write_text(json.dumps({"bleu_tokenized": bleu, **more}))
+    events = [
+        {"event": "updated", "tokens": 10, "tokens_per_second": 2},
+        {"event": "validated", "seconds": 1000},
+        {"event": "updated", "tokens": 30, "tokens_per_second": 2},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return str(folder / "test.json")
+
+
+def test_gains_are_of_one_seed(tmp_path: Path) -> None:
+    """Seeds 1 and 2 gain 2 and 4; seed 3 has no plain model to lie above."""
+    bleu = {"mle": {1: 20.0, 2: 30.0, 4: 10.0}, "tok": {3: 99.0, 2: 34.0, 1: 22.0}}
+    named = [
+        f"{loss},bilstm={_model(tmp_path / f'{loss}{seed}', seed, value)}"
+        for loss, held in bleu.items()
+        for seed, value in held.items()
+    ]
+    plain, smoothed = losses_table.read(named, 240)
+    assert plain["bleu_tokenized"] == {"mean": 20.0, "standard_deviation": 10.0}
+    assert "above_mle" not in plain
+    assert smoothed["seeds"] == 3
+    assert smoothed["above_mle"] == {"mean": 3.0, "standard_deviation": pytest.approx(2**0.5)}
+    # 240 target tokens at two a second.
+    assert smoothed["minutes_per_epoch"] == pytest.approx(2.0)
+    lines = losses_table.markdown([plain, smoothed]).splitlines()
+    assert lines[2] == "| mle | 20.00 ± 10.00 | - | 2.00 |"
+    assert lines[3].endswith("| +3.00 ± 1.41 | 2.00 |")
+
+
+def test_what_was_not_trained_is_a_dash(tmp_path: Path) -> None:
+    rows = losses_table.read(
+        [
+            f"mle,bilstm={_model(tmp_path / 'a', 1, 20.0)}",
+            f"tok,pervasive={_model(tmp_path / 'b', 1, 25.0)}",
+        ],
+        240,
+    )
+    assert "above_mle" not in rows[1] and rows[1]["bleu_tokenized"]["standard_deviation"] is None
+    told = losses_table.markdown(rows)
+    assert "| mle | 20.00 | - | 2.00 | - | - | - |" in told
+    assert "| tok | - | - | - | 25.00 | - | 2.00 |" in told
+
+
+def test_captions_gain_cider(tmp_path: Path) -> None:
+    scores = losses_table.CAPTIONS
+    plain = _model(tmp_path / "a", 1, 0.0, bleu_1=60.0, bleu_4=20.0, cider=90.0)
+    better = _model(tmp_path / "b", 1, 0.0, bleu_1=61.0, bleu_4=19.0, cider=95.5)
+    rows = losses_table.read([f"mle,lstm={plain}", f"tok,lstm={better}"], 240, scores)
+    told = losses_table.markdown(rows, scores)
+    assert "| mle | 60.00 | 20.00 | 90.00 | - | 2.00 |" in told
+    assert "| tok | 61.00 | 19.00 | 95.50 | +5.50 | 2.00 |" in told
+
+
+def test_the_picture_shows_what_lies_beside_mle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        f"{loss},{name}={_model(tmp_path / f'{loss}-{name}-{seed}', seed, bleu)}"
+        for loss, name, seed, bleu in (
+            ("mle", "bilstm", 1, 20.0), ("mle", "bilstm", 2, 21.0), ("tok", "bilstm", 1, 19.0),
+            ("tok", "bilstm", 2, 22.0), ("mle", "pervasive", 1, 20.0),
+            ("seq", "pervasive", 1, 22.0), ("tok", "convs2s", 1, 30.0),
+        )
+    }  # fmt: skip
+    rows = losses_table.read(sorted(files), 240)
+    drawn: list[Any] = []
+    real = losses_table.draw_bars
+
+    def draw_bars(*given: Any, **named: Any) -> None:
+        drawn.extend(given[:2])
+        real(*given, **named)
+
+    monkeypatch.setattr(losses_table, "draw_bars", draw_bars)
+    losses_table.draw(rows, "BLEU", tmp_path / "table.png")
+    assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
+    groups, series = drawn
+    names = [group.label for group in groups]
+    assert set(names) == {"tok", "seq"}
+    held = {one.name: dict(zip(names, one.values, strict=True)) for one in series}
+    assert held == {
+        "bilstm": {"tok": 0.0, "seq": None}, "pervasive": {"tok": None, "seq": 2.0}
+    }  # fmt: skip
+    [bilstm] = (one for one in series if one.name == "bilstm")
+    place = names.index("tok")
+    assert bilstm.high[place] == pytest.approx(2**0.5)
+    assert bilstm.low[place] == pytest.approx(-(2**0.5))
+    # One loss alone lies above nothing.
+    losses_table.draw(rows[:1], "BLEU", tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
