@@ -86,7 +86,7 @@ def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> s
 def _cells(row: Row | None, scores: Mapping[str, str]) -> list[str]:
     if row is None:
         return ["-"] * (len(scores) + 2)
-    above = shown(row["above_mle"], "+.2f") if "above_mle" in row else "-"
+    above = shown(row["above_mle"], "+z.2f") if "above_mle" in row else "-"
     return [*(shown(row[score]) for score in scores), above, f"{row['minutes_per_epoch']:.2f}"]
 
 

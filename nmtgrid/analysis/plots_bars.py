@@ -24,6 +24,8 @@ _FONT, _SMALL, _LINE = 8.5, 7.0, 0.15
 """Points: letters and small letters; inches: a line of them."""
 _LEFT, _RIGHT, _HEIGHT = 0.72, 0.2, 2.5
 """Inches: around the inside, and its height."""
+_AXIS = 0.36
+"""Inches left of the numbers of the axis, for what they are."""
 _NARROWEST, _WIDEST = 4.1, 9.5
 _BAR, _LEAST_BAR, _BETWEEN = 0.27, 0.09, 0.16
 """Inches: a bar that has room for its number, the thinnest, and half of what lies between groups"""
@@ -63,15 +65,14 @@ def draw_bars(
     check_suffix(path)
     page = _Page.of(groups, series, size_label)
     figure = new_figure(page.width, page.height)
-    inside = (
-        page.left / page.width, page.bottom / page.height,
-        page.inside / page.width, _HEIGHT / page.height,
-    )  # fmt: skip
-    axes = figure.add_axes(inside)
+    axes = figure.add_axes(page.place)
     _frame(axes, y_label)
     for place, one in enumerate(series):
         _draw_series(axes, page, one, place)
     _limits(axes, series, len(groups))
+    page = page.beside(axes)
+    figure.set_size_inches(page.width, page.height)
+    axes.set_position(page.place)
     for place, one in enumerate(series):
         _write_values(axes, page, one, place)
     _write_groups(axes, page, size_label, x_label)
@@ -118,6 +119,21 @@ class _Page:
         names = name_rows([one.name for one in series], left + inside)
         return cls(held, bar, group, count, left, inside, bottom, labels, is_upright, names)
 
+    def beside(self, axes: Axes) -> _Page:
+        """Return the page with room at its left for the numbers of the axis."""
+        low, high = axes.get_ylim()
+        told = [_number(value) for value in axes.get_yticks() if low <= value <= high]
+        room = _AXIS + max((text_width(text, _FONT) for text in told), default=0.0)
+        return dataclasses.replace(self, left=max(self.left, room))
+
+    @property
+    def place(self) -> tuple[float, float, float, float]:
+        """Return where the inside lies: left, bottom, width and height as shares of the page."""
+        return (
+            self.left / self.width, self.bottom / self.height,
+            self.inside / self.width, _HEIGHT / self.height,
+        )  # fmt: skip
+
     @property
     def width(self) -> float:
         """Inches of the page."""
@@ -142,12 +158,16 @@ def _short(text: str, most: int) -> str:
     return shortened(drawable(text), most)
 
 
+def _number(value: float) -> str:
+    return f"{value:,.10g}"
+
+
 def _frame(axes: Axes, y_label: str) -> None:
     axes.set_ylabel(y_label, fontsize=_FONT, color=INK)
     axes.tick_params(labelsize=_FONT, colors=INK, length=3, width=0.6)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     axes.spines["left"].set(color="#888888", linewidth=0.6)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.yaxis.set_major_formatter(lambda value, _: _number(value))
     axes.grid(axis="y", color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.axhline(0.0, color="#888888", linewidth=0.8, zorder=4)
@@ -199,7 +219,7 @@ def _write_values(axes: Axes, page: _Page, one: Series, place: int) -> None:
     digits = 0 if most >= 1000 else 1 if most >= 10 else 2
     # Percents fit: 100, not 100.0.
     told = [
-        f"{v:.{0 if abs(v) >= 99.95 else digits}f}" if _is_number(v) else "–" for v in one.values
+        f"{v:z.{0 if abs(v) >= 99.95 else digits}f}" if _is_number(v) else "–" for v in one.values
     ]
     fits = max((text_width(text, _SMALL - 0.5) for text in told), default=0.0) < page.bar
     for group, (text, value) in enumerate(zip(told, one.values, strict=True)):

@@ -65,6 +65,18 @@ def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
     assert width < 12
 
 
+def test_long_numbers_at_the_axis_have_room_beside_its_name(tmp_path: Path) -> None:
+    """In a picture of tiny values the page grows by as much as its numbers need."""
+    groups = [Group("one"), Group("two")]
+    usual, tiny = (
+        draw(tmp_path / f"{name}.svg", groups, [Series("a", values)])
+        for name, values in (("usual", [3.0, 2.0]), ("tiny", [-0.00028, 0.00021]))
+    )
+    longest = max(text_width(f"{n / 10_000:.10g}", 8.5) for n in (-2, -1, 1, 2))
+    assert size(tiny)[0] - size(usual)[0] >= longest + plots_bars._AXIS - plots_bars._LEFT - 0.01
+    assert size(tiny)[0] > size(usual)[0]
+
+
 def test_sizes_and_interval_are_told(tmp_path: Path) -> None:
     groups = [Group("one", 12_345), Group("two", 6)]
     page = plots_bars._Page.of(groups, [Series("a", [1.0, 2.0])], "sentences")
