@@ -6,6 +6,8 @@
 #   seq-REWARD-CHOICES        sequence level: hamming, bleu or cider; all, batch or refs
 #   lazy-REWARD-CHOICES       the same from the true prefix
 #   both-REWARD-CHOICES       tok-freq and seq together
+#   twice                     seq-hamming-batch so cold that nothing but the true sentence is drawn: what
+#                             the second pass, with dropout of its own, gains without any smoothing
 #
 # A further one is a name of yours whose options stand in LOSS_name (with _ for -).
 # TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr
@@ -27,6 +29,8 @@ loss_options() {
     mle-entropy) LOSS+=(--set "smoothing.entropy=${ENTROPY:-0.1}"); return ;;
     tok) LOSS+=("${token[@]}"); return ;;
     tok-freq) LOSS+=("${token[@]}" "${rare[@]}"); return ;;
+    twice) LOSS+=(--set "smoothing.sequence.alpha=${SEQUENCE_ALPHA:-0.3}"
+        --set smoothing.sequence.vocabulary=batch --set smoothing.sequence.temperature=0.01); return ;;
     esac
     IFS=- read -r level reward choices <<<"$1"
     case "$level-$reward-$choices" in
