@@ -63,7 +63,7 @@ class AveragePooling(nn.Module):
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., S]: the uniform weights; an average prefers no source token."""
         scale = self._scale(cells, is_source).float()
-        return scale / scale.sum(-1, keepdim=True)
+        return (scale / scale.sum(-1, keepdim=True)).expand(cells.shape[:-1])
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
         """Return [..., S]: what each source token adds to the output's energy."""
@@ -120,7 +120,10 @@ class SourceAttention(nn.Module):
 
 
 class GatedMaxPooling(nn.Module):
-    """Max over the source of a gated linear unit of the cells, Eq. (3.19)."""
+    """Max over the source of a gated linear unit of the cells, Eq. (3.19).
+
+    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -25,6 +25,8 @@ class TokenCache:
         self.buffer: Tensor | None = None
         self._before: weakref.ref[TokenCache] | None = None
         self._spare: Tensor | None = None
+        self._is_promised = False
+        """Whether a cache that was taken from this one may have its buffer when it is gone."""
 
     @property
     def position(self) -> Position:
@@ -93,7 +95,9 @@ class TokenCache:
         taken.buffer = self._reusable((len(rows), *self.buffer.shape[1:]))
         live = self.buffer[..., : self.filled, :]
         torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
-        taken._spare, taken._before = self.buffer, weakref.ref(self)
+        if not self._is_promised:  # to one alone: two would write into the same memory
+            self._is_promised = True
+            taken._spare, taken._before = self.buffer, weakref.ref(self)
         return taken
 
     def _room(self, like: Tensor) -> Tensor:

@@ -192,14 +192,16 @@ class BiLSTM(TranslationModel):
         """Return keys [B, S, D], values [B, S, O], first states and the mask of padding or None.
 
         The query's map is applied to the keys and the context's map to the values: the scores
-        h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same.
+        h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same. Columns
+        that are padding in every row, as a widened source has them, have keys and values of zero.
         """
         config = self.config
         is_source = is_token(lengths, source.shape[1])
         order = lengths.argsort(descending=True, stable=True)
         inverse, lengths = order.argsort(), lengths[order]
         rows = Rows.of_lengths(lengths)
-        states = self.source_embedding(source[order].t())
+        longest = len(rows.counts)
+        states = self.source_embedding(source[order, :longest].t())
         lasts = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
             states, hidden, cell = layer(states, lengths, rows)
@@ -211,8 +213,9 @@ class BiLSTM(TranslationModel):
         shift = config.encoder_depth - config.decoder_depth
         chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
         start = tuple(self._start(*last) for last in chosen)
-        values = values.transpose(0, 1).contiguous()
-        return keys.contiguous(), values, start, source_mask(is_source, keys)
+        beyond = (0, 0, 0, source.shape[1] - longest)
+        keys, values = (nn.functional.pad(x, beyond) for x in (keys, values.transpose(0, 1)))
+        return keys.contiguous(), values.contiguous(), start, source_mask(is_source, keys)
 
     def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Return a decoder layer's first states [B, D] from an encoder layer's last [B, 2 D']."""

@@ -21,6 +21,10 @@ class ConvS2SConfig:
 
     size is the number of channels, kernel the width of the filters in tokens (odd), and dropout
     the rate at the inputs of the convolutions.
+
+    Departs: section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
+    is on their inputs and before the classifier, as in Gehring et al. (2017), whose published
+    system the tables compare with.
     """
 
     encoder_depth: int = 16

@@ -41,14 +41,19 @@ Record = Callable[[Deed], Deed]
 
 def graphs_for(device: torch.device) -> Graphs | None:
     """Return recordings for a GPU; None where nothing is gained."""
-    return Graphs(record_on_gpu) if device.type == "cuda" else None
+    return Graphs(functools.partial(record_on_gpu, device)) if device.type == "cuda" else None
 
 
-def record_on_gpu(deed: Deed) -> Deed:
-    """Record `deed` as a CUDA graph and return its replay.
+def record_on_gpu(device: torch.device, deed: Deed) -> Deed:
+    """Record `deed`, which computes on the GPU `device`, as a CUDA graph and return its replay.
 
     `deed` is run before, so that libraries choose their kernels: doing it twice must not matter.
     """
+    with torch.cuda.device(device):  # streams and recordings belong to the current one
+        return _record(deed)
+
+
+def _record(deed: Deed) -> Deed:
     # A cast that autocast remembers would be freed with its context, and the graph read it still.
     autocast = torch.autocast(
         "cuda",

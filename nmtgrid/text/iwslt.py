@@ -15,7 +15,8 @@ ENDINGS = (".xml", "")
 """What may follow the language in the name of a file."""
 
 _SEGMENT = re.compile(r'<seg id\s*=\s*"?[^">]*"?\s*>(.*)</seg>')
-_OPENING = re.compile(r"\s*<(\?xml|!DOCTYPE|mteval|srcset|refset|tstset)\b", re.IGNORECASE)
+_OPENING = re.compile(r"\s*<(\?xml|!DOCTYPE|mteval|srcset|refset|tstset|seg)\b", re.IGNORECASE)
+_OF_EITHER = re.compile(r"\s*(<(?!seg\b)|$)")
 _DROPPED = re.compile(r"\s*</?(url|talkid|keywords|speaker|reviewer|translator|doc)\b[^>]*>")
 _KEPT = re.compile(r"</?(title|description)>")
 
@@ -23,13 +24,14 @@ _KEPT = re.compile(r"</?(title|description)>")
 def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text in `lines` of a `<seg>` file or of a `train.tags` file.
 
-    Raises InputError for a segment that does not end on its line and for a file without text.
+    The first line that could not stand in both tells which one it is. Raises InputError for a
+    segment that does not end on its line and for a file without text.
     """
     lines = iter(lines)
     head: list[str] = []
     for line in lines:
         head.append(line)
-        if line.strip():
+        if _OPENING.match(line) or not _OF_EITHER.match(line):
             break
     segments = bool(head) and _OPENING.match(head[-1]) is not None
     reader = read_segments if segments else read_tags

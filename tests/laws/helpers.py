@@ -13,7 +13,7 @@ from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captions import collate_pictures
 from nmtgrid.models.api import Halt, Sites, TranslationModel, with_exits
-from nmtgrid.text.vocabulary import BEGIN
+from nmtgrid.text.vocabulary import BEGIN, PAD
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
 from tests.laws.cases import TARGET_TYPES as TARGET_TYPES
 from tests.laws.cases import Case as Case
@@ -111,6 +111,14 @@ def with_padding(batch: Batch, value: int) -> Batch:
         batch,
         source=batch.source.masked_fill(~is_source, value),
         target_input=batch.target_input.masked_fill(~batch.is_target, value),
+    )
+
+
+def widened(batch: Batch, columns: int) -> Batch:
+    """Return the batch with so many columns of padding more in its source."""
+    shape = (batch.source.shape[0], columns, *batch.source.shape[2:])
+    return dataclasses.replace(
+        batch, source=torch.cat([batch.source, batch.source.new_full(shape, PAD)], 1)
     )
 
 

@@ -15,6 +15,7 @@ from tests.laws.helpers import (
     take_rows,
     target_embeddings,
     teacher_forced,
+    widened,
     with_padding,
 )
 
@@ -40,19 +41,22 @@ def test_the_cases_are_not_idle(case: Case) -> None:
 def test_stepwise_equals_teacher_forced(case: Case) -> None:
     model = case.build()
     batch = batch_for(model)
-    found, alignments, _ = stepwise(model, batch, align=model.traits.aligns)
+    found, _, _ = stepwise(model, batch)
     assert_close(found[batch.is_target], teacher_forced(model, batch)[batch.is_target])
-    if alignments is not None:
-        kept = batch.is_target
-        assert_close(alignments[kept], model.alignments(batch)[kept])
 
 
 @every_case
-def test_alignments_are_shares_of_the_real_source(case: Case) -> None:
+@pytest.mark.parametrize("source_lengths", [(7, 4, 0, 9), (6, 6, 6, 6)], ids=str)
+def test_alignments_are_shares_of_the_real_source(
+    case: Case, source_lengths: tuple[int, ...]
+) -> None:
     model = case.build()
     if not model.traits.aligns:
         pytest.skip("this architecture yields no alignments")
-    batch = batch_for(model)
+    batch = batch_for(model, source_lengths)
+    steps = stepwise(model, batch, align=True)[1]
+    assert steps is not None
+    assert_close(steps[batch.is_target], model.alignments(batch)[batch.is_target])
     shares = model.alignments(batch)
     present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
     assert (shares[~present] == 0).all() and (shares >= 0).all()
@@ -114,6 +118,21 @@ def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
 
 
 @every_case
+def test_a_source_may_be_wider_than_its_longest_row(case: Case) -> None:
+    """As where steps are recorded for widths that come again."""
+    model = case.build()
+    batch = batch_for(model)
+    wide = widened(batch, 5)
+    assert_close(stepwise(model, wide, 4)[0], stepwise(model, batch, 4)[0])
+    if model.traits.aligns:
+        _, shares, _ = stepwise(model, wide, 4, align=True)
+        _, wanted, _ = stepwise(model, batch, 4, align=True)
+        assert shares is not None and wanted is not None
+        assert_close(shares[..., :-5], wanted)
+        assert (shares[..., -5:] == 0).all()
+
+
+@every_case
 @pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1]], ids=str)
 def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
     """Reordered, repeated and dropped rows go on as they would have, at once and later."""
@@ -131,6 +150,7 @@ def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
 
 
 @every_case
+@torch.no_grad()  # as in decoding, where memory is used again
 def test_a_state_can_be_taken_twice(case: Case) -> None:
     """What one half of the rows writes does not reach the other half."""
     model = case.build()
@@ -144,3 +164,23 @@ def test_a_state_can_be_taken_twice(case: Case) -> None:
             step = model.step(batch.target_input[rows, place], held)
             assert_close(step.logits.log_softmax(-1), wanted[rows, place])
             first, second = (first, step.state) if half else (step.state, second)
+
+
+@every_case
+@torch.no_grad()
+def test_states_taken_twice_can_be_taken_again(case: Case) -> None:
+    """Two copies of a state that is gone go on without each other, as do their copies."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
+    wanted, _, _ = stepwise(model, batch)
+    every, turned = [0, 1, 2, 3], [3, 2, 1, 0]
+    state = take_rows(stepwise(model, batch, 3)[2], every)
+    held = [take_rows(state, every), take_rows(state, turned)]
+    del state
+    for place in (3, 4, 5):
+        steps = []
+        held = [take_rows(one, every) for one in held]
+        for one, rows in zip(held, (every, turned), strict=True):
+            steps.append(model.step(batch.target_input[rows, place], one))
+            assert_close(steps[-1].logits.log_softmax(-1), wanted[rows, place])
+        held = [step.state for step in steps]

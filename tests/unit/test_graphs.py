@@ -15,7 +15,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
-from nmtgrid.search.graphs import Graphs, graphs_for, made_up, record_on_gpu
+from nmtgrid.search.graphs import Graphs, graphs_for, made_up
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.recording import Recordings
 
@@ -155,11 +155,24 @@ def test_what_cannot_be_recorded_is_computed(told: list[str]) -> None:
     ]
 
 
-def test_states_without_a_fixed_form_step_as_ever() -> None:
+UNRECORDED = {
+    "convs2s": {"encoder_depth": 1, "decoder_depth": 1, "size": 8},
+    "bilstm": {"encoder_depth": 1, "decoder_depth": 1, "size": 8},
+    "convrnn": {},
+}
+
+
+def build_unrecorded(name: str) -> TranslationModel:
+    """Return a model of an architecture whose states have no fixed form."""
     torch.manual_seed(1)
-    sizes = {"encoder_depth": 1, "decoder_depth": 1, "size": 8}
-    model = zoo.build("convs2s", None, sizes, source_vocab_size=14, target_vocab_size=13).eval()
-    recordings = Recordings()
+    preset = None if UNRECORDED[name] else "toy"
+    model = zoo.build(name, preset, UNRECORDED[name], source_vocab_size=14, target_vocab_size=13)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", UNRECORDED)
+def test_states_without_a_fixed_form_step_as_ever(name: str) -> None:
+    model, recordings = build_unrecorded(name), Recordings()
     source, lengths = draw([3, 6])
     wanted = search([model], source, lengths, PLANS["beam"])
     assert same(search([model], source, lengths, PLANS["beam"], graphs=Graphs(recordings)), wanted)
@@ -178,11 +191,34 @@ def test_none_on_a_processor() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", UNRECORDED)
+def test_unrecorded_states_on_a_gpu(name: str) -> None:
+    model = build_unrecorded(name)
+    source, lengths = draw([3, 6])
+    wanted = search([model], source, lengths, PLANS["beam"])
+    model, graphs = model.cuda(), graphs_for(torch.device("cuda"))
+    found = search([model], source.cuda(), lengths.cuda(), PLANS["beam"], graphs=graphs)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [one.tokens for one in mine] == [one.tokens for one in theirs]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU alone")
+def test_on_a_gpu_that_is_not_the_current_one() -> None:
+    device = torch.device("cuda:1")
+    model, (source, sizes) = build("transformer").to(device), draw([3, 7, 5])
+    source, sizes = source.to(device), sizes.to(device)
+    wanted = search([model], source, sizes, PLANS["beam"])
+    found = search([model], source, sizes, PLANS["beam"], graphs=graphs_for(device))
+    assert same(found, wanted)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu(name: str, plan: SearchPlan, bf16: bool) -> None:
-    model, graphs = build(name).cuda(), Graphs(record_on_gpu)
+    model, graphs = build(name).cuda(), graphs_for(torch.device("cuda"))
     for lengths in SOURCES:
         source, sizes = (tensor.cuda() for tensor in draw(lengths))
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):

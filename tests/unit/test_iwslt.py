@@ -41,6 +41,18 @@ def test_tags_keep_title_description_and_text() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("first", [2, 3, 4, 5])
+def test_segments_without_the_head_of_their_file(first: int) -> None:
+    """What was cut from such a file begins with tags that a `train.tags` file has too."""
+    lines = ["", *SEGMENTS.split("\n")[first:]]
+    assert list(read_xml(lines)) == ["One dog's day.", "R&amp;D <b>bold</b>", ""]
+
+
+def test_tags_that_begin_with_a_document() -> None:
+    lines = ['<doc docid="1" genre="lectures">', *TAGS.split("\n")[:7], "</doc>"]
+    assert list(read_xml(lines)) == ["A day", "What happens.", " First dog’s line."]
+
+
 def test_a_segment_must_end_on_its_line() -> None:
     lines = ["<mteval>", '<seg id="1"> One', "dog </seg>"]
     with pytest.raises(InputError, match="does not end") as caught:

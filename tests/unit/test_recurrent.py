@@ -163,6 +163,33 @@ def test_bf16_keeps_close_to_fp32() -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
+def test_the_library_keeps_fp32_under_autocast() -> None:
+    """On a GPU the library's own rule is fp16, whose range sums over many tokens leave."""
+    torch.manual_seed(7)
+    layer = BidirectionalLSTM(16, 16)
+    inputs, lengths = torch.randn(5, 4, 16).bfloat16(), torch.tensor(LENGTHS)
+    exact = layer(inputs.float(), lengths, ROWS)
+    with torch.autocast("cpu", torch.float16):
+        found = layer._library(inputs, lengths)
+    for mine, wanted in zip(found, exact, strict=True):
+        torch.testing.assert_close(mine, wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_library_on_a_gpu(dtype: torch.dtype) -> None:
+    torch.manual_seed(7)
+    layer = BidirectionalLSTM(16, 16)
+    inputs, lengths = torch.randn(5, 4, 16).to(dtype).float(), torch.tensor(LENGTHS)
+    exact = layer(inputs, lengths, ROWS)
+    layer = layer.cuda()
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = layer(inputs.cuda().to(dtype), lengths.cuda(), ROWS)
+    for mine, wanted in zip(found, exact, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.cpu(), wanted, atol=2e-3, rtol=1e-2)
+
+
 def test_squash_is_tanh() -> None:
     x = torch.linspace(-12, 12, 101)
     squash(x, found := torch.empty_like(x))

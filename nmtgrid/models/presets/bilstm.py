@@ -82,11 +82,10 @@ BILSTM = (
     ),
     Preset(
         "iwslt14-de-en-conll",
-        "CoNLL table 3, first version, RNNsearch: one layer. The text ties the classifier to the "
-        "embeddings, which gives 3.9M; the counts of both directions fit one of its own",
+        "CoNLL table 3, first version, RNNsearch: one layer (published: 6M). The text ties the "
+        "classifier to the embeddings, which gives 3.7M; the counts fit one of its own",
         {**_CONLL, "model.embedding_size": 128, "model.tie": "none"},
         (12000, 9000),
-        6.3e6,
     ),
     Preset(
         "iwslt14-de-en-conll-tied",

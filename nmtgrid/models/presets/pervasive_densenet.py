@@ -1,4 +1,8 @@
-"""Presets of the Pervasive Attention of the CoNLL paper: both versions' set-ups, its tables."""
+"""Presets of the Pervasive Attention of the CoNLL paper: both versions' set-ups, its tables.
+
+Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts cut them:
+what is cut off has no end, which the model would learn to write in the middle of a sentence.
+"""
 
 from __future__ import annotations
 
