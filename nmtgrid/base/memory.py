@@ -1,10 +1,12 @@
-"""Giving freed memory back to the system."""
+"""Memory: giving back what was freed, and knowing when it ran out."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import sys
+
+import torch
 
 
 def give_back() -> None:
@@ -15,3 +17,11 @@ def give_back() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def is_out_of_memory(fault: BaseException) -> bool:
+    """Return whether `fault` says that memory ran out, on any device."""
+    if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(fault)
+    return "DefaultCPUAllocator" in text or "not enough memory" in text

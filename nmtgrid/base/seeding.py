@@ -11,23 +11,24 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_states(device: torch.device | None = None) -> dict[str, Tensor]:
-    """Return torch's random states as uint8 tensors: of every GPU, or of `device` alone."""
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of the generators that a run on `device` draws from, as uint8 tensors."""
     states = {"random.cpu": torch.get_rng_state()}
-    if device is not None:
-        if device.type == "cuda":
-            states["random.cuda"] = torch.cuda.get_rng_state(device)
-    elif torch.cuda.is_available() and torch.cuda.is_initialized():
-        for index in range(torch.cuda.device_count()):
-            states[f"random.cuda.{index}"] = torch.cuda.get_rng_state(index)
+    if device.type == "cuda":
+        states["random.cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def restore_random_states(states: dict[str, Tensor], device: torch.device | None = None) -> None:
-    """Set the random states that `random_states` returned."""
+def restore_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Set the states that `random_states` returned, on whichever GPU that was.
+
+    Older ones are of every GPU by its number: that of `device` is taken, or the first.
+    """
     torch.set_rng_state(states["random.cpu"].cpu())
-    if device is not None and "random.cuda" in states:
-        torch.cuda.set_rng_state(states["random.cuda"].cpu(), device)
-    for name, state in states.items():
-        if name.startswith("random.cuda.") and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state.cpu(), int(name.rsplit(".", 1)[1]))
+    if device.type != "cuda":
+        return
+    names = ("random.cuda", f"random.cuda.{device.index or 0}", "random.cuda.0")
+    for name in names:
+        if name in states:
+            torch.cuda.set_rng_state(states[name].cpu(), device)
+            return

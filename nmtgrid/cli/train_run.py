@@ -24,6 +24,7 @@ from nmtgrid.training.prepare import METRICS, prepare
 from nmtgrid.training.processes import Processes
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.shared_folder import check_shared
 from nmtgrid.training.trainer import Trainer
 
 _DAMAGED_SHOWN = 3
@@ -44,6 +45,7 @@ def run_all(
     init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
     """Train once, or once for each of `seeds`; return the exit code and the report."""
+    check_shared(out, processes)
     if seeds is None:
         settings = _settings(request, out, resume)
         code, report = run_one(
@@ -147,9 +149,10 @@ def show(
             f"{quality}{best}  ({event.seconds:.0f} s)"
         )
     elif isinstance(event, events.Split):
+        exact = "the update is exact" if event.is_exact else "halves are normalised each by itself"
         console.warn(
             f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
-            "(the update is exact). A smaller `batches.max_tokens` or `max_cells` is faster."
+            f"({exact}). A smaller `batches.max_tokens` or `max_cells` is faster."
         )
     elif isinstance(event, events.Finished):
         console.say(_finished(event))

@@ -212,10 +212,10 @@ class BatchPlan:
                 batches = self._cut_pool(pools[pool], epoch, pool)
                 at_start = epoch == start.epoch and pool == start.pool
                 for batch in range(start.batch if at_start else 0, len(batches)):
-                    yield (
-                        self._following(epoch, pool, batch, len(batches), len(pools)),
-                        (batches[batch]),
-                    )
+                    following = Place(epoch, pool, batch + 1)
+                    if following.batch == len(batches):
+                        following = self._after(pools, epoch, pool)
+                    yield following, batches[batch]
             epoch += 1
 
     def cells(self, indices: NDArray[Any]) -> int:
@@ -223,11 +223,12 @@ class BatchPlan:
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
         return len(indices) * (int(height) + 1) * (int(width) + 1)
 
-    @staticmethod
-    def _following(epoch: int, pool: int, batch: int, batches: int, pools: int) -> Place:
-        if batch + 1 < batches:
-            return Place(epoch, pool, batch + 1)
-        return Place(epoch, pool + 1) if pool + 1 < pools else Place(epoch + 1)
+    def _after(self, pools: list[NDArray[Any]], epoch: int, pool: int) -> Place:
+        """Return the place after a pool: a later one that has usable pairs, or the next epoch."""
+        for later in range(pool + 1, len(pools)):
+            if len(self._usable_pairs(pools[later])):
+                return Place(epoch, later)
+        return Place(epoch + 1)
 
     def _is_usable(self, which: slice | NDArray[Any]) -> NDArray[Any]:
         source, target = self.source_lengths[which], self.target_lengths[which]
@@ -243,12 +244,17 @@ class BatchPlan:
         each = max(1, self.pool_size // self.block_size)
         return [order[first : first + each] for first in range(0, blocks, each)]
 
-    def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
-        """Return the shuffled batches of the pairs in `blocks`."""
+    def _usable_pairs(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """Return the pairs in `blocks` that are not skipped."""
         size = self.block_size
         pairs = (blocks[:, None] * size + numpy.arange(size)[None, :]).reshape(-1)
         pairs = pairs[pairs < len(self.source_lengths)]
-        pairs = pairs[self._is_usable(pairs)]
+        usable: NDArray[Any] = pairs[self._is_usable(pairs)]
+        return usable
+
+    def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
+        """Return the shuffled batches of the pairs in `blocks`."""
+        pairs = self._usable_pairs(blocks)
         generator = numpy.random.default_rng([self.seed, epoch, pool + 1])
         generator.shuffle(pairs)
         batches = cut_by_length(

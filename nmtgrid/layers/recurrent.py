@@ -262,8 +262,8 @@ class BidirectionalLSTM(nn.Module):
     def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Not under autocast, which would have it in fp16 whatever type was asked for.
         with torch.autocast(inputs.device.type, enabled=False):
-            inputs = inputs.to(self.lstm.weight_ih_l0.dtype)
-            states, (hidden, cell) = self.lstm(pack_padded_sequence(inputs, lengths.cpu()))
+            packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), lengths.cpu())
+            states, (hidden, cell) = self.lstm(packed)
         padded = pad_packed_sequence(states)[0]
         return padded, torch.cat(list(hidden), -1), torch.cat(list(cell), -1)
 

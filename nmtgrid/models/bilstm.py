@@ -192,29 +192,26 @@ class BiLSTM(TranslationModel):
         """Return keys [B, S, D], values [B, S, O], first states and the mask of padding or None.
 
         The query's map is applied to the keys and the context's map to the values: the scores
-        h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same. Columns
-        that are padding in every row, as a widened source has them, have keys and values of zero.
+        h^T (W s) = (W^T h)^T s and W_c (sum_j a_j h_j) = sum_j a_j (W_c h_j) are the same.
         """
         config = self.config
         is_source = is_token(lengths, source.shape[1])
         order = lengths.argsort(descending=True, stable=True)
         inverse, lengths = order.argsort(), lengths[order]
         rows = Rows.of_lengths(lengths)
-        longest = len(rows.counts)
-        states = self.source_embedding(source[order, :longest].t())
+        states = self.source_embedding(source[order, : len(rows.counts)].t())
         lasts = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
             states, hidden, cell = layer(states, lengths, rows)
             states = output(states)
             lasts.append((hidden[inverse], cell[inverse]))
         states = states.index_select(1, inverse)
-        keys = linear(states, self.query_map.weight.t()).transpose(0, 1)
+        keys = linear(states, self.query_map.weight.t())
         values = linear(states, self.output_map.weight[:, : config.encoded].contiguous())
         shift = config.encoder_depth - config.decoder_depth
-        chosen = [lasts[max(n + shift, 0)] for n in range(config.decoder_depth)]
-        start = tuple(self._start(*last) for last in chosen)
-        beyond = (0, 0, 0, source.shape[1] - longest)
-        keys, values = (nn.functional.pad(x, beyond) for x in (keys, values.transpose(0, 1)))
+        start = tuple(self._start(*lasts[max(n + shift, 0)]) for n in range(config.decoder_depth))
+        beyond = (0, 0, 0, source.shape[1] - len(rows.counts))
+        keys, values = (nn.functional.pad(x.transpose(0, 1), beyond) for x in (keys, values))
         return keys.contiguous(), values.contiguous(), start, source_mask(is_source, keys)
 
     def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,7 +83,8 @@ def learn_vectors(train: Split, size: int) -> Tensor:
     values = torch.from_numpy(known[kept]).float()
     matrix = torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
+        # torch.manual_seed would seed the GPUs too, for good.
+        torch.default_generator.manual_seed(_SEED)
         left, scales, _ = torch.svd_lowrank(matrix.coalesce(), q=min(_SIZE, size), niter=3)
     return left * scales.sqrt()
 

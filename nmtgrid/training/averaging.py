@@ -15,8 +15,9 @@ from torch import Tensor, nn
 class RunningAverage:
     """An exponential average of a model's weights; early on it forgets faster.
 
-    The step after n others keeps min(decay, 1 - 1/(n + 1)): the first ones are plain means. Running
-    statistics are averaged as the weights that they belong to; whole numbers are copied.
+    The step after n others keeps min(decay, 1 - 1/(n + 1)): the first one takes the weights as they
+    are, and the next ones are plain means, so that what the weights began with has no part in it.
+    Running statistics are averaged as the weights that they belong to; whole numbers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -28,12 +29,17 @@ class RunningAverage:
     def step(self) -> None:
         """Take in the weights as they are now."""
         self.steps += 1
-        kept = min(self.decay, 1.0 - 1.0 / (self.steps + 1))
+        kept = min(self.decay, 1.0 - 1.0 / self.steps)
         names = [name for name, held in self.weights.items() if held.is_floating_point()]
         live = [self._live[name].detach() for name in names]
         torch._foreach_lerp_([self.weights[name] for name in names], live, 1.0 - kept)
         for name in self.weights.keys() - set(names):
             self.weights[name].copy_(self._live[name])
+
+    def buffers(self) -> list[Tensor]:
+        """Return the averages of all that are not parameters."""
+        pairs = ((held, self._live[name]) for name, held in self.weights.items())
+        return [held for held, live in pairs if not isinstance(live, nn.Parameter)]
 
     @torch.no_grad()
     def restore(

@@ -5,6 +5,11 @@ far), `training.safetensors` (moments, running average, random states) and `trai
 (counters, place in the data). The folder is filled under another name and renamed, so a run that
 is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
 `last.safetensors` of the model directory are links to the newest folder's files.
+
+Of older states only checkpoints are kept, and of these only the weights, for the mean of the last
+ones: a checkpoint is the state of a validation that was due. What a clock or a signal had saved,
+and the state of update 0, are for going on alone, so that the mean is that of a run that nobody
+interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import passing, read_json, reason, sweep, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
+from nmtgrid.training.limits import Progress
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -42,7 +48,10 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The saved states of the model directory `folder`; `keep` of them keep their weights."""
+    """The saved states of the model directory `folder`: the newest, and checkpoints before it.
+
+    Together they are at most `keep`, of which a mean may be taken.
+    """
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.model_folder = folder
@@ -75,7 +84,6 @@ class Checkpoints:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         self.publish(place)
-        self._drop_repeated()
         self._prune()
         return place
 
@@ -103,7 +111,7 @@ class Checkpoints:
             ) from fault
         self.publish(place)
         self._sweep()
-        self._drop_repeated()
+        self._prune()
         return Snapshot(weights, tensors, facts)
 
     def existing(self) -> list[Path]:
@@ -113,14 +121,12 @@ class Checkpoints:
         names = (place for place in self.folder.iterdir() if place.is_dir())
         return sorted(place for place in names if place.name.isascii() and place.name.isdigit())
 
-    def average(self, count: int) -> dict[str, Tensor] | None:
-        """Return the mean of the weights of the last `count` states; None below two.
+    def average(self) -> dict[str, Tensor]:
+        """Return the mean of the weights of the newest state and the checkpoints before it.
 
-        Whole numbers are those of the newest state.
+        Whole numbers are those of the newest state, of which there must be one.
         """
-        places = self.existing()[-count:]
-        if len(places) < 2:
-            return None
+        places = self._kept()
         total: dict[str, Tensor] = {}
         for place in places:
             for name, tensor in load_tensors(place / LAST).items():
@@ -136,23 +142,22 @@ class Checkpoints:
         """Write averaged weights into the model directory."""
         save_tensors(self.model_folder / AVERAGE, weights)
 
+    def _kept(self) -> list[Path]:
+        """Return the states that are worth keeping, oldest first: checkpoints, and the newest."""
+        *older, newest = self.existing()
+        update = _progress_of(newest).update
+        return [*(place for place in older if _is_checkpoint(place, update)), newest][-self.keep :]
+
     def _prune(self) -> None:
-        """Keep the newest state whole, and of the `keep` last ones the weights."""
-        *older, _ = self.existing()
-        for place in older[: max(0, len(older) + 1 - self.keep)]:
-            self._remove(place)
-        for place in older:
-            for name in (_TENSORS, _FACTS, BEST):
+        """Keep the newest state whole, and of checkpoints before it the weights."""
+        kept = self._kept()
+        for place in self.existing():
+            if place not in kept:
+                self._remove(place)
+        for place in kept[:-1]:
+            for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):
                     (place / name).unlink()
-
-    def _drop_repeated(self) -> None:
-        """Keep one state of an update: a mean of the last ones would count it twice."""
-        *older, newest = self.existing()
-        update = _update_of(newest)
-        for place in older:
-            if update is not None and _update_of(place) == update:
-                self._remove(place)
 
     def _remove(self, place: Path) -> None:
         """Remove a state at one stroke: under another name it is none."""
@@ -167,12 +172,22 @@ class Checkpoints:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _update_of(place: Path) -> Any:
-    """Return the update of a state; None for those of which only the weights are kept."""
+def _is_checkpoint(place: Path, newest: int) -> bool:
+    """Return whether an older state counts beside that of the update `newest`."""
+    if not (place / _FACTS).exists():
+        # Checkpoints alone are kept so; older versions kept the last states of any kind.
+        return True
+    progress = _progress_of(place)
+    # A mean would count twice what was saved twice.
+    return progress.is_checkpoint and progress.update != newest
+
+
+def _progress_of(place: Path) -> Progress:
+    """Return how far the run was in a state, that of update 0 where it cannot be read."""
     try:
-        return read_json(place / _FACTS)["progress"]["update"]
+        return Progress.from_json(read_json(place / _FACTS)["progress"])
     except (StorageError, LookupError, TypeError):
-        return None
+        return Progress()
 
 
 def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:

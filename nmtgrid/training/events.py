@@ -58,10 +58,13 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A batch did not fit into memory and was halved; the update stayed exact."""
+    """A batch did not fit into memory and was halved; its gradient is the same sum."""
 
     update: int
     times: int
+    is_exact: bool = True
+    """Whether that is all: halves have statistics of their own where a model takes those of a
+    batch (batch normalisation)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,15 +19,25 @@ class Progress:
     waited: int = 0
     """Evaluations since the best one."""
     validated_update: int = 0
+    checkpoint_update: int = 0
+    """Of the last validation that was due, as are the epoch and minutes below. That at the end of a
+    run is not: one that goes on from there is to be the run that had not ended."""
     validated_epoch: int = 0
     validated_minutes: float = 0.0
     saved_update: int = 0
     saved_minutes: float = 0.0
 
-    def validated(self, minutes: float) -> None:
-        """Note that the run is being validated."""
-        self.validated_update, self.validated_epoch = self.update, self.place.epoch
-        self.validated_minutes = minutes
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the weights of this state count in the mean of the last ones."""
+        return self.update == self.checkpoint_update != 0
+
+    def validated(self, minutes: float, *, due: bool) -> None:
+        """Note that the run is being validated, for it was `due` or because it ends."""
+        self.validated_update = self.update
+        if due:
+            self.checkpoint_update, self.validated_epoch = self.update, self.place.epoch
+            self.validated_minutes = minutes
 
     def saved(self, minutes: float) -> None:
         """Note that the run is being saved."""
@@ -41,7 +51,9 @@ class Progress:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
         """Return what `to_json` wrote."""
-        return cls(**{**values, "place": Place(**values["place"])})
+        # Older states do not tell validations that were due from others.
+        known = {"checkpoint_update": values["validated_update"], **values}
+        return cls(**{**known, "place": Place(**values["place"])})
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:

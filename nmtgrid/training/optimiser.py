@@ -13,7 +13,7 @@ from nmtgrid.training.settings import TrainingSettings
 
 
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimiser, its fused form; biases and normalisation (1-D) are not decayed."""
+    """Return the optimiser, its fused form; vectors, as of biases and norms, are not decayed."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     decayed = [p for p in parameters if p.dim() > 1]
     others = [p for p in parameters if p.dim() <= 1]
@@ -113,10 +113,13 @@ class LearningRate:
         return s.learning_rate * self.factor
 
     def evaluated(self, loss: float) -> None:
-        """Take a validation loss: after `decay_patience` without improvement the rate decays."""
+        """Take a validation loss: after `decay_patience` without improvement the rate decays.
+
+        An improvement is a loss below the best one by more than `decay_threshold`.
+        """
         if self.settings.schedule != "plateau":
             return
-        if loss < self.best:
+        if loss < self.best - self.settings.decay_threshold:
             self.best, self.waited = loss, 0
             return
         self.waited += 1

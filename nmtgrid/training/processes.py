@@ -24,6 +24,7 @@ import torch.distributed
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, TrainingError
+from nmtgrid.base.memory import is_out_of_memory
 
 _BUCKET = 1 << 23
 """Numbers that are summed at once."""
@@ -180,6 +181,8 @@ def _told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as fault:
+        if is_out_of_memory(fault):
+            raise
         raise TrainingError(
             "Another process of this run has ended or cannot be reached.",
             "Its own message says why.",

@@ -31,7 +31,8 @@ class TrainingSettings:
     momentum: float = 0.99
     """Of Nesterov's SGD."""
     weight_decay: float = 0.0001
-    """Decoupled for adamw, an L2 penalty for the others; never on biases and normalisation."""
+    """Decoupled for adamw, an L2 penalty for the others; on all parameters of two dimensions or
+    more, never on vectors, such as biases and normalisation."""
     clip_norm: float = 5.0
     shard: bool = False
     """With several processes: spread weights, gradients and moments over them (for models that do
@@ -48,6 +49,9 @@ class TrainingSettings:
     """What the rate is multiplied with (plateau, step)."""
     decay_patience: int = 3
     """Evaluations without improvement before a decay (plateau)."""
+    decay_threshold: float = 0.0
+    """By how much, in nats per token, a validation loss must be below the best one to count as an
+    improvement there (plateau)."""
     decay_updates: int = 10000
     """Updates between decays (step)."""
     seed: int = 1
@@ -74,9 +78,11 @@ class TrainingSettings:
     """Updates between two measurements of the loss's gradient at each layer's output; their norms,
     and the ratio of the first to the last encoder layer's, go to metrics.jsonl."""
     average: int = 0
-    """Number of last checkpoints whose weights are averaged at the end."""
+    """Number of last checkpoints whose weights are averaged at the end: the states of the last
+    validations that were due, and the last one."""
     ema_decay: float = 0.0
-    """Running average of the weights: what is kept of it at each step."""
+    """Running average of the weights: what is kept of it at each step (early on less: it is a
+    plain mean)."""
     ema_updates: int = 4
     """Updates between two steps of the running average."""
 
@@ -97,7 +103,7 @@ class TrainingSettings:
                 f"to 1, but is {self.final_learning_rate}."
             )
         names = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
-        found += _not_negative("training", self, *names)
+        found += _not_negative("training", self, *names, "decay_threshold")
         if self.decay_factor >= 1:
             found.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
         return found

@@ -28,7 +28,7 @@ def saved_tensors(
         averaged = weights.full(average.weights)
         found |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
     if processes.count == 1:
-        return found | {f"{_RANDOM}{name}": value for name, value in random_states().items()}
+        return found | {f"{_RANDOM}{name}": held for name, held in random_states(device).items()}
     for rank, packed in enumerate(processes.gather(pack_states(random_states(device)))):
         states = unpack_states(packed)
         found |= {f"{_RANDOM}{rank}.{name}": value for name, value in states.items()}
@@ -55,17 +55,12 @@ def restore_random(
 
     So a run that goes on with another number of processes draws other dropout masks.
     """
-    if processes.count == 1:
-        states = _below(tensors, _RANDOM)
-        if "random.cpu" in states:
-            restore_random_states(states)
-            return
+    own = "" if processes.count == 1 else f"{processes.rank}."
+    states = _below(tensors, f"{_RANDOM}{own}")
+    if "random.cpu" in states:
+        restore_random_states(states, device)
     else:
-        states = _below(tensors, f"{_RANDOM}{processes.rank}.")
-        if "random.cpu" in states:
-            restore_random_states(states, device)
-            return
-    seed_process(seed, processes)
+        seed_process(seed, processes)
 
 
 def seed_process(seed: int, processes: Processes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ class Trainer:
             )
         )  # fmt: skip
         if self.progress.update and is_due(self.settings.training, self.progress, self.minutes):
-            yield from self._validate()  # a run that was stopped just before
+            yield from self._validate(due=True)  # a run that was stopped just before
         reason = self._end_reason()
         while not reason:
             yield from self._update(reader)
@@ -162,7 +163,7 @@ class Trainer:
             if self.stopwatch.stopped:
                 break
             if is_due(self.settings.training, self.progress, self.minutes):
-                yield from self._validate()
+                yield from self._validate(due=True)
             elif self._save_is_due():
                 yield self._save(None)
             reason = self._end_reason()
@@ -202,7 +203,8 @@ class Trainer:
                 gradient_ratio(result.gradients),
             )  # fmt: skip
         if result.splits:
-            yield events.Split(self.progress.update, result.splits)
+            is_exact = not self.model.traits.batch_statistics
+            yield events.Split(self.progress.update, result.splits, is_exact)
         if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
             give_back()
         if self.progress.update % training.log_updates == 0:
@@ -214,11 +216,12 @@ class Trainer:
         left = minutes_left(self.settings.training, self.progress, self.minutes, each, epoch)
         return meter.event(self.progress, self.minutes, rate, left)
 
-    def _validate(self) -> Iterator[events.Event]:
+    def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
-        self.progress.validated(self.minutes)
-        # Running statistics, of batch normalisation, are each process' own.
-        self.processes.same(list(self.model.buffers()))
+        self.progress.validated(self.minutes, due=due)
+        # Running statistics, of batch normalisation, are each process' own, and so are their means.
+        averaged = [] if self.average is None else self.average.buffers()
+        self.processes.same([*self.model.buffers(), *averaged])
         if self.validator is None:
             yield self._save(None)
             return
@@ -238,15 +241,14 @@ class Trainer:
         )  # fmt: skip
 
     def _conclude(self) -> Iterator[events.Event]:
-        """Validate what has not been, and the average of the last states."""
+        """Validate what has not been, and the average of the last checkpoints and this state."""
         if self.progress.update != self.progress.validated_update:
-            yield from self._validate()
+            yield from self._validate(due=False)
         elif self.progress.update != self.progress.saved_update:
             yield self._save(None)
-        count = self.settings.training.average
-        averaged = self.checkpoints.average(count) if count > 1 else None
-        if averaged is None:
+        if self.settings.training.average < 2:
             return
+        averaged = self.checkpoints.average()
         if self.processes.is_first:
             self.checkpoints.write_average(averaged)
         if self.validator is None:
@@ -276,11 +278,9 @@ class Trainer:
             # Nothing has been validated yet: the newest weights are the chosen ones.
             best = self.weights.state()
         snapshot = Snapshot(self.weights.state(), tensors, facts)
-        if self.processes.is_first:
-            self.checkpoints.save(snapshot, best)
-        self.processes.wait()
-        place = self.checkpoints.existing()[-1]
-        return events.Saved(self.progress.update, self.minutes, str(place))
+        place = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
+        told, *_ = self.processes.gather(os.fsencode(place))
+        return events.Saved(self.progress.update, self.minutes, os.fsdecode(told))
 
     def _save_is_due(self) -> bool:
         wait = self.settings.training.save_minutes

@@ -1,7 +1,8 @@
 """One update: the summed gradient of its micro-batches, divided once, clipped and applied.
 
 A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
-the same sum, so the update stays exact.
+the same sum, so the update stays exact but for models that take statistics of a batch: each half
+has its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from nmtgrid.base.errors import DeviceError, TrainingError
+from nmtgrid.base.memory import is_out_of_memory
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
@@ -170,16 +172,9 @@ def autocast(device: torch.device, bf16: bool) -> Iterator[None]:
 def has_native_bf16(device: torch.device) -> bool:
     """Return whether bfloat16 products are fast on `device`."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        # From Ampere on; torch also calls supported what older ones imitate.
+        return torch.cuda.get_device_capability(device) >= (8, 0)
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def is_out_of_memory(fault: BaseException) -> bool:
-    """Return whether `fault` says that memory ran out, on any device."""
-    if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(fault)
-    return "DefaultCPUAllocator" in text or "not enough memory" in text
 
 
 def count_cells(batch: Batch) -> int:

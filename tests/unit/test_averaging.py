@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
+from nmtgrid.training.limits import Progress
+from nmtgrid.training.processes import Processes
+from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 
 class _Model(nn.Module):
@@ -34,9 +39,9 @@ def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
     model = _Model()
     average = RunningAverage(model, decay=0.75)
     assert set(average.weights) == {"weight", "statistic", "count"}
-    # The first steps keep 1/2 and 2/3, then 3/4 for good.
-    for step, wanted in ((1, (2.0, 15.0)), (2, (7 / 3, 50 / 3)), (3, (2.5, 17.5))):
-        model.put(3.0, 20.0, step)
+    # The first one keeps nothing of what the model began with, the next ones 1/2 and 2/3.
+    for step, wanted in ((1, (3.0, 20.0)), (2, (4.0, 25.0)), (3, (6.0, 30.0))):
+        model.put((0.0, 3.0, 5.0, 10.0)[step], (0.0, 20.0, 30.0, 40.0)[step], step)
         average.step()
         assert average.weights["weight"].item() == pytest.approx(wanted[0])
         assert average.weights["statistic"].item() == pytest.approx(wanted[1])
@@ -77,7 +82,53 @@ def test_the_mean_of_the_last_states_copies_whole_numbers(tmp_path: Path) -> Non
     checkpoints = Checkpoints(tmp_path, keep=3)
     for value in (1, 2, 6):
         weights = {"statistic": torch.tensor([float(value)]), "count": torch.tensor(value)}
-        checkpoints.save(Snapshot(weights, {"x": torch.zeros(1)}, {}), None)
-    mean = checkpoints.average(3)
-    assert mean is not None
+        progress = Progress(update=value)
+        progress.validated(0.0, due=True)
+        facts = {"progress": progress.to_json()}
+        checkpoints.save(Snapshot(weights, {"x": torch.zeros(1)}, facts), None)
+    mean = checkpoints.average()
     assert mean["statistic"].item() == 3.0 and mean["count"].item() == 6
+
+
+class _WithStatistic(TinyModel):
+    """It has a running statistic, as batch normalisation has."""
+
+    statistic: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("statistic", torch.zeros(1))
+
+
+class _Statistics(Scores):
+    """Notes the running statistics of what it is given to score."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.seen: list[float] = []
+
+    def loss(self, model: TranslationModel) -> float:
+        assert isinstance(model, _WithStatistic)
+        self.seen.append(model.statistic.item())
+        return super().loss(model)
+
+
+def test_all_processes_validate_with_the_first_ones_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the weights, and those of their running average."""
+    first = iter((7.0, 5.0))  # what the first process has of each
+    validator = _Statistics()
+    made = trainer(
+        tmp_path, model=_WithStatistic(), validator=validator, ema_decay=0.9, ema_updates=1,
+        max_updates=2,
+    )  # fmt: skip
+
+    def same(self: Processes, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.shape == (1,):
+                tensor.fill_(next(first))
+
+    monkeypatch.setattr(Processes, "same", same)
+    list(made.run())
+    assert validator.seen == [7.0, 5.0]

@@ -90,6 +90,20 @@ def test_a_walk_goes_on_from_any_place(pool_size: int) -> None:
         assert following.tolist() == whole[taken][1].tolist()
 
 
+def test_an_epoch_ends_with_its_last_usable_pair() -> None:
+    """Also where the pools that would come after it hold none."""
+    lengths = numpy.full((2, 40), 4)
+    lengths[0, 10:30] = 0
+    made = BatchPlan(lengths[0], lengths[1], 25, pool_size=10, block_size=10)
+    is_last = []
+    for epoch in range(20):
+        *_, (following, indices) = made.walk(Place(epoch), epochs=1)
+        assert following == Place(epoch + 1)
+        is_last.append(int(indices[0]) // 10)
+    # Either block of usable pairs has come last, with empty ones behind it or not.
+    assert set(is_last) == {0, 3}
+
+
 def test_pools_hold_each_pair_once_and_whole_blocks() -> None:
     lengths = numpy.full((2, 1000), 4)
     made = BatchPlan(lengths[0], lengths[1], 50, pool_size=100, block_size=10)

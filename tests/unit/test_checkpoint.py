@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ from nmtgrid.base.storage import load_tensors
 from nmtgrid.training import checkpoint
 from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
+from nmtgrid.training.limits import Progress
 from tests.unit.tiny_run import TinyModel
 
 
 def snapshot(value: float) -> Snapshot:
     weights = {"w": torch.full((3,), value)}
     return Snapshot(weights, {"moment": torch.full((2,), -value)}, {"update": int(value)})
+
+
+def checkpoint_of(update: int, *, due: bool = True) -> Snapshot:
+    """A state whose weights are the number of its update, of a validation that was due or not."""
+    progress = Progress(update=update)
+    if due:
+        progress.validated(0.0, due=True)
+    held = snapshot(float(update))
+    return dataclasses.replace(held, facts={"progress": progress.to_json()})
 
 
 def value(path: Path) -> float:
@@ -47,16 +58,44 @@ def test_without_a_best_the_last_weights_count(tmp_path: Path) -> None:
 
 def test_the_last_n_keep_their_weights_for_the_average(tmp_path: Path) -> None:
     states = Checkpoints(tmp_path, keep=3)
-    assert states.average(3) is None
-    for number in (1.0, 2.0, 4.0, 6.0):
-        states.save(snapshot(number), None)
+    for number in (1, 2, 4, 6):
+        states.save(checkpoint_of(number), None)
     names = [sorted(file.name for file in place.iterdir()) for place in states.existing()]
     assert names[:2] == [["last.safetensors"]] * 2
     assert len(names) == 3 and "training.json" in names[2]
-    averaged = states.average(3)
-    assert averaged is not None
+    averaged = states.average()
     assert averaged["w"].tolist() == [4.0, 4.0, 4.0]
     assert averaged["w"].dtype == torch.float32
+
+
+def test_other_states_make_no_checkpoint_go(tmp_path: Path) -> None:
+    """Nor do they stay once there is a newer one."""
+    states = Checkpoints(tmp_path, keep=3)
+    for number, due in ((0, True), (2, True), (3, False), (4, True), (5, False), (9, False)):
+        states.save(checkpoint_of(number, due=due), None)
+    assert [value(place / "last.safetensors") for place in states.existing()] == [2.0, 4.0, 9.0]
+    assert states.average()["w"].tolist() == [5.0] * 3
+
+
+def test_a_single_state_is_its_own_mean(tmp_path: Path) -> None:
+    states = Checkpoints(tmp_path, keep=3)
+    states.save(checkpoint_of(5, due=False), None)
+    assert states.average()["w"].tolist() == [5.0] * 3
+
+
+def test_a_kill_before_old_states_go_leaves_the_same_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = Checkpoints(tmp_path, keep=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "_prune", lambda _: None)
+        for number, due in ((1, True), (2, False), (3, True), (3, True)):
+            states.save(checkpoint_of(number, due=due), None)
+    assert states.average()["w"].tolist() == [2.0] * 3
+    assert len(states.existing()) == 4
+    assert states.load() is not None
+    assert [value(place / "last.safetensors") for place in states.existing()] == [1.0, 3.0]
+    assert states.average()["w"].tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("failing", range(1, 6))
@@ -145,13 +184,13 @@ def test_the_running_average_is_a_mean_at_first_then_forgets() -> None:
         model.bias.fill_(0.0)
     average = RunningAverage(model, 0.75)
     seen = []
-    for number in (2.0, 4.0, 6.0, 8.0):
+    for number in (2.0, 4.0, 6.0, 8.0, 10.0):
         with torch.no_grad():
             model.bias.fill_(number)
         average.step()
         seen.append(average.weights["bias"][0].item())
-    # Kept parts: 1/2, 2/3, 3/4, then 3/4 for good: 0 -> 1 -> 2 -> 3 -> 3 * 3/4 + 8/4.
-    assert seen == pytest.approx([1.0, 2.0, 3.0, 4.25])
+    # Kept parts: 0, 1/2, 2/3, then 3/4 for good: means of 2, 4, 6, 8, then 5 * 3/4 + 10/4.
+    assert seen == pytest.approx([2.0, 3.0, 4.0, 5.0, 6.25])
 
 
 def test_exchanged_weights_go_back_even_after_a_fault() -> None:

@@ -183,7 +183,7 @@ class Stages(TinyModel):
 
 def everything(made: Any) -> dict[str, Tensor]:
     held = {f"w|{name}": t for name, t in made.model.state_dict().items()}
-    held |= {f"s|{name}": t for name, t in random_states().items()}
+    held |= {f"s|{name}": t for name, t in random_states(CPU).items()}
     for place, state in enumerate(made.optimiser.state.values()):
         held |= {f"o|{place}|{key}": t for key, t in state.items()}
     return {name: tensor.clone() for name, tensor in held.items()}

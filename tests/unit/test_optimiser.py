@@ -155,6 +155,34 @@ def test_plateau_decays_after_three_evaluations_without_improvement() -> None:
     assert seen == [1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8, 0.8, 0.64]
 
 
+def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
+    """The best loss is the last one that was better by so much: small steps add up to a large."""
+    made = settings(
+        schedule="plateau", learning_rate=1.0, warmup_updates=0, decay_patience=2,
+        decay_threshold=0.5, decay_factor=0.5,
+    )  # fmt: skip
+    schedule = LearningRate(made)
+    seen = []
+    # 3.5 is just 0.5 below 4 and not more; 3.25 is, and 2.5 again; 2.25 and 2.0 are not.
+    for loss in (4.0, 3.5, 3.25, 3.0, 2.5, 2.25, 2.0):
+        schedule.evaluated(loss)
+        seen.append(schedule.at(Clock(10, 0)))
+    assert seen == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]
+    assert schedule.best == 2.5
+    # As torch's own scheduler has it, which decays once there were more than `patience`.
+    weight = nn.Parameter(torch.zeros(1))
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD([weight], lr=1.0), factor=0.5, patience=1, threshold=0.5,
+        threshold_mode="abs",
+    )  # fmt: skip
+    ours = LearningRate(made)
+    for loss in (4.0, 3.5, 3.5, 3.25, 3.5, 1.0, 0.5, 0.25, 0.0, -0.5):
+        ours.evaluated(loss)
+        theirs.step(loss)
+        assert ours.at(Clock(10, 0)) == theirs.get_last_lr()[0]
+    assert "training.decay_threshold" in TrainingSettings(decay_threshold=-0.1).faults()[0]
+
+
 def test_a_schedules_state_comes_back() -> None:
     made = settings(schedule="plateau", learning_rate=1.0, warmup_updates=0)
     one, other = LearningRate(made), LearningRate(made)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, TrainingError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
@@ -51,6 +51,30 @@ def test_states_come_back_as_they_were() -> None:
     found = unpack_states(pack_states(states))
     assert found.keys() == states.keys()
     assert all(torch.equal(found[name], states[name]) for name in states)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), torch.OutOfMemoryError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError),
+        (RuntimeError("Connection closed by peer"), TrainingError),
+    ],
+    ids=["GPU", "CPU", "peer"],
+)
+def test_want_of_memory_is_not_taken_for_a_death(
+    fault: RuntimeError, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_reduce(_: torch.Tensor, async_op: bool = False) -> None:
+        if async_op:
+            raise fault
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    with pytest.raises(kind) as caught:
+        Processes(0, 2).sum_gradients([parameter])
+    assert (caught.value is fault) == (kind is not TrainingError)
 
 
 def test_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.storage import load_tensors
+from nmtgrid.cli.train_run import show
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import Sites, Traits, TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
@@ -54,6 +55,30 @@ def test_a_loss_that_is_not_finite_stops_with_the_place_and_keeps_the_state(
     assert all(torch.equal(t, before[n]) for n, t in made.model.state_dict().items())
     kept = load_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(t, before[n]) for n, t in kept.items())
+
+
+class Narrow(TinyModel):
+    """It holds two sentences, and perhaps takes statistics of what it holds."""
+
+    def __init__(self, batch_statistics: bool) -> None:
+        super().__init__()
+        self.traits = Traits(batch_statistics=batch_statistics)
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        if len(batch) > 2:
+            raise MemoryError
+        return super().features(batch, sites)
+
+
+@pytest.mark.parametrize("batch_statistics", [False, True])
+def test_halves_are_called_exact_where_they_are(
+    tmp_path: Path, told: list[str], batch_statistics: bool
+) -> None:
+    made = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
+    split = [event for event in made.run() if isinstance(event, events.Split)]
+    assert split and all(event.is_exact != batch_statistics for event in split)
+    show(split[0], None, TrainingSettings())
+    assert ("the update is exact" in told[-1]) != batch_statistics
 
 
 def test_events_tell_the_run(tmp_path: Path) -> None:
@@ -180,7 +205,7 @@ def test_limits_and_intervals() -> None:
     assert end_reason(made, progress, 5.0) == "5 minutes are over"
     assert end_reason(made, Progress(update=100), 0) == "100 updates are done"
     assert is_due(made, progress, 0.0)
-    progress.validated(0.0)
+    progress.validated(0.0, due=True)
     assert not is_due(made, progress, 9.0)
     progress.update = 11
     assert not is_due(made, progress, 2.9)

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import DeviceError
+from nmtgrid.base.memory import is_out_of_memory
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
-from nmtgrid.training.update import Updater, is_out_of_memory
+from nmtgrid.training.update import Updater, has_native_bf16
 from tests.unit.tiny_run import Sentences, TinyConfig, TinyModel
 
 CPU = torch.device("cpu")
@@ -125,3 +126,17 @@ def test_other_faults_are_not_taken_for_want_of_memory() -> None:
     broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         broken.apply([Sentences().batch([0, 1])], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_native"), [((7, 0), False), ((7, 5), False), ((8, 0), True), ((9, 0), True)]
+)
+def test_bfloat16_is_taken_where_the_runs_own_gpu_has_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_native: bool
+) -> None:
+    """Turing's 7.5 imitates it, and another GPU of the machine may be another one."""
+    of_each = {torch.device("cuda:0"): (9, 0) if not is_native else (7, 0)}
+    of_each[torch.device("cuda:1")] = capability
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: not is_native)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: of_each[device])
+    assert has_native_bf16(torch.device("cuda:1")) == is_native

@@ -25,6 +25,7 @@ _ABLATION: dict[str, Any] = {
     "training.clip_norm": 1.0,
     "training.decay_factor": 0.8,
     "training.decay_patience": 3,
+    "training.decay_threshold": 0.01,
     "training.validate_updates": 8000,
     "training.validate_epochs": 0,
     "training.max_epochs": 40,
