@@ -73,8 +73,9 @@ def token_flops(
 ) -> Tensor:
     """Return [B, T] (float64), the operations of each step, all rows of a beam together.
 
-    `source_lengths` [B] are the states that the decoder attends to. A block's source keys and
-    values are counted at the step where a row of the sentence first comes to it.
+    `source_lengths` [B] are the states that the decoder attends to; a pair of zeros, which needs
+    no products, is none. A block's source keys and values are counted at the step where a row of
+    the sentence first comes to it.
     """
     rows = exits if exits.dim() == 3 else exits[:, None]
     taken, written = rows.double(), (rows > 0).double()

@@ -65,8 +65,9 @@ class Decoded:
 class Measured:
     """Quality (tokenised BLEU, percent) and cost of a system; end symbols count as tokens.
 
-    `flops_per_token` are the decoder's, of one row; None where they are not known. `shares` are
-    those of the tokens that left at each exit, from the first on.
+    `flops_per_token` are the decoder's, of one row; None where they are not known. `average_exit`
+    is NaN, and there are no shares, where nothing was written or the decoder has no blocks; else
+    `shares` are those of the tokens that left at each exit, from the first on.
     """
 
     decoded: Decoded
@@ -80,7 +81,7 @@ class Measured:
         """Return JSON keys."""
         return {
             "bleu": self.bleu,
-            "average_exit": self.average_exit,
+            "average_exit": None if math.isnan(self.average_exit) else self.average_exit,
             "flops_per_token": self.flops_per_token,
             "seconds": self.decoded.seconds,
             "wall_seconds": self.decoded.wall_seconds,
@@ -148,7 +149,7 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     texts = translations(decoded, pipeline)
     score = bleu(texts, [one.reference for one in samples], "none")
     model = decoded.system.model
-    count = depth_of(model)
+    count = depth_of(model) or 0
     exits, lengths = _exits(decoded, samples, model, count)
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
     halt = decoded.system.halt
@@ -173,9 +174,10 @@ def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
     ]
 
 
-def depth_of(model: TranslationModel) -> int:
-    """Return the decoder's blocks; 1 for an architecture without such."""
-    return int(getattr(model.config, "decoder_depth", 1))
+def depth_of(model: TranslationModel) -> int | None:
+    """Return the decoder's blocks; None for an architecture that has no stack of a decoder's."""
+    depth: int | None = getattr(model.config, "decoder_depth", None)
+    return depth
 
 
 def _timed(
@@ -204,7 +206,10 @@ def _wait(device: torch.device) -> None:
 def _exits(
     decoded: Decoded, samples: Sequence[Sample], model: TranslationModel, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the exits [B, T] of all sentences with a source, 0 behind their end, and |x| [B]."""
+    """Return the exits [B, T] of all sentences with a source, 0 behind their end.
+
+    And of how many source states [B] the decoder makes products: not of a pair of zeros.
+    """
     rows = [
         (one.exits or [count] * (len(one.tokens) + 1), len(sample.source))
         for one, sample in zip(decoded.hypotheses, samples, strict=True)
@@ -212,5 +217,5 @@ def _exits(
     ]
     longest = max((len(exits) for exits, _ in rows), default=0)
     table = torch.tensor([[*exits, *[0] * (longest - len(exits))] for exits, _ in rows])
-    more = {"none": 0, "begin": 2, "add-zero": 2}.get(getattr(model.config, "source_marker", ""), 1)
+    more = {"none": 0, "begin": 2}.get(getattr(model.config, "source_marker", ""), 1)
     return table.view(len(rows), longest), torch.tensor([length + more for _, length in rows])

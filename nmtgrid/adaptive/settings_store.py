@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -61,13 +62,26 @@ class ExitSettings:
         return Thresholds(self.mechanism, self.thresholds)
 
 
-def save_exit(folder: Path, model: TranslationModel, settings: ExitSettings) -> None:
-    """Keep `settings` in a model's directory, instead of any of the same name.
+def save_exits(
+    folder: Path,
+    model: TranslationModel,
+    settings: Sequence[ExitSettings],
+    tuning: str | None = None,
+) -> None:
+    """Keep `settings` in a model's directory, instead of any of the same names.
 
-    Raises ConfigError where they do not fit the model, StorageError where they cannot be written.
+    Those of a `tuning` replace whatever an earlier one of that name left, `NAME-BUDGET`. Raises
+    ConfigError where they do not fit the model, StorageError where they cannot be written.
     """
-    check_halt(settings.halt(), model)
-    held = load_exits(folder) | {settings.name: settings}
+    for one in settings:
+        check_halt(one.halt(), model)
+    old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
+    held = {
+        name: one
+        for name, one in load_exits(folder).items()
+        if old is None or not old.fullmatch(name)
+    }
+    held |= {one.name: one for one in settings}
     table = {name: _to_json(one) for name, one in held.items()}
     write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
 

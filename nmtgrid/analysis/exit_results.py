@@ -19,6 +19,7 @@ _MEGA = 1e6
 class Point:
     """A way to decode: BLEU (percent), average exit, FLOPs a token, seconds, the split's budget.
 
+    Exit and FLOPs are NaN where they are not known: those of a decoder that has no blocks.
     `share` is the time over that of the full stack, which was decoded in turn with it; `rank` is
     BLEU on the split that was tuned on, by which points of one budget are chosen.
     """
@@ -60,7 +61,10 @@ def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:
     groups: dict[Kind, list[Point]] = {
         "adaptive": [_point(row, f"{row['budget']:g}", tested, full) for row in values["points"]],
         "fixed": [_point(row, str(row["exit"]), tested, full) for row in values["fixed"]],
-        "baseline": [_point(row, str(row["depth"]), tested, full) for row in values["baselines"]],
+        "baseline": [
+            _point(row, "" if row["depth"] is None else str(row["depth"]), tested, full)
+            for row in values["baselines"]
+        ],
         "uniform": [_point(values["uniform"], "", tested, full)] if values["uniform"] else [],
     }
     return Tuned(
@@ -119,14 +123,17 @@ def _shown(row: Mapping[str, Any], tested: bool) -> Mapping[str, Any]:
 
 def _point(row: Mapping[str, Any], label: str, tested: bool, full: float) -> Point:
     shown = _shown(row, tested)
-    flops = shown["flops_per_token"]
     return Point(
         label,
         float(row.get("budget", math.nan)),
         float(row["bleu"]),
         float(shown["bleu"]),
-        float(shown["average_exit"]),
-        math.nan if flops is None else float(flops),
+        _number(shown["average_exit"]),
+        _number(shown["flops_per_token"]),
         float(shown["seconds"]),
         float(shown["seconds"]) / max(full, 1e-9),
     )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

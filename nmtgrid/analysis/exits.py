@@ -113,10 +113,12 @@ def of_traces(
             )
     exits = [numpy.array(trace.exits, dtype=numpy.int64) for trace in held]
     confidence = [numpy.exp(numpy.array(trace.log_probabilities)) for trace in held]
-    widths = [len(trace.exit_scores[0]) for trace in held if trace.exit_scores]
+    blocks = [trace.num_exits for trace in held if trace.num_exits]
+    # Traces of old do not tell how many blocks there are.
+    blocks += [len(trace.exit_scores[0]) for trace in held if trace.exit_scores]
     return ExitTraces(
         name,
-        max([int(one.max()) for one in exits] + widths),
+        max([int(one.max()) for one in exits] + blocks),
         numpy.concatenate(exits),
         numpy.concatenate(confidence),
         numpy.concatenate([_places(len(one)) for one in exits]),

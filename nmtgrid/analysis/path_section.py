@@ -16,6 +16,8 @@ _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 """Source units of lines that are drawn unasked, and how many of them."""
 _ABREAST = 3
 """Grids beside each other."""
+_NAMES: dict[Unit, str] = {"token": "token", "word": "tokenised word"}
+"""What is counted: raw words, which online evaluation counts, are not in the traces."""
 
 
 def section(
@@ -45,16 +47,17 @@ def section(
         _text(unit, told),
         tables,
         pictures,
-        {"unit": unit, "systems": [_report(one) for one in systems]},
+        {"unit": _NAMES[unit], "systems": [_report(one) for one in systems]},
     )
 
 
 def _text(unit: Unit, told: str) -> str:
+    name = _NAMES[unit]
     return (
-        f"When what was written: the delay of a target {unit} is how many source {unit}s had been "
+        f"When what was written: the delay of a target {name} is how many source {name}s had been "
         "read by then; AL is the average lagging (thesis' convention). Anticipated is what was "
-        f"written before some source {unit} aligned with it had been read, in percent of all "
-        f"target {unit}s. The end symbols count on neither side. {told}"
+        f"written before some source {name} aligned with it had been read, in percent of all "
+        f"target {name}s. The end symbols count on neither side. {told}"
         + (" Links of words are spread over their pieces in order." if unit == "token" else "")
     )
 
@@ -73,7 +76,7 @@ def _typical(systems: Sequence[SystemPaths]) -> list[int]:
 
 
 def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
-    columns = ["system", "lines", f"written ({unit}s)", "mean delay", "AL",
+    columns = ["system", "lines", f"written ({_NAMES[unit]}s)", "mean delay", "AL",
                "anticipated (%)", "without link (%)"]  # fmt: skip
     rows: list[list[Cell]] = [
         [
@@ -82,7 +85,7 @@ def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
         ]
         for one in systems
     ]  # fmt: skip
-    return Table(f"READ/WRITE paths: delays in source {unit}s", columns, rows)
+    return Table(f"READ/WRITE paths: delays in source {_NAMES[unit]}s", columns, rows)
 
 
 def _lines_table(
@@ -93,7 +96,8 @@ def _lines_table(
         for one in systems:
             values = _of_line(one, place)
             rows.append([str(line), one.name, *list(values.values())[1:]])
-    columns = ["line", "system", f"written ({unit}s)", "mean delay", "AL", "anticipated (%)"]
+    written = f"written ({_NAMES[unit]}s)"
+    columns = ["line", "system", written, "mean delay", "AL", "anticipated (%)"]
     return Table("The lines of the picture", columns, rows)
 
 
@@ -166,7 +170,8 @@ def _picture(rows: Sequence[Row], chosen: Sequence[int], unit: Unit) -> Picture:
     numbers = ", ".join(map(str, chosen))
     caption = (
         f"Paths of line{'s' if len(chosen) > 1 else ''} {numbers}: right along the line is "
-        f"reading, down is writing; what had been read when a {unit} was written is tinted. "
+        "reading, down is writing; what had been read when a "
+        f"{_NAMES[unit]} was written is tinted. "
     )
     if any(grid.links for row in rows for grid in row.grids):
         caption += "Squares are the word alignment, hollow ones of what had not been read yet."

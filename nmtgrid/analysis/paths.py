@@ -26,6 +26,7 @@ from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.bpe import JOINER
 
 Unit = Literal["token", "word"]
+"""Subword units, or the tokenised words that they make: traces do not have raw ones."""
 Words = list[list[str]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def section(found: Sequence[Tuned]) -> Section:
         ["", "", "BLEU", "exit", "MFLOPs", "time"],
         [
             [row["system"], row["label"], row["bleu"], row["average_exit"],
-             row["flops_per_token"] / 1e6, 100 * row["share"]]
+             _mega(row["flops_per_token"]), 100 * row["share"]]
             for row in rows
         ],
     )  # fmt: skip
@@ -65,7 +65,7 @@ def section(found: Sequence[Tuned]) -> Section:
 
 
 def _rows(found: Sequence[Tuned]) -> list[dict[str, Any]]:
-    """Return a row for each point that is drawn."""
+    """Return a row for each point that is drawn; None stands for what is not known of it."""
     rows = []
     for name in dict.fromkeys(one.name for one in found):
         own = [point for one in found if one.name == name for point in one.groups["adaptive"]]
@@ -77,12 +77,19 @@ def _rows(found: Sequence[Tuned]) -> list[dict[str, Any]]:
         {
             "system": name,
             "label": point.label,
-            **{
-                key: value
-                for key, value in dataclasses.asdict(point).items()
-                if key in ("bleu", "average_exit", "seconds", "share")
-            },
-            "flops_per_token": point.flops,
+            "bleu": point.bleu,
+            "average_exit": _known(point.average_exit),
+            "seconds": point.seconds,
+            "share": point.share,
+            "flops_per_token": _known(point.flops),
         }
         for name, point in rows
     ]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _mega(value: float | None) -> float | None:
+    return None if value is None else value / 1e6

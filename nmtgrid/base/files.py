@@ -11,12 +11,13 @@ import functools
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,8 +58,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write `values` as indented JSON."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    """Write `values` as indented JSON. Raises ValueError for numbers that JSON does not have."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def numbered(values: Any) -> Any:
+    """Return JSON values in which NaN and infinities, which JSON does not have, are None."""
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {name: numbered(value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [numbered(value) for value in values]
+    return values
 
 
 def read_json(path: Path) -> Any:

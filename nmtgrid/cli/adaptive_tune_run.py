@@ -11,7 +11,7 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt
 from nmtgrid.adaptive.measure import Measured, System, Way, decode, measure
 from nmtgrid.adaptive.samples import read_samples
-from nmtgrid.adaptive.settings_store import ExitSettings, save_exit
+from nmtgrid.adaptive.settings_store import ExitSettings, save_exits
 from nmtgrid.adaptive.tune import Budgets
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
@@ -142,14 +142,19 @@ def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Cho
 
 
 def _keep(order: Order, report: Report, loaded: LoadedModel, budgets: Budgets) -> None:
+    """Keep the points, instead of those of an earlier tuning; what is promised is kept beside."""
+    found = []
     for choice, row in report.points:
-        name = report.stored_name(row, budgets)
-        settings = ExitSettings(
-            name, report.mechanism, choice.thresholds, order.split, row.tuned.bleu,
-            row.tuned.average_exit,
+        row.stored = report.stored_name(row, budgets)
+        found.append(
+            ExitSettings(
+                row.stored, report.mechanism, choice.thresholds, order.split, row.tuned.bleu,
+                row.tuned.average_exit,
+            )
         )  # fmt: skip
-        save_exit(loaded.folder, loaded.model, settings)
-        row.stored = name
+    if found:
+        tuning = report.name if order.allow_loss is None else None
+        save_exits(loaded.folder, loaded.model, found, tuning)
 
 
 @contextlib.contextmanager

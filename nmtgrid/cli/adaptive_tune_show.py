@@ -13,7 +13,7 @@ from nmtgrid.adaptive.tune import Budgets
 from nmtgrid.analysis.exit_curves import draw_exit_curves
 from nmtgrid.analysis.exit_results import curves, tuned
 from nmtgrid.base import console
-from nmtgrid.base.files import write_json
+from nmtgrid.base.files import numbered, write_json
 from nmtgrid.cli.adaptive_tune_choice import Choice
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.options import write_report
@@ -140,12 +140,13 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
     values = values_of(report, budgets)
     results, picture = report.order.results_file, report.order.picture_file
     values["pictures"] = [str(picture)] if picture else []
+    values = sealed(numbered(values))
     if results is not None and picture is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
         draw(values, picture)
         console.say(f"Drawn: {picture}")
-        write_json(results, sealed(values))
-    write_report(json, sealed(values))
+        write_json(results, values)
+    write_report(json, values)
 
 
 def draw(values: dict[str, Any], path: Path) -> None:
@@ -209,7 +210,7 @@ def _line(name: str, full: Measured, one: Measured) -> list[Any]:
     return [
         name,
         one.bleu,
-        one.average_exit,
+        "-" if math.isnan(one.average_exit) else one.average_exit,
         "-" if flops is None else flops / _MEGA,
         one.decoded.seconds,
         speedup(full, one),

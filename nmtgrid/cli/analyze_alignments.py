@@ -18,7 +18,9 @@ Lines = Annotated[
         "--line", metavar="N", help="Lines to draw, from 1; may be repeated.  [default: one]"
     ),
 ]
-Words = Annotated[bool, typer.Option("--words", help="Join BPE pieces to words.")]
+Words = Annotated[
+    bool, typer.Option("--words", help="Join BPE pieces to words, those of tokenised text.")
+]
 
 
 def command(

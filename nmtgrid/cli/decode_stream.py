@@ -185,6 +185,7 @@ class _Line:
             reads=reads,
             exits=whole.exits,
             exit_scores=numbers(whole.exit_scores),
+            num_exits=whole.num_exits,
         )
 
     def _grown(self, words: list[str]) -> str:

@@ -53,7 +53,10 @@ def command(
     ] = "delay",
     unit: Annotated[
         Literal["token", "word"] | None,
-        typer.Option(help="What latency counts: subword units or words.  [default: token]"),
+        typer.Option(
+            help="What latency counts: subword units, or words: of the raw source, and tokenised "
+            "ones of the target.  [default: token]"
+        ),
     ] = None,
     convention: Annotated[
         Literal["thesis", "simuleval"],

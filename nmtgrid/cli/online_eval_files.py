@@ -75,6 +75,7 @@ def _traces(system: System, found: Measured) -> list[str]:
             one.line, one.units if scores else [], outcome.units, outcome.text, scores, total,
             total / max(len(scores), 1), reads=outcome.reads,
             exits=outcome.exits, exit_scores=numbers(outcome.exit_scores),
+            num_exits=outcome.num_exits,
         )  # fmt: skip
         lines.append(trace.to_line() + "\n")
     return lines

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.files import numbered
 from nmtgrid.text.files import STANDARD, is_stream, open_writer
 
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -93,10 +94,13 @@ def _unwritable(name: str, path: Path) -> list[str]:
 
 
 def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
-    """Write `values` as JSON to `path`: nothing for None, standard output for `-`."""
+    """Write `values` as JSON to `path`: nothing for None, standard output for `-`.
+
+    What is no finite number becomes null.
+    """
     if path is None:
         return
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(numbered(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with open_writer(path) as file:
         # File names may hold what is no character: as an escape it is good JSON.
         file.write(text.encode("utf-8", "backslashreplace"))

@@ -5,7 +5,9 @@ it was written. End symbols count on neither side. Two conventions of length, by
 
 * "thesis": |y| is the length of the hypothesis; a delay counts as |x| at most.
 * "simuleval": AL and AP take the length of the reference for |y|, DAL that of the hypothesis, as
-  SimulEval's scorers do; units are words; AL and LAAL are the first delay if that exceeds |x|.
+  the scorers of SimulEval 1.1.4 do; units are words; AL and LAAL are the first delay if that
+  exceeds |x|, and else count a later one that does, at which they stop (before 1.1.4 they left
+  such a delay out).
 
 Sentences with an empty hypothesis or an empty source have no latency: they are skipped in every
 average, and counted. A hypothesis that ends before all is read is averaged up to its last unit.
@@ -199,7 +201,11 @@ class _Block:
         return _average(self._lags(self.longest), unread)
 
     def cw(self) -> Numbers:
-        """Return the consecutive wait: reads for each run of reads (0 where nothing is read)."""
+        """Return the consecutive wait: reads for each run of reads (0 where nothing is read).
+
+        Departs: the text has the mean of z_t - z_{t-1} over all t, which is z_|y| / |y| whatever
+        the path; here writes before which nothing is read do not count.
+        """
         runs = (self._increments() > 0).sum(1)
         last = numpy.where(self.written, self.z, 0).max(1)
         waits: Numbers = last / numpy.maximum(runs, 1)

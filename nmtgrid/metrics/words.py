@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
-    """Return [S + 1]: how many words have arrived when 0, 1, ..., S pieces have been read.
+    """Return [S + 2]: how many words have arrived when 0, 1, ..., S pieces and the end are read.
 
-    `word_sizes` has the pieces of each source word.
+    `word_sizes` has the pieces of each source word. A word without any arrives with what follows.
     """
     counts = [0]
     for word, size in enumerate(word_sizes, start=1):
         counts += [word] * size
-    return counts
+    return [*counts, len(word_sizes)]
 
 
 def word_delays(
@@ -31,8 +31,8 @@ def word_delays(
     """Return the delay of each target word, in source words, from delays of pieces in pieces.
 
     `delays` has one for each target piece, and may have that of the end symbol too: a last piece
-    that asks for another is final only then. The source has no end symbol; delays beyond it count
-    as all of it. Raises ValueError unless each target piece has a delay.
+    that asks for another is final only then. The source's end symbol is read after its pieces;
+    delays beyond that count as all of it. Raises ValueError unless each target piece has a delay.
     """
     if len(delays) - len(target_pieces) not in (0, 1):
         raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")

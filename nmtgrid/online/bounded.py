@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent, SearchPlan
-
-
-def hides_the_end(models: Sequence[TranslationModel]) -> bool:
-    """Return whether a model is not shown where its source ends (appendix C)."""
-    return any(model.traits.hides_source_end for model in models)
+from nmtgrid.search.constraints import length_bounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +18,13 @@ class Bounded:
 
     The most tokens that a translation may have depend on the source's length, of which a stream
     knows only how much has come: at the limit for that much, it reads. So it does, with
-    `ends_at_source_length`, before it writes more tokens than it has read. Where no limit is in
-    sight, as for wait-k with the default limits, the agent alone decides.
+    `end_is_hidden`, before it writes more tokens than it has read. Where no limit is in sight, as
+    for wait-k with the default limits, the agent alone decides.
     """
 
     agent: Agent
     plan: SearchPlan
-    ends_at_source_length: bool = False
+    end_is_hidden: bool = False
 
     @property
     def wants_reading(self) -> bool:
@@ -51,7 +45,7 @@ class Bounded:
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""
-        least = step + 1 if self.ends_at_source_length else 1
+        least = step + 1 if self.end_is_hidden else 1
         share = self.plan.max_length_b
         if share == 0 or self._limit(least) > step:
             return least
@@ -62,4 +56,5 @@ class Bounded:
 
     def _limit(self, tokens: int) -> int:
         """Return the most target tokens for `tokens` source tokens, the end symbol not counted."""
-        return int(self.plan.limits(torch.tensor([tokens + 1])))
+        lengths = torch.tensor([tokens + 1])
+        return int(length_bounds(self.plan, lengths, end_is_hidden=self.end_is_hidden)[1])

@@ -22,8 +22,8 @@ from nmtgrid.online.oracle import ReadingCost, oracle_paths
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.read_write import (
     Area,
-    agent_accuracy,
     agent_cells,
+    agent_hits,
     agent_loss,
     threshold_paths,
 )
@@ -74,9 +74,10 @@ class Dynamic:
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, so a target token has some |x| / 2 of the first and
-    |x| of the second; `write_cells` and `agent_cells` tell how many. `nll` is that along the path
-    that the agent takes at `validate_threshold`, so that a validation judges both together;
-    `oracle_nll` is that along z*, and all that there is where the agent is not trained.
+    |x| of the second; `write_cells` and `agent_cells` tell how many, and `agent_hits` how many of
+    the agent's are decided right. `nll` is that along the path that the agent takes at
+    `validate_threshold`, so that a validation judges both together; `oracle_nll` is that along z*,
+    and all that there is where the agent is not trained.
 
     The oracle judges by the same predictions that are trained, in training mode with their
     dropout, and its path is found anew for each update.
@@ -127,7 +128,7 @@ class Dynamic:
             decided = agent_loss(*given)
             total = total + settings.beta * decided
             extra["agent_loss"] = decided.detach()
-            extra["agent_accuracy"] = agent_accuracy(*given).sum()
+            extra["agent_hits"] = agent_hits(*given).sum()
             extra["agent_cells"] = agent_cells(*given[1:4], columns, settings.agent_area).sum()
             extra["oracle_nll"] = _along(costs, paths, batch)
             rho = logits.detach().float().sigmoid()

@@ -19,14 +19,14 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
 from nmtgrid.models.api import with_exits
 from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
-from nmtgrid.online.bounded import Bounded, hides_the_end
+from nmtgrid.online.bounded import Bounded
 from nmtgrid.online.oracle import ReadingCost, oracle_paths
 from nmtgrid.online.sentences import Sentence
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.writing_costs import refuse_oracle, writing_costs
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
-from nmtgrid.search.constraints import EndAtSourceLength
+from nmtgrid.search.constraints import hides_the_end
 from nmtgrid.search.translate import Translator
 
 _MOST_CELLS = 1 << 17
@@ -39,7 +39,8 @@ class Outcome:
 
     `reads` has one entry more than `units`, the end symbol's; they count the source's end symbol.
     An empty source has no entries at all. With early exit, `exits` are the blocks behind which
-    units were predicted, and `exit_scores` what was decided from (see `Hypothesis`).
+    units were predicted, `exit_scores` what was decided from, and `num_exits` the blocks there are
+    (see `Hypothesis`).
     """
 
     units: list[str]
@@ -49,6 +50,7 @@ class Outcome:
     log_probabilities: list[float]
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
+    num_exits: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,16 +172,13 @@ class OnlineDecoder:
     def _search(
         self, chosen: Sequence[Sentence], setting: Setting, paths: list[list[int]]
     ) -> list[Hypothesis]:
-        batch, models = self._batch(chosen), self.translator.models
-        ends_at_source_length = hides_the_end(models)
-        rules = [EndAtSourceLength(batch.source_lengths)] if ends_at_source_length else []
+        batch = self._batch(chosen)
         with self._precision():
             found = engine.search(
-                models,
+                self.translator.models,
                 batch.source,
                 batch.source_lengths,
                 self.translator.plan,
-                constraints=rules,
                 agent=self._agent(setting, paths),
                 halt=self.translator.halt,
             )
@@ -208,6 +207,7 @@ class OnlineDecoder:
             best.log_probabilities,
             best.exits,
             best.exit_scores,
+            best.num_exits,
         )
 
     def _batch(self, chosen: Sequence[Sentence]) -> Batch:

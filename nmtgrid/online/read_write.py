@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_padding
 from nmtgrid.online.paths import is_cell
 
 Area = Literal["grid", "path"]
@@ -75,23 +74,18 @@ def agent_cells(
     return counts
 
 
-def agent_accuracy(
+def agent_hits(
     logits: Tensor,
     paths: Tensor,
     source_lengths: Tensor,
     target_lengths: Tensor,
     area: Area = "grid",
 ) -> Tensor:
-    """Return [B, T]: the share of a row's decisions that are right at a threshold of one half.
-
-    1 in rows without decisions, 0 on padding.
-    """
+    """Return [B, T, S], True at `agent_cells` that are decided right at a threshold of one half."""
     columns = logits.shape[2]
     counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     reads = torch.arange(1, columns + 1, device=logits.device)
-    right = ((logits > 0) == (reads < paths[..., None])) & counts
-    share = torch.where(counts.any(-1), right.sum(-1) / counts.sum(-1).clamp(min=1), 1.0)
-    return share.masked_fill(is_padding(target_lengths, logits.shape[1]), 0.0)
+    return ((logits > 0) == (reads < paths[..., None])) & counts
 
 
 def _scores(

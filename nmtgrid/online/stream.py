@@ -18,10 +18,10 @@ from torch import Tensor
 
 from nmtgrid.metrics.words import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
-from nmtgrid.online.bounded import Bounded, hides_the_end
+from nmtgrid.online.bounded import Bounded
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
-from nmtgrid.search.constraints import Banned, Constraint, EndAtSourceLength, MinLength
+from nmtgrid.search.constraints import Banned, MinLength, hides_the_end, length_bounds
 from nmtgrid.text.bpe import undo
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -54,8 +54,6 @@ class TokenStream:
             if not model.traits.reads:
                 raise model.no_reader()
         self._end_is_hidden = hides_the_end(models)
-        if self._end_is_hidden:
-            plan = dataclasses.replace(plan, min_length=0)  # the source's length decides
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
         self._agent = Bounded(agent, plan, self._end_is_hidden)
@@ -90,6 +88,7 @@ class TokenStream:
         return Hypothesis(
             self.tokens, self.log_probabilities, total, total / norm, reads=self.reads,
             exits=self.exits, exit_scores=scores,
+            num_exits=None if self._halt is None else self._models[0].traits.num_exits,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -169,12 +168,10 @@ class TokenStream:
         length = self._first + self._columns + (not self._source_has_ended)
         if self._agent.finish_reading and not self._source_has_ended:
             following[:, END] = -math.inf
-        rules: list[Constraint] = [Banned((PAD, BEGIN)), MinLength(self._plan.min_length)]
-        if self._end_is_hidden:
-            rules.append(EndAtSourceLength(length))
-        for rule in rules:
+        least, most = length_bounds(self._plan, length, end_is_hidden=self._end_is_hidden)
+        for rule in (Banned((PAD, BEGIN)), MinLength(least)):
             following = rule.apply(following, step, self._first)
-        if int(self._plan.limits(length)) <= step:
+        if int(most) <= step:
             following = torch.full_like(following, -math.inf)
             following[:, END] = end
         return following

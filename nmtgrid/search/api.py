@@ -126,7 +126,7 @@ class Hypothesis:
     counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
     are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
-    where nothing was computed.
+    where nothing was computed. `num_exits` are the N blocks that there are.
     """
 
     tokens: list[int]
@@ -137,6 +137,7 @@ class Hypothesis:
     reads: list[int] | None = None
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
+    num_exits: int | None = None
 
 
 class Agent(Protocol):

@@ -1,4 +1,4 @@
-"""What must and must not be written: rules that strike out next tokens."""
+"""What must and must not be written: rules that strike out next tokens, and bounds of length."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END, PAD
 
 
@@ -40,33 +42,14 @@ class Banned:
 
 @dataclasses.dataclass(frozen=True)
 class MinLength:
-    """No end symbol before `length` tokens are written."""
+    """No end symbol before so many tokens are written: `lengths` [B], one for each sentence."""
 
-    length: int
-
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
-        """Strike the end symbol out while the row is too short."""
-        if step < self.length:
-            log_probabilities[:, END] = -math.inf
-        return log_probabilities
-
-
-@dataclasses.dataclass(frozen=True)
-class EndAtSourceLength:
-    """The end symbol comes after as many tokens as the source has, and never before.
-
-    For models that are not shown where the source ends (appendix C). `source_lengths` [B] count
-    the end symbol.
-    """
-
-    source_lengths: Tensor
+    lengths: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
-        """Leave only the end symbol in rows that are as long as their source, none elsewhere."""
-        is_end = self.source_lengths[sentence] - 1 <= step
-        end = log_probabilities[:, END].clone()
-        log_probabilities.masked_fill_(is_end[:, None], -math.inf)
-        log_probabilities[:, END] = torch.where(is_end, end, -math.inf)
+        """Strike the end symbol out of rows that are too short."""
+        is_short = step < self.lengths[sentence]
+        log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_short, -math.inf)
         return log_probabilities
 
 
@@ -87,3 +70,29 @@ class ForcedPrefix:
         kept = torch.full_like(log_probabilities, -math.inf)
         kept.scatter_(1, wanted, log_probabilities.gather(1, wanted))
         return torch.where(wanted == PAD, log_probabilities, kept)
+
+
+def hides_the_end(models: Sequence[TranslationModel]) -> bool:
+    """Return whether a model is not shown where its source ends (appendix C)."""
+    return any(model.traits.hides_source_end for model in models)
+
+
+def length_bounds(
+    plan: SearchPlan,
+    lengths: Tensor,
+    *,
+    end_is_hidden: bool = False,
+    of_pictures: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the fewest and the most target tokens [B], for source lengths with end symbols [B].
+
+    Models that are not shown where the source ends do not know when to end either: with
+    `end_is_hidden` there are as many target tokens as source tokens, or as few as the plan allows
+    at most; its least length does not count. Appendix C.
+    """
+    if end_is_hidden:
+        free = dataclasses.replace(plan, min_length=0)
+        most = free.limits(lengths, of_pictures=of_pictures).minimum(lengths - 1)
+        return most, most
+    most = plan.limits(lengths, of_pictures=of_pictures)
+    return torch.full_like(most, plan.min_length), most

@@ -17,7 +17,13 @@ from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.checks import check as check
-from nmtgrid.search.constraints import Banned, Constraint, MinLength
+from nmtgrid.search.constraints import (
+    Banned,
+    Constraint,
+    MinLength,
+    hides_the_end,
+    length_bounds,
+)
 from nmtgrid.search.graphs import Graphs
 from nmtgrid.search.records import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
@@ -53,7 +59,8 @@ def search(
     tell sentences apart in sampling and to `halt`, so that draws do not depend on the batch (None:
     their places in it). `agent` says how much of the source each write may look at (None: all of
     it), `halt` when a row may leave the decoder (None: never early). Where neither is asked for,
-    steps are replayed from `graphs` (None: each is computed anew).
+    steps are replayed from `graphs` (None: each is computed anew). Where a model is not shown the
+    source's end, translations are as long as their sources (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size.
@@ -108,10 +115,14 @@ class _Run:
         self.models, self.plan, self.aligned = models, plan, align
         self.copies = plan.nbest if plan.sample else 1
         groups = len(source) * self.copies
-        self.limits = plan.limits(lengths, of_pictures=source.dim() == 3)
+        hides, of_pictures = hides_the_end(models), source.dim() == 3
+        least, self.limits = length_bounds(
+            plan, lengths, end_is_hidden=hides, of_pictures=of_pictures
+        )
         self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        self.constraints = _rules(plan, constraints)
+        shortest = [MinLength(least)] if plan.min_length or hides else []
+        self.constraints: list[Constraint] = [Banned((PAD, BEGIN)), *shortest, *constraints]
         self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
         self.agent, self.halt, self.source_lengths = agent, halt, lengths
         self.graphs = graphs
@@ -121,7 +132,8 @@ class _Run:
         self.reads = None if agent is None else torch.ones_like(self.groups)
         self.tokens = torch.full((groups,), BEGIN, device=device)
         self.so_far = torch.zeros(groups, device=device)
-        self.history = History(groups, device)
+        num_exits = None if halt is None else models[0].traits.num_exits
+        self.history = History(groups, device, num_exits)
         limits = self.limits.repeat_interleave(self.copies)
         self.ledger = Ledger(plan, self.select.width, limits)
         self.is_word = self.coverage = None
@@ -269,13 +281,6 @@ def _selection(plan: SearchPlan, keys: Tensor, copies: int) -> Select:
         copy = torch.arange(copies, device=keys.device)
         return Sample(plan, (keys[:, None] * 1_000_003 + copy).flatten())
     return Greedy() if plan.beam == 1 else Beam(plan.beam)
-
-
-def _rules(plan: SearchPlan, constraints: Sequence[Constraint]) -> list[Constraint]:
-    rules: list[Constraint] = [Banned((PAD, BEGIN))]
-    if plan.min_length:
-        rules.append(MinLength(plan.min_length))
-    return [*rules, *constraints]
 
 
 def _covered_words(source: Tensor, lengths: Tensor, copies: int) -> Tensor:

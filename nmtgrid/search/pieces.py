@@ -69,8 +69,9 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     parts = [piece.alignment for piece in pieces if piece.alignment is not None]
     exits, scores = _joined_exits(pieces)
     return Hypothesis(
-        tokens, values, total, total / norm, _diagonal(parts), exits=exits, exit_scores=scores
-    )
+        tokens, values, total, total / norm, _diagonal(parts), exits=exits, exit_scores=scores,
+        num_exits=pieces[0].num_exits,
+    )  # fmt: skip
 
 
 def _joined_exits(pieces: Sequence[Hypothesis]) -> tuple[list[int] | None, Tensor | None]:

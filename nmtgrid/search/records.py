@@ -31,7 +31,9 @@ class Traced:
 class History:
     """The tree of prefixes: one node for each row and step, each with a pointer to its parent."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, rows: int, device: torch.device, num_exits: int | None = None) -> None:
+        """`num_exits` are the decoder's blocks, where rows may leave early."""
+        self.num_exits = num_exits
         root = torch.zeros(rows, device=device)
         self._tokens = [torch.full((rows,), BEGIN, device=device)]
         self._parents = [torch.full((rows,), -1, device=device)]
@@ -169,6 +171,7 @@ class Ledger:
                     one.reads,
                     one.exits,
                     one.exit_scores,
+                    history.num_exits,
                 )
             )
         return found

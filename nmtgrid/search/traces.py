@@ -2,15 +2,15 @@
 
     {"line": 1, "source": [units], "target": [units], "text": "...", "log_probabilities": [T + 1],
      "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)],
-     "reads": [T + 1], "exits": [T + 1], "exit_scores": [[N] x (T + 1)]}
+     "reads": [T + 1], "exits": [T + 1], "exit_scores": [[N] x (T + 1)], "num_exits": N}
 
 The last log-probability and the last row and column of the alignment are the end symbols'. Its
 numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
 line has empty lists and no alignment; a run without alignments has none anywhere. `reads`, of
 online decoding alone, are how many source units had been read when each unit was written, the end
 symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
-was predicted, and `exit_scores` what was decided from there: chi, or the largest probability, null
-where a block did not run or nothing was asked of it.
+was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
+where a block did not run or nothing was asked of it, and `num_exits` how many blocks there are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Trace:
     """The best translation of one line: units of both sides, natural logs, score, alignment.
 
     `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads`, `exits` (T + 1) and
-    `exit_scores` [T + 1, N], None where there is none, likewise.
+    `exit_scores` [T + 1, N], None where there is none, likewise; `num_exits` is N.
     """
 
     line: int
@@ -55,6 +55,7 @@ class Trace:
     reads: list[int] | None = None
     exits: list[int] | None = None
     exit_scores: list[list[float | None]] | None = None
+    num_exits: int | None = None
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -75,6 +76,7 @@ class Trace:
             reads=best.reads,
             exits=best.exits,
             exit_scores=numbers(best.exit_scores),
+            num_exits=best.num_exits,
         )
 
     def to_line(self) -> str:
@@ -84,7 +86,7 @@ class Trace:
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)
         del values["alignment"]
-        for name in ("reads", "exits", "exit_scores"):
+        for name in ("reads", "exits", "exit_scores", "num_exits"):
             if values[name] is None:
                 del values[name]
         if self.alignment is not None:
@@ -135,6 +137,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
         values.get("reads"),
         values.get("exits"),
         values.get("exit_scores"),
+        values.get("num_exits"),
     )
 
 
@@ -181,18 +184,20 @@ def _problem(values: Any) -> str:
 
 
 def _exits_problem(values: dict[str, Any], count: int) -> str:
-    exits, scores = values.get("exits"), values.get("exit_scores")
+    exits, scores, blocks = (values.get(name) for name in ("exits", "exit_scores", "num_exits"))
     if exits is not None and (
         not isinstance(exits, list)
         or len(exits) != count
         or any(type(exit) is not int or exit < 1 for exit in exits)
     ):
         return f"`exits` is not {count} whole numbers from 1 on"
+    if blocks is not None and (type(blocks) is not int or blocks < max(exits or [1])):
+        return "`num_exits` is no number of blocks with these exits"
     if scores is None:
         return ""
     if exits is None or not isinstance(scores, list) or len(scores) != count:
         return f"`exit_scores` are not those of {count} exits"
-    if not all(isinstance(row, list) and len(row) == len(scores[0]) for row in scores):
+    if not all(isinstance(r, list) and len(r) == (blocks or len(scores[0])) for r in scores):
         return "`exit_scores` is not a table"
     if not all(v is None or (_is_number(v) and 0 <= v <= 1) for row in scores for v in row):
         return "`exit_scores` are not probabilities"

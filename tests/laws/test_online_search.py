@@ -30,6 +30,11 @@ TARGETS = (4, 4, 4, 4)
 PLAN = SearchPlan(max_length_a=5, max_length_b=1)
 
 
+def _blind_cases() -> list[Case]:
+    """Return the cases whose models are not shown where the source ends."""
+    return [case for case in online_cases() if case.build().traits.hides_source_end]
+
+
 def _decode(
     model: TranslationModel, batch: Batch, agent: Agent, beam: int = 1
 ) -> list[list[Hypothesis]]:
@@ -84,6 +89,23 @@ def test_waiting_for_the_end_is_offline_decoding(case: Case) -> None:
         assert found.tokens == wanted.tokens
         assert found.reads is not None and wanted.reads is None
         assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+
+
+@pytest.mark.parametrize("case", _blind_cases(), ids=str)
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, SearchPlan(beam=3, min_length=5), SearchPlan(max_length_a=2, max_length_b=0.5)],
+    ids=["greedy", "beam-of-at-least-5", "short"],
+)
+def test_what_is_not_shown_the_end_is_as_long_as_the_source(case: Case, plan: SearchPlan) -> None:
+    """Offline, along k = inf and along k = 2; a limit of the plan's is kept, its least is not."""
+    model = case.build()
+    batch = batch_for(model, SOURCES, TARGETS)
+    longest = [5, 3, 2, 6] if plan.max_length_a == 2 else [99] * 4  # 2 + |x| / 2
+    for agent in (None, WaitK(math.inf), WaitK(2), WaitK(2, finish_reading=True)):
+        found = search([model], batch.source, batch.source_lengths, plan, agent=agent)
+        lengths = [len(one.tokens) for (one,) in found]
+        assert lengths == [min(pair) for pair in zip(SOURCES, longest, strict=True)]
 
 
 @every_case

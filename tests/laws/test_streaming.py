@@ -20,10 +20,9 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.bounded import Bounded, hides_the_end
+from nmtgrid.online.bounded import Bounded
 from nmtgrid.online.stream import TokenStream
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
-from nmtgrid.search.constraints import EndAtSourceLength
 from nmtgrid.search.engine import search
 from tests.laws.exit_helpers import build, halts
 from tests.laws.helpers import (
@@ -71,14 +70,9 @@ AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
 def _searched(
     model: TranslationModel, batch: Batch, agent: Agent, plan: SearchPlan, halt: Halt | None = None
 ) -> list[Hypothesis]:
-    rules = []
-    if hides_the_end([model]):
-        plan = dataclasses.replace(plan, min_length=0)
-        agent = Bounded(agent, plan, ends_at_source_length=True)
-        rules.append(EndAtSourceLength(batch.source_lengths))
-    found = search(
-        [model], batch.source, batch.source_lengths, plan, constraints=rules, agent=agent, halt=halt
-    )
+    if model.traits.hides_source_end:
+        agent = Bounded(agent, plan, end_is_hidden=True)
+    found = search([model], batch.source, batch.source_lengths, plan, agent=agent, halt=halt)
     return [one for (one,) in found]
 
 

@@ -117,6 +117,8 @@ def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
         links, told = learned_links(traced, ([], []), "union", lambda what, done, total: None)
         found = section(as_paths(files, traced, links, "word"), [], "word", told, ["x yz"])
         assert [row["system"] for row in found.values["systems"]] == list(files)
+        assert found.values["unit"] == "tokenised word", "not the raw ones of online evaluation"
+        assert found.tables[0].title == "READ/WRITE paths: delays in source tokenised words"
         assert found.values["systems"][0]["lines"][0]["line"] == 1
         (picture,) = found.pictures
         picture.draw(tmp_path / f"{count}.png")

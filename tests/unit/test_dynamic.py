@@ -156,17 +156,16 @@ def test_along_the_path_alone() -> None:
     assert int(found.extra["write_cells"]) == sum(TARGETS)
 
 
-def test_agent_accuracy_is_the_mean_over_target_positions() -> None:
+def test_the_agents_hits_are_decisions() -> None:
     model = grid()
     with torch.no_grad():
         for name, held in model.reader.decision.named_parameters():  # type: ignore[union-attr]
             held.fill_(-1.0 if name == "bias" else 0.0)
-    # An agent that never reads is wrong left of z*; a source of one token leaves no decision.
-    wanted = 0.0
-    for sentence in EVERY:
-        for z in best_path(model, sentence, 0.0):
-            wanted += 1 - (z - 1) / max(SOURCES[sentence] - 1, 1)
-    assert float(run(model).extra["agent_accuracy"]) == pytest.approx(wanted)
+    # An agent that never reads is right on z* and right of it, but in the last column.
+    pairs = [(SOURCES[sentence], z) for sentence in EVERY for z in best_path(model, sentence, 0.0)]
+    extra = run(model).extra
+    assert int(extra["agent_hits"]) == sum(source - z for source, z in pairs)
+    assert int(extra["agent_cells"]) == sum(source - 1 for source, _ in pairs)
 
 
 def gradients(model: TranslationModel, **settings: Any) -> set[str]:

@@ -92,6 +92,29 @@ def test_without_a_source_end_the_length_is_the_sources() -> None:
     assert [len(outcome.units) for outcome in found[0]] == [len(o.source) for o in sentences()]
 
 
+@pytest.mark.parametrize("min_length", [0, 5])
+def test_without_a_source_end_all_doors_write_the_same(min_length: int) -> None:
+    """What is translated, evaluated with k = inf, and streamed; the least length does not count."""
+    held = translator("transformer", source_marker="none")
+    held.plan = dataclasses.replace(held.plan, min_length=min_length)
+    given = [one for one in sentences() if one.source]
+    decoder = OnlineDecoder(held)
+    offline, early = (
+        found.outcomes
+        for found in decoder.run(given, [Setting("wait-k", math.inf), Setting("wait-k", 2)])
+    )
+    assert [one.text for one in offline] == held.translate([" ".join(o.words) for o in given])
+    assert [len(one.units) for one in offline] == [len(one.source) for one in given]
+    for k, outcomes in ((math.inf, offline), (2, early)):
+        streams = StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan)
+        for one, outcome in zip(given, outcomes, strict=True):
+            stream = streams.begin()
+            for word in one.words:
+                stream.read(word)
+            stream.end()
+            assert (stream.target, stream.hypothesis().reads) == (outcome.units, outcome.reads)
+
+
 def test_what_models_cannot_do() -> None:
     settings = read_settings("1,inf", "0.5", "0")
     blind, fixed = (

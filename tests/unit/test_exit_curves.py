@@ -11,6 +11,7 @@ import pytest
 
 from nmtgrid.analysis.exit_curves import Curve, Mark, draw_exit_curves
 from nmtgrid.analysis.exit_results import curves, read_tuned, tuned
+from nmtgrid.analysis.tuning_section import section
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 
 LABELS = ["average exit", "MFLOPs", "seconds"]
@@ -72,6 +73,20 @@ def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     assert found[1].marks[1].label == "2" and found[3].marks[0].y == 20
     plain = curves([tuned(results(points, None))], seconds=False)
     assert plain[0].marks[0] == Mark((1.4, 2.8, 75.0), 28, "1.5")
+
+
+def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
+    values = results([row(28, 1.4, 3.0, budget=1.5)], None)
+    baseline = row(21, 1, name="b", flops_per_token=None, average_exit=None)
+    values["baselines"] = [baseline | {"depth": None}]
+    found = tuned(values)
+    (mark,) = curves([found], seconds=True)[-1].marks
+    assert [math.isnan(x) for x in mark.x] == [True, True, False] and mark.label == ""
+    made = section([found])
+    row_of = made.values["rows"][-1]
+    assert (row_of["average_exit"], row_of["flops_per_token"]) == (None, None)
+    assert made.tables[0].told()[-1][3:5] == ["-", "-"]
+    json.dumps(made.values, allow_nan=False)
 
 
 def test_one_name_is_pooled_by_what_was_tuned_on() -> None:

@@ -8,8 +8,12 @@ import math
 import pytest
 import torch
 
+from nmtgrid.adaptive.compound import CompoundLoss, HaltingSettings
 from nmtgrid.adaptive.losses import Family, exit_log_probabilities, exit_loss, predicted_exits
+from nmtgrid.data.batches import collate
+from tests.unit.tiny_transformer import tiny
 
+BATCH = collate([[5, 6, 7], [8]], [[4, 5], [6, 7, 4]])
 FAMILIES: list[Family] = ["sequence", "multinomial", "geometric"]
 
 
@@ -60,3 +64,13 @@ def test_predictions_by_hand() -> None:
     assert predicted_exits(torch.tensor(rows), "geometric").tolist() == [3, 2, 1, 1]
     assert predicted_exits(torch.tensor([[0.0]]), "geometric").tolist() == [2]  # 0.5 is not above
     assert predicted_exits(torch.tensor([[0.0, 2.0, 1.0]]), "multinomial").tolist() == [2]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_source_is_encoded_once(family: Family) -> None:
+    """Decoder and predictor see the same source, with the same dropout."""
+    model = tiny(exits="tied", halting=family, dropout=0.3).train()
+    calls: list[object] = []
+    model.encoder[0].register_forward_hook(lambda *given: calls.append(given))
+    CompoundLoss(HaltingSettings()).loss(model, BATCH)
+    assert len(calls) == 1

@@ -14,7 +14,7 @@ from nmtgrid.adaptive.settings_store import (
     chosen_halt,
     load_exit,
     load_exits,
-    save_exit,
+    save_exits,
 )
 from nmtgrid.base.errors import ConfigError, ModelError, NmtgridError, StorageError
 from nmtgrid.models.api import ExitModel, Halting, Traits
@@ -33,11 +33,11 @@ def model(halting: Halting = "geometric", count: int = 3) -> ExitModel:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert load_exits(tmp_path) == {}
     safe = ExitSettings("safe-1.5", "confidence", (0.9, 0.8), "valid")
-    save_exit(tmp_path, model(), FAST)
-    save_exit(tmp_path, model(), safe)
+    save_exits(tmp_path, model(), [FAST])
+    save_exits(tmp_path, model(), [safe])
     assert load_exits(tmp_path) == {"fast": FAST, "safe-1.5": safe}
     newer = ExitSettings("fast", "geometric", (0.5, 0.5), "valid")
-    save_exit(tmp_path, model(), newer)
+    save_exits(tmp_path, model(), [newer])
     assert load_exit(tmp_path, "fast", model()) == newer
     assert json.loads((tmp_path / "exits.json").read_text())["settings"]["safe-1.5"] == {
         "mechanism": "confidence", "thresholds": [0.9, 0.8], "split": "valid", "bleu": None,
@@ -45,8 +45,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_tuning_replaces_what_an_earlier_one_of_its_name_left(tmp_path: Path) -> None:
+    def kept(*names: str, tuning: str | None = None) -> set[str]:
+        found = [ExitSettings(name, "geometric", (0.5, 0.5), "valid") for name in names]
+        save_exits(tmp_path, model(), found, tuning)
+        return set(load_exits(tmp_path))
+
+    others = {"fast", "fast-loss1", "fast-er-2", "faster-2"}
+    assert kept(*others, "fast-1.5", "fast-2") == others | {"fast-1.5", "fast-2"}
+    assert kept("fast-3", tuning="fast") == others | {"fast-3"}
+    assert kept("fast-2") == others | {"fast-2", "fast-3"}
+
+
 def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
-    save_exit(tmp_path, model(), FAST)
+    save_exits(tmp_path, model(), [FAST])
     assert chosen_halt("2", tmp_path, model()) == FixedExit(2)
     assert chosen_halt("fast", tmp_path, model()) == Thresholds("geometric", (0.25, 1.0))
     assert chosen_halt("auto", tmp_path, model()) == Thresholds("geometric", (0.5, 0.5))
@@ -70,7 +82,7 @@ def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(
     choice: str, held: ExitModel, message: str, tmp_path: Path
 ) -> None:
-    save_exit(tmp_path, model(), FAST)
+    save_exits(tmp_path, model(), [FAST])
     with pytest.raises(ConfigError, match=message):
         chosen_halt(choice, tmp_path, held)
 
@@ -92,7 +104,7 @@ def test_impossible_thresholds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no thresholds"):
         ExitSettings("a", "multinomial", (0.5,), "valid")
     with pytest.raises(ConfigError, match="needs 3"):
-        save_exit(tmp_path, model(count=4), FAST)
+        save_exits(tmp_path, model(count=4), [FAST])
     assert not (tmp_path / "exits.json").exists()
 
 

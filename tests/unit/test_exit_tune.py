@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
@@ -9,15 +10,15 @@ import pytest
 import torch
 
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
-from nmtgrid.adaptive.measure import System, Way, decode, measure
+from nmtgrid.adaptive.measure import Decoded, Measured, System, Way, decode, depth_of, measure
 from nmtgrid.adaptive.record import Records, record
 from nmtgrid.adaptive.samples import Sample, read_samples
 from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, frontier
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import ExitModel, Sites, with_exits
-from nmtgrid.search.api import SearchPlan
+from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 from tests.unit.tiny_online import pipeline
 
@@ -179,6 +180,37 @@ def test_measures_of_fixed_exits() -> None:
         tokens += steps
     assert two.flops_per_token == pytest.approx(total / tokens)
     assert two.values()["tokens"] == tokens and done[0].seconds > 0
+
+
+def written(held: TranslationModel, exits: list[int] | None = None) -> Measured:
+    """Return the measures of three sentences of two tokens each."""
+    one = Hypothesis([4, 5], [-1.0] * 3, -3.0, -1.0, exits=exits)
+    found = [one if given.source else None for given in samples()]
+    return measure(Decoded(System("x", held), found, 1.0, 1.0), samples(), pipeline())
+
+
+def test_a_zero_pair_costs_nothing() -> None:
+    """It needs no products: neither its own keys and values, nor with queries and shares."""
+    end, zero, begin, none = (
+        written(model(source_marker=marker), [2, 2, 2]).flops_per_token
+        for marker in ("end", "add-zero", "begin", "none")
+    )
+    assert end is not None and begin is not None and none is not None
+    assert zero == pytest.approx(end)
+    # A state more: keys and values once for 3 steps, then queries and shares, in two blocks.
+    state = 2 * (4 * 16 * 16 / 3 + 4 * 16)
+    assert begin - end == pytest.approx(state) and end - none == pytest.approx(state)
+
+
+def test_a_decoder_without_blocks_has_no_place_among_exits() -> None:
+    grid = zoo.build("pervasive", None, {"depth": 2, "size": 8, "feed_forward_size": 8},
+                     source_vocab_size=TYPES, target_vocab_size=TYPES)  # fmt: skip
+    assert depth_of(grid) is None and depth_of(model()) == 3
+    found = written(grid)
+    assert math.isnan(found.average_exit)
+    values = found.values()
+    assert values["average_exit"] is None and values["exit_shares"] == []
+    assert values["flops_per_token"] is None and values["tokens"] == 9
 
 
 class _Split:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -62,6 +63,18 @@ def test_tokens_by_hand(found: ExitTraces) -> None:
     assert found.distribution() == pytest.approx([2 / 15, 3 / 15, 9 / 15, 1 / 15])
     assert found.distribution(found.at_beginning) == pytest.approx([0, 0.5, 0, 0.5])
     assert found.distribution(found.exits > 4) is None
+
+
+def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
+    """Six blocks, all tokens leave behind the first two: four shares and rows are empty."""
+    held = [dataclasses.replace(SHORT, exit_scores=None, num_exits=6)]
+    found = of_traces("one", held, HERE)
+    assert found.num_exits == 6
+    assert found.distribution() == pytest.approx([1 / 3, 2 / 3, 0, 0, 0, 0])
+    assert token_confidence(found).rows == [1, 2, 3, 4, 5, 6]
+    assert sentence_confidence(found, 0.5).counts.sum(1).tolist() == [0, 1, *[0] * 9]
+    old = of_traces("one", [dataclasses.replace(held[0], num_exits=None)], HERE)
+    assert old.num_exits == 2
 
 
 def test_sentences_by_hand(found: ExitTraces) -> None:

@@ -110,6 +110,17 @@ def test_delays_beyond_the_source() -> None:
     assert thesis["al"] == 3 and thesis["ap"] == 1 and thesis["max_cw"] == 3
 
 
+def test_a_delay_that_passes_the_source_is_counted_as_simuleval_does() -> None:
+    """Its AL and LAAL add (5 - 3/2) to (1 - 0) and stop there, as 5 is no less than |x| = 3.
+
+    AP is (1 + 5) / (3 * 2); of DAL z' is 1, max(5, 1 + 3/2). The third is written after the cut.
+    """
+    found = _one([1, 5], 3, 2, "simuleval")
+    assert found["al"] == found["laal"] == found["dal"] == pytest.approx((1 + 3.5) / 2)
+    assert found["ap"] == 1
+    assert _one([1, 5, 9], 3, 2, "simuleval")["al"] == found["al"]
+
+
 def test_an_empty_reference_is_one_word_in_simuleval() -> None:
     assert reference_words("") == 1 and reference_words("a  b") == 3 and reference_words("a b") == 2
     assert _one([2, 2], 2, 0, "simuleval")["ap"] == pytest.approx(4 / 2)
@@ -193,8 +204,15 @@ def test_simuleval_counts_words_only() -> None:
 
 
 def test_words_arrive_whole() -> None:
-    assert words_arrived([2, 1, 3]) == [0, 1, 1, 2, 3, 3, 3]
-    assert words_arrived([]) == [0]
+    assert words_arrived([2, 1, 3]) == [0, 1, 1, 2, 3, 3, 3, 3]
+    assert words_arrived([]) == [0, 0]
+
+
+def test_a_word_without_pieces_arrives_with_what_follows() -> None:
+    """The first one with the second, the last one with the end symbol, after which z = |x|."""
+    assert words_arrived([0, 1, 0, 2, 0]) == [0, 2, 4, 4, 5]
+    assert word_delays([1, 2, 2, 2], [1, 0], ["x", "y", "z"], "@@") == [1, 2, 2]
+    assert word_delays([1, 1], [1, 0], ["x@@"], "@@") == [1]
 
 
 def test_word_delays() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtgrid.adaptive.settings_store import ExitSettings, save_exit
+from nmtgrid.adaptive.settings_store import ExitSettings, save_exits
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
@@ -48,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0}})
     held = load_model(folder / "geometric").model
     tuned = ExitSettings("sure", "confidence", (0.2, 0.3), "valid", None, None)
-    save_exit(folder / "geometric", held, tuned)
+    save_exits(folder / "geometric", held, [tuned])
     return folder
 
 
@@ -118,6 +118,7 @@ def test_streamed_is_searched(
     assert [one.target for one in streamed] == [one.target for one in searched]
     assert [one.reads for one in streamed] == [one.reads or None for one in searched]
     assert [one.exits for one in streamed] == [one.exits for one in searched]
+    assert {one.num_exits for one in [*streamed, *searched]} == {3}
     assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
 
 

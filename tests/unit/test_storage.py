@@ -14,6 +14,7 @@ import torch
 
 from nmtgrid.base import arrays, files, storage
 from nmtgrid.base.errors import StorageError
+from nmtgrid.cli.options import write_report
 
 
 def test_tensors_come_back_and_shared_ones_too(tmp_path: Path) -> None:
@@ -105,3 +106,18 @@ def test_missing_and_broken_json(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_bytes(text)
         with pytest.raises(StorageError, match="not JSON"):
             files.read_json(tmp_path / "bad.json")
+
+
+def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
+    path, nan = tmp_path / "x.json", float("nan")
+    values = {"loss": nan, "rows": [(1.5, float("inf")), {"worst": -float("inf")}], "name": "NaN"}
+    write_report(path, values)
+    wanted = {"loss": None, "rows": [[1.5, None], {"worst": None}], "name": "NaN"}
+    assert json.loads(path.read_text()) == wanted == files.numbered(values)
+
+
+def test_files_of_ours_hold_no_nan(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(path, {"loss": float("nan")})
+    assert not path.exists()

@@ -38,6 +38,21 @@ def test_a_record_survives_the_file(tmp_path: Path) -> None:
     assert second.alignment is None
 
 
+def test_the_number_of_blocks_is_kept(tmp_path: Path) -> None:
+    """Of a decoder of four blocks, none of which is the last; records of old do not have it."""
+    scores = torch.full((2, 4), 0.5)
+    best = Hypothesis([7], [-1.0, -1.0], -2.0, -1.0, None, None, [1, 2], scores, 4)
+    line = Trace.of(Translation(1, ["a"], [best], ["x"], "x", ["x"])).to_line()
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{line}\n")
+    (found,) = read_traces(path)
+    assert (found.exits, found.num_exits) == ([1, 2], 4)
+    values = json.loads(line)
+    old = {name: held for name, held in values.items() if name not in ("num_exits", "check")}
+    path.write_text(f"{json.dumps(old)}\n")
+    assert [trace.num_exits for trace in read_traces(path)] == [None]
+
+
 def test_shares_have_four_digits() -> None:
     values = json.loads(Trace.of(translation()).to_line())
     assert values["alignment"][0] == [0.1235, 0.8, 0.0765]
@@ -66,6 +81,9 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_with(alignment=[[1.0, 0.0], [0.0, 1.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), "negative"),
         (_with(alignment=[["x"]]), "not a table"),
+        (_with(exits=[1, 3], num_exits=2), "no number of blocks"),
+        (_with(exits=[1, 2], num_exits=2.0), "no number of blocks"),
+        (_with(exits=[1, 1], num_exits=3, exit_scores=[[0.5, None]] * 2), "not a table"),
     ],
 )
 def test_faulty_records_are_named(
