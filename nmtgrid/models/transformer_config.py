@@ -39,10 +39,10 @@ class TransformerConfig:
     anew, so a limited read is costly), itself and what precedes it (4.17), or the last `window`
     tokens, itself included (4.18). `source_marker` (appendix C): the source as it comes, with its
     end symbol; none, not even that (an empty source keeps it, for there must be something to
-    read); begin, with `<s>` before it too; add-zero, with a pair of a zero key and a zero value
-    before it in the decoder's attention over the source. Reads count the tokens of the source as
-    it comes whatever the marker: `<s>` and the zero pair are there before the first READ, and
-    without an end symbol its READ shows nothing new.
+    read), and translations are as long as their sources; begin, with `<s>` before it too;
+    add-zero, with a pair of a zero key and a zero value before it in the decoder's attention over
+    the source. Reads count the tokens of the source as it comes whatever the marker: `<s>` and the
+    zero pair are there before the first READ, and without an end symbol its READ shows nothing new.
 
     `positions` sinusoidal-halves and `first_symbol` end (the target begins with `</s>`) are what
     other programs' models have.

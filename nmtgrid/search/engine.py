@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nmtgrid.base.errors import ModelError
 from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
@@ -63,7 +64,8 @@ def search(
     source's end, translations are as long as their sources (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
-    have, ModelError when the models' vocabularies differ in size.
+    have, ModelError when the models' vocabularies differ in size and where nothing can be written,
+    as with scores that are no numbers.
     """
     check(models, plan, align, agent, halt)
     if agent is not None or halt is not None:
@@ -75,6 +77,12 @@ def search(
         if not run.advance(step):
             break
     found = run.ledger.hypotheses(run.history, run.lengths)
+    if not all(found):
+        raise ModelError(
+            "The model gives no token that may follow a probability above zero.",
+            "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
+            "strike all tokens out.",
+        )
     copies = run.copies
     grouped = [found[first : first + copies] for first in range(0, len(found), copies)]
     return [

@@ -260,3 +260,11 @@ def test_what_cannot_be_done_is_refused_before_decoding() -> None:
     with pytest.raises(ModelError, match="different sizes"):
         search([TableModel(types=6), TableModel(types=7)], *batch([3]), SearchPlan())
     assert not blind.rows
+
+
+@pytest.mark.parametrize("plan", [SearchPlan(), SearchPlan(beam=3), SearchPlan(sample=True)])
+def test_scores_that_are_no_numbers_are_told(plan: SearchPlan) -> None:
+    model = TableModel()
+    model.bigrams[:] = math.nan
+    with pytest.raises(ModelError, match="damaged"):
+        search([model], *batch(*SOURCES), plan)
