@@ -139,8 +139,9 @@ class Trainer:
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
 
-        Raises: TrainingError when the loss is not finite, DeviceError when a single pair does not
-        fit into memory, StorageError when a state cannot be written; what was saved stays.
+        Raises: TrainingError when the loss is not finite or another process is gone, DeviceError
+        when a pair does not fit into memory, StorageError when a state cannot be written; what was
+        saved stays.
         """
         self.stopwatch.agree()
         yield self._start_event()
@@ -148,12 +149,19 @@ class Trainer:
         # All ask before the first one writes.
         if self.processes.sum(is_new).item():
             yield self._save(None)
-        reader = iter(
-            BatchReader.of(
-                self.train, self.plan, self.progress.place, self._batches, self.processes,
-                self.device,
-            )
-        )  # fmt: skip
+        try:
+            yield from self._train()
+        except TrainingError as fault:
+            raise TrainingError(
+                f"After update {self.progress.update}: {fault.problem}",
+                f"{fault.advice} The last saved state is kept: `--resume` goes on from there.",
+            ) from fault
+
+    def _train(self) -> Iterator[events.Event]:
+        """Train, from the second event to the last."""
+        reader = iter(BatchReader.of(
+            self.train, self.plan, self.progress.place, self._batches, self.processes, self.device,
+        ))  # fmt: skip
         if self.progress.update and is_due(self.settings.training, self.progress, self.minutes):
             yield from self._validate(due=True)  # a run that was stopped just before
         reason = self._end_reason()
@@ -183,14 +191,7 @@ class Trainer:
         place, batches = next(reader)
         rate = self.rate.at(Clock(self.progress.update, self.minutes))
         watch = self.watch and self.watch.due(self.progress.update + 1)
-        try:
-            result = self.updater.apply(batches, rate, watch)
-        except TrainingError as fault:
-            raise TrainingError(
-                f"Update {self.progress.update + 1}: {fault.problem}",
-                f"{fault.advice} The state of update {self.progress.saved_update} is kept: "
-                "`--resume` goes on from there.",
-            ) from fault
+        result = self.updater.apply(batches, rate, watch)
         self.progress.update += 1
         self.progress.place = place
         training = self.settings.training

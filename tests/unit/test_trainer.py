@@ -42,7 +42,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_place_and_keeps_the_state(
         tmp_path, model=Exploding(), sentences=sentences, save_minutes=1e-9, max_updates=9
     )
     before: dict[str, Tensor] = {}
-    with pytest.raises(TrainingError, match=r"Update 4: .*not finite") as caught:
+    with pytest.raises(TrainingError, match=r"After update 3: .*not finite") as caught:
         for event in made.run():
             if isinstance(event, events.Saved) and event.update == 3:
                 before = {name: t.clone() for name, t in made.model.state_dict().items()}
@@ -51,10 +51,31 @@ def test_a_loss_that_is_not_finite_stops_with_the_place_and_keeps_the_state(
     lines = ", ".join(str(place + 1) for place in sorted(sentences.read)[:20])
     assert f"(lines) {lines}" in caught.value.problem
     assert "learning rate" in caught.value.problem
-    assert "update 3 is kept" in caught.value.advice
+    assert "last saved state is kept" in caught.value.advice
     assert all(torch.equal(t, before[n]) for n, t in made.model.state_dict().items())
     kept = load_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(t, before[n]) for n, t in kept.items())
+
+
+@pytest.mark.parametrize("meeting", [2, 3])
+def test_a_process_that_is_gone_is_told_with_the_way_on(
+    tmp_path: Path, meeting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the others notice it: here where they agree on whether to stop."""
+    made = trainer(tmp_path, max_updates=9)
+    meetings = []
+
+    def agree() -> None:
+        meetings.append(made.progress.update)
+        if len(meetings) == meeting:
+            raise TrainingError("Another process is gone.", "It says why.")
+
+    monkeypatch.setattr(made.stopwatch, "agree", agree)
+    with pytest.raises(TrainingError, match=rf"^After update {meeting - 1}: Another") as caught:
+        list(made.run())
+    assert caught.value.advice.startswith("It says why. ")
+    assert "`--resume` goes on from there" in caught.value.advice
+    assert meetings == list(range(meeting))
 
 
 class Narrow(TinyModel):
