@@ -231,7 +231,7 @@ def heat(name: str, trace: Trace) -> Heat:
     is_energy = trace.kind == "energies"
     return Heat(
         name,
-        [*trace.source, END],
+        [*trace.source, *([END] if trace.source_end else [])],
         [*trace.target, END],
         trace.alignment,
         "part of the score (logits)" if is_energy else "share of the alignment",

@@ -73,6 +73,8 @@ def coverage(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
 def shares(trace: Trace) -> NDArray[numpy.float64] | None:
     """Return the alignment as shares [T + 1, S + 1] of which each row sums to one.
 
+    Of pictures, which have no end symbol, it is [T + 1, S].
+
     Energies, which add up to a score, are taken where they raise it: their positive parts, in
     proportion; a row without any is spread evenly. The papers give no measure of energies.
     """
@@ -130,7 +132,7 @@ def by_words(trace: Trace) -> Trace:
     source, target = words_of_units(trace.source), words_of_units(trace.target)
     held = trace.alignment
     if held is not None:
-        rows, columns = _gathered(target), _gathered(source)
+        rows, columns = _gathered(target), _gathered(source, trace.source_end)
         if trace.kind == "weights":
             rows = rows / rows.sum(1, keepdims=True)
         held = (rows @ held.astype(numpy.float64) @ columns.T).astype(numpy.float32)
@@ -142,11 +144,11 @@ def by_words(trace: Trace) -> Trace:
     )
 
 
-def _gathered(numbers: Sequence[int]) -> NDArray[numpy.float64]:
-    """Return [words + 1, units + 1]: which units make which word; the end symbols are last."""
-    table = numpy.zeros((numbers[-1] + 2 if numbers else 1, len(numbers) + 1))
+def _gathered(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.float64]:
+    """Return [words + 1, units + 1]: which units make which word; any end symbols are last."""
+    numbers = [*numbers, numbers[-1] + 1 if numbers else 0] if has_end else numbers
+    table = numpy.zeros((numbers[-1] + 1 if numbers else 0, len(numbers)))
     table[numbers, numpy.arange(len(numbers))] = 1.0
-    table[-1, -1] = 1.0
     return table
 
 

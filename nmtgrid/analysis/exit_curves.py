@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from nmtgrid.analysis.label_places import Obstacles
 from nmtgrid.analysis.labels import drawable, shortened, spread
-from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
+from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, scale_ends, text_width
 from nmtgrid.analysis.plots_lines import COLOURS, INK, darker, frame
 
 Kind = Literal["adaptive", "fixed", "baseline", "uniform"]
@@ -101,7 +101,7 @@ def draw_exit_curves(
         _LEFT / size[0], 1 - 0.16 / size[1], shortened(drawable(title), 140), fontsize=10,
         fontweight="bold", color=INK, va="top", parse_math=False,
     )  # fmt: skip
-    limits = _limits([mark.y for one in drawn for mark in one.curve.marks], 0.08, 0.08)
+    limits = scale_ends([mark.y for one in drawn for mark in one.curve.marks], 0.08, 0.08)
     axes: Axes | None = None
     for number, place in enumerate(panels):
         left = _LEFT + number * (_WIDTH + _BETWEEN)
@@ -133,15 +133,8 @@ def _styled(curves: Sequence[Curve]) -> list[_Drawn]:
 _Range = tuple[float, float]
 
 
-def _limits(values: Sequence[float], below: float, above: float) -> _Range:
-    """Return the ends of a scale: all values, with a little air."""
-    held = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    wide = max(max(held) - min(held), 1e-3)
-    return min(held) - below * wide, max(held) + above * wide
-
-
 def _draw_panel(axes: Axes, drawn: Sequence[_Drawn], place: int, y_limits: _Range) -> None:
-    x_limits = _limits([m.x[place] for one in drawn for m in one.curve.marks], 0.05, 0.05)
+    x_limits = scale_ends([m.x[place] for one in drawn for m in one.curve.marks], 0.05, 0.05)
     axes.set_xlim(*x_limits)
     axes.set_ylim(*y_limits)
     obstacles = Obstacles(_WIDTH * 72, _HEIGHT * 72)

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmtgrid.analysis.label_places import Box, Obstacles
 from nmtgrid.analysis.labels import drawable, shortened, spread
-from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
+from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, scale_ends, text_width
 from nmtgrid.analysis.plots_lines import COLOURS, INK, darker, frame
 
 _Dash = str | tuple[int, tuple[float, ...]]
@@ -110,13 +110,9 @@ _Limits = tuple[tuple[float, float], tuple[float, float]]
 
 def _limits(curves: Sequence[Curve], levels: Sequence[Level]) -> _Limits:
     """Return the ends of both scales: all points, with a little air."""
-    x = [mark.x for one in curves for mark in one.marks] or [0.0, 1.0]
-    y = [mark.y for one in curves for mark in one.marks] + [one.y for one in levels] or [0.0, 1.0]
-    wide, high = max(max(x) - min(x), 1e-3), max(max(y) - min(y), 1e-3)
-    return (
-        (min(x) - 0.06 * wide, max(x) + 0.04 * wide),
-        (min(y) - 0.07 * high, max(y) + 0.07 * high),
-    )
+    marks = [mark for one in curves for mark in one.marks]
+    y = [mark.y for mark in marks] + [one.y for one in levels]
+    return scale_ends([mark.x for mark in marks], 0.06, 0.04), scale_ends(y, 0.07, 0.07)
 
 
 def _part(mark: Mark, limits: _Limits) -> tuple[float, float]:

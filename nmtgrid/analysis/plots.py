@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -56,6 +56,20 @@ def text_width(text: str, size: float) -> float:
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         lines = [drawer.get_text_width_height_descent(t, font, False) for t in text.split("\n")]
     return max(float(width) for width, _, _ in lines) / 100
+
+
+def scale_ends(values: Sequence[float], below: float, above: float) -> tuple[float, float]:
+    """Return the ends of a scale: all finite values, and air, in parts of their range.
+
+    Around values that are one, or as good as one, the scale is a tenth of them wide.
+    """
+    held = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(held), max(held)
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-3 * largest:
+        middle, half = (low + high) / 2, largest / 20 or 0.5
+        low, high = middle - half, middle + half
+    return low - below * (high - low), high + above * (high - low)
 
 
 def log_ticks(least: float, most: float, count: int = 6) -> list[float]:

@@ -140,7 +140,7 @@ def _hints(kind: type[Any]) -> Mapping[str, Any]:
 
 def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
     if not isinstance(values, Mapping):
-        faults.append(f"{where or 'the configuration'} must be a group of settings.")
+        faults.append(f"{where.rstrip('.') or 'the configuration'} must be a group of settings.")
         return None
     hints = _hints(kind)
     for name in values:

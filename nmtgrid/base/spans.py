@@ -70,13 +70,15 @@ def decimals(
     bounds: Bounds = Bounds(),
     *,
     limit: int = MOST_NUMBERS,
+    such_as: str = "0.3,0.5 or 0.1..0.9:0.1",
 ) -> list[float]:
     """Return the numbers of a list such as `0.5`, `0,1`, or `0.1..0.9:0.1`, whose step is needed.
 
-    Raises ConfigError that names every fault, as `whole_numbers` does.
+    `such_as` are the lists that the advice gives. Raises ConfigError that names every fault, as
+    `whole_numbers` does.
     """
     reader = _Reader(option, _DECIMAL, bounds, False, limit, None)
-    return [float(value) for value in reader.values(text, "Write 0.3,0.5 or 0.1..0.9:0.1.")]
+    return [float(value) for value in reader.values(text, f"Write {such_as}.")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,9 +85,7 @@ def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System
     device = find_device(order.device)
     loaded = load_model(order.model, device, order.weights)
     with_exits(loaded.model)
-    plan = dataclasses.replace(
-        default_plan(loaded.settings), beam=order.beam, nbest=1, sample=False
-    )
+    plan = dataclasses.replace(default_plan(loaded), beam=order.beam, nbest=1, sample=False)
     bf16 = order.precision == "bf16"
     way = Way(plan, order.batch, order.repeats, order.clock, device, bf16)
     _checked(loaded, way, order, dataset)

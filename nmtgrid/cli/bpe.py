@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +71,7 @@ def learn(
     if faults:
         raise ConfigError(faults)
     check_outputs({"--json": json})
+    from nmtgrid.data import manifest
     from nmtgrid.data.units import UnitsPlan, learn_units
     from nmtgrid.text.workers import count_workers
 
@@ -85,6 +86,7 @@ def learn(
         target_vocabulary=str(vocab_target) if vocab_target else None,
         workers=count_workers(workers),
     )
+    before = vocabularies(manifest.read(data))
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
@@ -95,8 +97,19 @@ def learn(
             bar.update(task.id, completed=done, total=total, note=rate)
 
         facts = learn_units(data, plan, report)
+    if before and before != vocabularies(manifest.read(data)):
+        console.warn(
+            f"other vocabularies were in {data}, which are replaced. Models that were trained with "
+            "them still translate, but `train --resume` cannot go on with them."
+        )
     show(facts, plan.merges)
     write_report(json, {**facts["splits"], **facts})
+
+
+def vocabularies(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a dataset's manifest says of its vocabularies' files."""
+    files = described["files"]
+    return {name: fact for name, fact in files.items() if name.startswith("vocab.")}
 
 
 def show(facts: dict[str, Any], merges: int) -> None:

@@ -69,7 +69,7 @@ def make_translator(
     """
     options = from_json(TranslationOptions, _given(changes.text))
     loaded = [load_model(path, None, weights) for path in models]
-    plan = default_plan(loaded[0].settings)
+    plan = default_plan(loaded[0])
     if changes.search.get("sample"):
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     assignments = [text.removeprefix("search.") for text in changes.assignments]

@@ -94,7 +94,7 @@ def translate_stream(order: StreamOrder) -> dict[str, Any]:
     device = find_device(order.device)
     loaded = load_model(order.model, device, order.weights)
     plan = dataclasses.replace(
-        default_plan(loaded.settings), beam=1, nbest=1, sample=False, coverage_penalty=0.0
+        default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
     )
     plan = override(plan, [text.removeprefix("search.") for text in order.changes])
     check_config(plan)

@@ -169,9 +169,7 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
     for name, (_, path) in zip(names, named, strict=True):
         try:
             loaded = load_model(path, device, order.weights)
-            plan = dataclasses.replace(
-                default_plan(loaded.settings), beam=order.beam, nbest=1, sample=False
-            )
+            plan = dataclasses.replace(default_plan(loaded), beam=order.beam, nbest=1, sample=False)
             options = TranslationOptions(batch_tokens=order.batch_tokens)
             halt = None if order.exit is None else chosen(order.exit, loaded)
             translator = Translator(

@@ -93,6 +93,8 @@ def run_one(
     )  # fmt: skip
     log = MetricsLog(out / METRICS)
     if processes.is_first:
+        for words in settings.smoothing.without_effect():
+            console.warn(words)
         for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
             console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
     else:

@@ -61,7 +61,11 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
     readers: list[tuple[Policy, str | None, Callable[[str], Sequence[float]]]] = [
         ("wait-k", k, lambda text: whole_numbers(text, "--k", least=1, infinite=True)),
         ("threshold", thresholds, lambda text: decimals(text, "--thresholds", Bounds(0, 1, True))),
-        ("oracle", oracle, lambda text: decimals(text, "--oracle", Bounds(0))),
+        (
+            "oracle",
+            oracle,
+            lambda text: decimals(text, "--oracle", Bounds(0), such_as="0,1 or 0..2:0.5"),
+        ),
     ]
     found: list[Setting] = []
     faults: list[str] = []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.captions import collate_pictures, region_names
@@ -44,14 +42,7 @@ def stream(
             found.update(zip(places, results, strict=True))
             advance(len(places), sum(len(one[0].tokens) + 1 for one in results))
         for place, (number, features) in enumerate(window):
-            yield number, region_names(len(features)), [with_end(one) for one in found[place]]
-
-
-def with_end(hypothesis: Hypothesis) -> Hypothesis:
-    """Return the hypothesis with a column of zeros, where text has its source's end symbol."""
-    if hypothesis.alignment is None:
-        return hypothesis
-    return dataclasses.replace(hypothesis, alignment=pad(hypothesis.alignment, (0, 1)))
+            yield number, region_names(len(features)), found[place]
 
 
 def check_text(model: TranslationModel) -> None:

@@ -65,12 +65,9 @@ def _of_batch(
     with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
         values = forced_log_probabilities([model], batch).float().cpu()
         tables = None if kind is None else model.alignments(batch, kind).float().cpu().numpy()
-    if tables is not None and model.traits.source_features:
-        # Pictures have no end symbol: nothing of a caption is aligned to it.
-        tables = numpy.pad(tables, ((0, 0), (0, 0), (0, 1)))
     for row, index in enumerate(batch.indices.tolist()):
         source = _source(batch, row, pipeline)
-        width, height = len(source) + 1, int(batch.target_lengths[row])
+        width, height = int(batch.source_lengths[row]), int(batch.target_lengths[row])
         target = batch.target_output[row, : height - 1].tolist()
         scores = values[row, :height].tolist()
         yield Trace(
@@ -83,6 +80,7 @@ def _of_batch(
             score=sum(scores) / height,
             alignment=None if tables is None else tables[row, :height, :width],
             kind=kind or "weights",
+            source_end=batch.source.dim() == 2,
         )
 
 

@@ -16,7 +16,8 @@ class Translation:
     """One line and what became of it; an empty line has no hypotheses and an empty text.
 
     `line` counts from 1, `source` are its units, `texts` the raw texts of the hypotheses, best
-    first, `tokenized` and `target` the best one's words and units.
+    first, `tokenized` and `target` the best one's words and units. `source_end` says whether the
+    source has an end symbol, that of the last column of alignments; pictures have none.
     """
 
     line: int
@@ -25,6 +26,7 @@ class Translation:
     texts: list[str]
     tokenized: str
     target: list[str]
+    source_end: bool = True
 
     @property
     def text(self) -> str:

@@ -11,6 +11,8 @@ online decoding alone, are how many source units had been read when each unit wa
 symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
 was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
 where a block did not run or nothing was asked of it, and `num_exits` how many blocks there are.
+`source_end` is there, and false, where sources are pictures: these have no end symbol, and the
+alignment has no column of it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Trace:
     """The best translation of one line: units of both sides, natural logs, score, alignment.
 
     `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads`, `exits` (T + 1) and
-    `exit_scores` [T + 1, N], None where there is none, likewise; `num_exits` is N.
+    `exit_scores` [T + 1, N], None where there is none, likewise; `num_exits` is N. Where there is
+    no `source_end`, with pictures, `alignment` is [T + 1, S].
     """
 
     line: int
@@ -56,6 +59,7 @@ class Trace:
     exits: list[int] | None = None
     exit_scores: list[list[float | None]] | None = None
     num_exits: int | None = None
+    source_end: bool = True
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -63,10 +67,13 @@ class Trace:
         if not translation.hypotheses:
             return cls(translation.line, [], [], "", [], 0.0, 0.0)
         best = translation.hypotheses[0]
-        shares = None if best.alignment is None else best.alignment.float().numpy()
+        shares, source = None, translation.source
+        if best.alignment is not None:
+            shares = best.alignment.float().numpy()
+            source = source[: shares.shape[1] - translation.source_end]
         return cls(
             translation.line,
-            translation.source[: shares.shape[1] - 1] if shares is not None else translation.source,
+            source,
             translation.target,
             translation.text,
             best.log_probabilities,
@@ -77,6 +84,7 @@ class Trace:
             exits=best.exits,
             exit_scores=numbers(best.exit_scores),
             num_exits=best.num_exits,
+            source_end=translation.source_end,
         )
 
     def to_line(self) -> str:
@@ -89,6 +97,8 @@ class Trace:
         for name in ("reads", "exits", "exit_scores", "num_exits"):
             if values[name] is None:
                 del values[name]
+        if self.source_end:
+            del values["source_end"]
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
@@ -138,6 +148,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
         values.get("exits"),
         values.get("exit_scores"),
         values.get("num_exits"),
+        values.get("source_end", True),
     )
 
 
@@ -178,6 +189,10 @@ def _problem(values: Any) -> str:
         return f"`kind` is neither weights nor energies, but {kind!r}"
     if not _is_path(values.get("reads"), count, width):
         return f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
+    has_end = values.get("source_end", True)
+    if not isinstance(has_end, bool):
+        return "`source_end` is neither true nor false"
+    width = len(values["source"]) + has_end
     return _exits_problem(values, count) or _shares_problem(
         values.get("alignment"), height, width, kind
     )

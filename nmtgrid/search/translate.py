@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ class Translator:
         """
         _check_shared(loaded)
         self.pipeline: Pipeline = loaded[0].pipeline
-        self.plan = default_plan(loaded[0].settings) if plan is None else plan
+        self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
         check_config(self.plan)
         check_config(self.options)
@@ -141,7 +141,8 @@ class Translator:
         captions.check_pictures(self.models[0])
         checked = (check_size(one, self.features) for one in pictures)
         found = captions.stream(checked, self._batches, self._search, align, advance)
-        return (restore(self.pipeline, *one) for one in found)
+        restored = (restore(self.pipeline, *one) for one in found)
+        return (dataclasses.replace(one, source_end=False) for one in restored)
 
     def _windows(
         self, lines: Iterable[str], align: bool, advance: Callable[[int, int], None]
@@ -251,9 +252,13 @@ class Translator:
         return sorted(joined, key=lambda one: -one.score)
 
 
-def default_plan(settings: Mapping[str, Any]) -> SearchPlan:
-    """Return the search that a model's settings ask for."""
-    return from_json(SearchPlan, settings.get("search") or {}, "search.")
+def default_plan(loaded: LoadedModel) -> SearchPlan:
+    """Return the search that a model's settings ask for. Raises ModelError for damaged ones."""
+    try:
+        return from_json(SearchPlan, loaded.settings.get("search") or {}, "settings.search.")
+    except ConfigError as fault:
+        problem = f"{loaded.folder / 'config.json'}: {' '.join(fault.faults)}"
+        raise ModelError(problem, "Restore a copy.") from fault
 
 
 def load(
@@ -273,25 +278,20 @@ def load(
     """
     chosen = find_device(device)
     loaded = [load_model(path, chosen, weights) for path in (folder, *more)]
-    plan = override(default_plan(loaded[0].settings), search)
+    plan = override(default_plan(loaded[0]), search)
     return Translator(loaded, plan, options, device=chosen, precision=precision)
 
 
 def _check_shared(loaded: Sequence[LoadedModel]) -> None:
     if not loaded:
         raise ConfigError("There is no model to translate with.")
-    first = loaded[0]
+    first, advice = loaded[0], "Only models made from one dataset can be averaged."
     for other in loaded[1:]:
+        both = f"{first.folder} and {other.folder}"
         for side in ("source", "target"):
             types = [getattr(one.pipeline, f"{side}_vocabulary").types for one in (first, other)]
             if types[0] != types[1]:
-                raise ModelError(
-                    f"{first.folder} and {other.folder} have different {side} vocabularies "
-                    f"({len(types[0]):,} and {len(types[1]):,} types).",
-                    "Only models made from one dataset can be averaged.",
-                )
+                sizes = f"{len(types[0]):,} and {len(types[1]):,} types"
+                raise ModelError(f"{both} have different {side} vocabularies ({sizes}).", advice)
         if first.pipeline.facts != other.pipeline.facts:
-            raise ModelError(
-                f"{first.folder} and {other.folder} prepare text differently.",
-                "Only models made from one dataset can be averaged.",
-            )
+            raise ModelError(f"{both} prepare text differently.", advice)

@@ -92,7 +92,9 @@ def learn_vectors(train: Split, size: int) -> Tensor:
 def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     """Return vectors [V, E] of the types that a text file has: a type and its numbers a line.
 
-    A first line with two numbers, as word2vec writes it, is passed over.
+    A first line with two numbers, as word2vec writes it, tells how many follow a type; else the
+    first line does. GloVe has types with spaces in them, which no vocabulary has: they are passed
+    over.
 
     Raises InputError for lines that differ in their count of numbers, and where no type is known.
     """
@@ -101,12 +103,16 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     size = 0
     for line, text in enumerate(read_lines(path), 1):
         token, *numbers = text.rstrip().split(" ")
-        if line == 1 and len(numbers) == 1:
+        if line == 1 and len(numbers) == 1 and numbers[0].isdecimal():
+            size = int(numbers[0])
             continue
         size = size or len(numbers)
+        if size < len(numbers) and not all(map(_is_number, numbers[:-size])):
+            continue
         if len(numbers) != size or not numbers:
+            count = f"here are {len(numbers)} numbers after the type, but {size} are expected"
             raise InputError(
-                f"here are {len(numbers)} numbers after the type, but {size} before.",
+                f"{count if numbers else 'here is no type with numbers after it'}.",
                 "Each line is a type and its numbers, all as many, with single spaces.",
                 path=path, line=line,
             )  # fmt: skip
@@ -126,6 +132,14 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     if not bool(found.isfinite().all()):
         raise InputError("it has numbers that are not finite.", "Mend it.", path=path)
     return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:

@@ -34,9 +34,10 @@ class TokenSmoothing:
             found.append(
                 f"`smoothing.token.rarity` must be a number from 0 on, but is {self.rarity}."
             )
-        if self.neighbours < 0:
+        if self.neighbours < 0 or self.neighbours == 1:
             found.append(
-                f"`smoothing.token.neighbours` must be 0 or more, but is {self.neighbours}."
+                "`smoothing.token.neighbours` must be 0, or 2 or more (the nearest to a token is "
+                f"itself), but is {self.neighbours}."
             )
         return found
 
@@ -109,6 +110,20 @@ class SmoothingSettings:
         """Whether types have to be compared."""
         similar = self.sequence.substitutes == "similar"
         return bool(self.token.alpha or (self.sequence.alpha and similar))
+
+    def without_effect(self) -> list[str]:
+        """Return what is set and changes nothing, because its group's alpha is 0."""
+        groups: list[tuple[str, TokenSmoothing | SequenceSmoothing, bool]] = [
+            ("token", self.token, self.needs_spread),
+            ("sequence", self.sequence, self.sequence.alpha > 0),
+        ]
+        return [
+            f"`smoothing.{group}.{field.name}` has no effect while `smoothing.{group}.alpha` is 0."
+            for group, held, is_used in groups
+            if not is_used
+            for field in dataclasses.fields(held)
+            if getattr(held, field.name) != field.default
+        ]
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

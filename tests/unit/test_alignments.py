@@ -22,7 +22,7 @@ from nmtgrid.analysis.alignments import (
     words_of_units,
 )
 from nmtgrid.base.errors import InputError
-from nmtgrid.search.traces import Trace
+from nmtgrid.search.traces import Trace, read_traces
 
 
 def trace(
@@ -113,6 +113,21 @@ def test_traces_of_words_add_sources_and_average_targets() -> None:
                      numpy.array(table, dtype=numpy.float32), "energies")  # fmt: skip
     assert by_words(energies).alignment == pytest.approx(numpy.array([[1.2, 0.8], [0.0, 1.0]]))
     assert join_units(["a", "b@@"]) == ["a", "b"]
+
+
+def test_regions_of_pictures_have_no_end_symbol(tmp_path: Path) -> None:
+    table = [[0.5, 0.5, 0.0], [0.5, 0.2, 0.3]]
+    one = dataclasses.replace(trace(["r1", "r2", "r3"], ["x"], table), source_end=False)
+    found = statistics([one])
+    assert found is not None
+    assert found.source_tokens == 3
+    assert found.coverage == pytest.approx((1.0 + 0.7 + 0.3) / 3)
+    assert by_words(one).alignment == pytest.approx(numpy.array(table))
+    assert links(one, threshold=0.5) == [(0, 0), (1, 0)]
+    path = tmp_path / "t.jsonl"
+    path.write_text(dataclasses.replace(one, log_probabilities=[-1.0, -1.0]).to_line() + "\n")
+    (again,) = read_traces(path)
+    assert not again.source_end and again.alignment == pytest.approx(numpy.array(table))
 
 
 def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:

@@ -119,6 +119,15 @@ def test_options_without_effect_are_refused(
     assert "no effect" in capsys.readouterr().err
 
 
+def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _preprocess(texts) == 0
+    for merges, told in (("5", False), ("5", False), ("3", True)):
+        capsys.readouterr()
+        assert main(["bpe", "learn", f"{texts}/data", "--merges", merges]) == 0
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("other vocabularies were in" in shown) == told
+
+
 def _filter(project: Path, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "nmtgrid", "bpe", *arguments],

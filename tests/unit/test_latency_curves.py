@@ -10,6 +10,7 @@ import pytest
 from nmtgrid.analysis.label_places import Box, Obstacles
 from nmtgrid.analysis.latency_curves import Curve, Level, Mark, draw_curves
 from nmtgrid.analysis.path_grids import Grid, Row, draw_paths, staircase
+from nmtgrid.analysis.plots import scale_ends
 from nmtgrid.base.errors import ConfigError
 
 OURS = Curve("ours, wait-k", [Mark(1.0, 20.0, "k = 1"), Mark(3.0, 28.0, "3")], "wait-k")
@@ -44,6 +45,15 @@ def test_points_without_numbers_are_left_out(tmp_path: Path) -> None:
     assert "lost" not in text and "gone" not in text and "k = 1" in text
     draw(tmp_path / "none.png", Curve("nothing", [Mark(math.nan, 1.0)], "oracle"))
     assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
+def test_one_point_has_a_scale_that_can_be_read(x: float, y: float) -> None:
+    for value in (x, y):
+        low, high = scale_ends([value], 0.05, 0.05)
+        assert low < value < high
+        assert high - low == pytest.approx(1.1 * (abs(value) / 10 or 1.0))
+    assert scale_ends([2.0, math.nan, 4.0], 0.1, 0.25) == (1.8, 4.5)
 
 
 def test_other_pictures_are_refused(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("token.alpha=1.5", "`smoothing.token.alpha` must be from 0 to 1, but is 1.5."),
         ("token.temperature=0", "`smoothing.token.temperature` must be a number above 0"),
         ("token.rarity=-1", "`smoothing.token.rarity` must be a number from 0 on"),
-        ("token.neighbours=-1", "`smoothing.token.neighbours` must be 0 or more"),
+        ("token.neighbours=-1", "`smoothing.token.neighbours` must be 0, or 2 or more"),
+        ("token.neighbours=1", "the nearest to a token is itself"),
         ("sequence.alpha=-0.1", "`smoothing.sequence.alpha` must be from 0 to 1"),
         ("sequence.temperature=0", "`smoothing.sequence.temperature` must be a number above 0"),
         ("sequence.proposal_temperature=0", "proposal_temperature` must be a number above 0"),
@@ -156,13 +157,32 @@ def test_resumed_as_if_never_stopped(data: Path, tmp_path: Path) -> None:
 
 def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m"
-    assert main(["train", str(data), "--out", str(out), *SMALL, *BOTH, "--max-updates", "2"]) == 0
+    idle = [*SMALL, "--set", "smoothing.sequence.lazy=true", "--max-updates", "1"]
+    assert main(["train", str(data), "--out", str(out), *idle]) == 0
+    assert "`smoothing.sequence.lazy` has no effect" in " ".join(capfd.readouterr().err.split())
+    again = [*SMALL, *BOTH, "--max-updates", "2", "--overwrite"]
+    assert main(["train", str(data), "--out", str(out), *again]) == 0
+    assert "no effect" not in capfd.readouterr().err
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert 0 < first["extra"]["changed"] < 1
     capfd.readouterr()
     changed = ["--resume", "--set", "smoothing.entropy=0.5"]
     assert main(["train", str(data), "--out", str(out), *changed]) == 2
     assert "`smoothing.entropy`" in capfd.readouterr().err
+
+
+def test_what_has_no_effect() -> None:
+    assert settings().smoothing.without_effect() == []
+    idle = settings(
+        "smoothing.sequence.lazy=true", "smoothing.token.rarity=1", "smoothing.entropy=1"
+    )
+    assert idle.smoothing.without_effect() == [
+        "`smoothing.token.rarity` has no effect while `smoothing.token.alpha` is 0.",
+        "`smoothing.sequence.lazy` has no effect while `smoothing.sequence.alpha` is 0.",
+    ]
+    drawn = ("smoothing.sequence.alpha=0.5", "smoothing.sequence.substitutes=similar")
+    similar = settings(*drawn, "smoothing.token.temperature=1")
+    assert similar.smoothing.without_effect() == [], "substitutes are drawn as tokens spread"
 
 
 def test_frequencies(data: Path) -> None:
@@ -219,8 +239,13 @@ def test_vectors_of_a_file(data: Path, tmp_path: Path) -> None:
     found = type_vectors(str(path), dataset)
     torch.testing.assert_close(found[4:6], torch.tensor([[0.6, 0.8], [0.0, -1.0]]))
     assert (found[6:] == 0).all()
+    # As GloVe has them: types with spaces, and no first line of sizes.
+    path.write_text(f"{first} 3 4\n. . . 1 1\nat name@domain.com 1 1\n{second} 0 -2\n")
+    torch.testing.assert_close(type_vectors(str(path), dataset), found)
     for text, told in (
-        (f"{first} 3 4\n{second} 1\n", "here are 1 numbers after the type, but 2 before"),
+        (f"{first} 3 4\n{second} 1\n", "here are 1 numbers after the type, but 2 are expected"),
+        (f"{first} 3 4\n{second} 1 2 3\n", "txt:2: here are 3 numbers after the type, but 2"),
+        ('{"a": 1}'[:1] + "\n", "txt:1: here is no type with numbers after it"),
         (f"{first} 3 x\n", "could not convert string to float"),
         (f"{first} 3 nan\n", "not finite"),
         ("unheard-of-type 1 2\n", "none of its types is in the target vocabulary"),

@@ -105,6 +105,12 @@ def test_faults_of_decimals(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_the_advice_is_of_the_option() -> None:
+    with pytest.raises(ConfigError, match=r"at least 0") as caught:
+        decimals("-1", "--oracle", Bounds(least=0), such_as="0,1")
+    assert caught.value.advice == "Write 0,1."
+
+
 def test_infinity_is_not_always_allowed() -> None:
     with pytest.raises(ConfigError, match="`inf` is not a whole number"):
         whole_numbers("inf", "--seeds")

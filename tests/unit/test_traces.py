@@ -81,6 +81,8 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_with(alignment=[[1.0, 0.0], [0.0, 1.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), "negative"),
         (_with(alignment=[["x"]]), "not a table"),
+        (_with(source_end=0), "neither true nor false"),
+        (_with(source_end=False), "not 2 x 2"),
         (_with(exits=[1, 3], num_exits=2), "no number of blocks"),
         (_with(exits=[1, 2], num_exits=2.0), "no number of blocks"),
         (_with(exits=[1, 1], num_exits=3, exit_scores=[[0.5, None]] * 2), "not a table"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,16 @@ def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     # Words in, words out, so the raw text holds exactly the tokens that were found.
     assert held.score(pairs) == pytest.approx(values, abs=1e-4)
     assert held.score([]) == []
+
+
+@pytest.mark.parametrize(
+    ("search", "told"),
+    [(3, "settings.search must be a group"), ({"beam": "wide"}, "settings.search.beam")],
+)
+def test_damaged_settings_name_their_file(search: object, told: str) -> None:
+    loaded = dataclasses.replace(copier(WORDS), settings={"search": search})
+    with pytest.raises(ModelError, match=rf"copy.config\.json: .*{told}"):
+        Translator([loaded])
 
 
 def test_ensembles_average_probabilities(tmp_path: Path) -> None:
