@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 STANDARD = Path("-")
 _FLUSH_EVERY = 64
+_FEW_ESCAPED = 0.01
+"""Share of references that may hold `&apos;` and still be raw text that speaks of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +247,12 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
     if found["references_lowercased"]:
         console.say(
             "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
+        )
+    if found["references_escaped"] > _FEW_ESCAPED * report["sentences"]:
+        console.warn(
+            f"{found['references_escaped']:,} references hold what Moses' tokeniser writes, such "
+            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
+            "high; quote tokenised BLEU."
         )
 
 

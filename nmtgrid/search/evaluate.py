@@ -8,6 +8,7 @@ from typing import Any
 from nmtgrid.data.dataset import PictureSplit, Split
 from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter
 from nmtgrid.search.lines import Translation
+from nmtgrid.text.moses import count_escaped
 
 
 def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool) -> dict[str, Any]:
@@ -15,6 +16,7 @@ def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool
 
     `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
     compare raw text, all in lower case if `lowercase`, as a lower-cased model can give no more.
+    `references_escaped` counts those that are not raw: they hold `&apos;` and the like.
     """
     words, text = [one.tokenized for one in translations], [one.text for one in translations]
     tokenized, raw = split.tokenized_target(), split.raw_target()
@@ -30,6 +32,7 @@ def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool
         **{name: score.value for name, score in found.items()},
         **{f"signature_{name}": score.signature for name, score in found.items()},
         "references_lowercased": lowercase,
+        "references_escaped": count_escaped(raw),
         "length_ratio": written / max(wanted, 1),
     }
 

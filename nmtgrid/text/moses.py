@@ -8,7 +8,7 @@ show, and so do we.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +24,12 @@ _ESCAPES = (
     ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
 )  # fmt: skip
 """As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
+_ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
+
+
+def count_escaped(lines: Iterable[str]) -> int:
+    """Return in how many `lines` something stands as the tokenizer writes it, such as `&apos;`."""
+    return sum(_ESCAPED.search(line) is not None for line in lines)
 
 
 class Moses:

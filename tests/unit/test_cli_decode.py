@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import main
-from nmtgrid.data.dataset import Dataset
+from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.search.traces import read_traces
@@ -165,6 +165,26 @@ def test_scores_of_a_split(home: Path, tmp_path: Path, capsys: pytest.CaptureFix
     decode(home, source, "--beam", "1", "--out", tmp_path / "p.txt")
     assert (tmp_path / "p.txt").read_bytes() == (tmp_path / "o.txt").read_bytes()
     assert "BLEU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("escaped", [0, 1, 3])
+def test_references_that_are_no_raw_text_are_told(
+    home: Path,
+    tmp_path: Path,
+    escaped: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Text that Moses' tokenizer has been through: sacreBLEU cuts `&apos;` into three words."""
+    report, count = tmp_path / "r.json", len(Dataset.open(home / "data").split("valid"))
+    assert count >= 100, "one line in a hundred is no matter"
+    lines = ["it &apos;s a &quot; dog &quot;"] * escaped + ["a cat & a 'dog' ;"] * (count - escaped)
+    monkeypatch.setattr(Split, "raw_target", lambda split: lines)
+    given = ("--data", home / "data", "--split", "valid", "--json", report, "--beam", "1")
+    assert decode(home, *given) == 0
+    assert json.loads(report.read_text())["references_escaped"] == escaped
+    told = "references hold what Moses" in " ".join(capsys.readouterr().err.split())
+    assert told == (escaped > count / 100)
 
 
 def test_ensemble_of_a_model_with_itself_changes_nothing(
