@@ -139,18 +139,16 @@ QUICKER = {
 RUN_WHOLE = ("pervasive", "online", "adaptive", "analysis")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tutorials")
-
-
-@pytest.mark.parametrize("name", RUN_WHOLE)
-def test_a_tutorial_runs_from_its_first_command_to_its_last(
-    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+def test_tutorials_run_from_the_first_command_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On 120 pairs, for three updates and three sentences; everything else as it stands there."""
-    monkeypatch.chdir(place)
-    for words in typed(f"{name}.md"):
+    """On 120 pairs, for three updates and three sentences; everything else as it stands there.
+
+    One test, for later pages need what earlier ones made.
+    """
+    monkeypatch.chdir(tmp_path)
+    given = [words for name in RUN_WHOLE for words in typed(f"{name}.md")]
+    for words in given:
         quicker = [QUICKER.get(word, word) for word in words]
         if words[0] == "train" and "--dry-run" not in words and "--list" not in words:
             quicker += ["--max-updates", "3", "--set", "model.size=32"]
@@ -160,11 +158,10 @@ def test_a_tutorial_runs_from_its_first_command_to_its_last(
         if words[0] == "decode":  # what has hardly been trained does not end by itself
             quicker += ["--set", "max_length_a=3", "--set", "max_length_b=0"]
         if "--stream" in words:
-            place.joinpath("one.qa").write_text("ba\n", encoding="utf-8")
+            tmp_path.joinpath("one.qa").write_text("ba\n", encoding="utf-8")
             quicker = ["one.qa" if word.endswith("test.qa") else word for word in quicker]
         assert app.main(quicker) == 0, " ".join(quicker)
-    outs = [Path(words[words.index("--out") + 1]) for words in typed(f"{name}.md")
-            if "--out" in words]  # fmt: skip
+    outs = [Path(words[words.index("--out") + 1]) for words in given if "--out" in words]
     assert outs and all(out.exists() for out in outs)
 
 
