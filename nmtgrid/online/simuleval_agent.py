@@ -45,6 +45,8 @@ class Session:
 
         Once the source is whole the translation is finished, so there is nothing left to read.
         """
+        from nmtgrid.text.moses import unescape
+
         words: list[str] = []
         for segment in source[self._fed :]:
             for word in segment.split():
@@ -55,7 +57,7 @@ class Session:
         is_last = source_is_whole or self._stream.is_finished
         if not words and not is_last:
             return None
-        return " ".join(map(_plain, words) if self._is_escaped else words), is_last
+        return " ".join(map(unescape, words) if self._is_escaped else words), is_last
 
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
@@ -128,19 +130,6 @@ def agent_class() -> type[Any]:
     StreamAgent.__module__ = __name__
     StreamAgent.__qualname__ = "StreamAgent"
     return StreamAgent
-
-
-def _plain(word: str) -> str:
-    """Return a tokenised word with what Moses escapes as people write it."""
-    for mark, plain in _ESCAPES.items():
-        word = word.replace(mark, plain)
-    return word
-
-
-_ESCAPES = {
-    "&#124;": "|", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&#91;": "[",
-    "&#93;": "]", "&amp;": "&",
-}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

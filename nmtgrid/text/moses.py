@@ -27,6 +27,13 @@ _ESCAPES = (
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
+def unescape(text: str) -> str:
+    """Return `text` with what the tokenizer escapes as people write it."""
+    for character, escape in reversed(_ESCAPES):
+        text = text.replace(escape, character)
+    return text
+
+
 def count_escaped(lines: Iterable[str]) -> int:
     """Return in how many `lines` something stands as the tokenizer writes it, such as `&apos;`."""
     return sum(_ESCAPED.search(line) is not None for line in lines)
