@@ -21,7 +21,7 @@ from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.training.prepare import build_model, make_objective
 from nmtgrid.training.resolve import Request, resolve
-from nmtgrid.training.update import has_native_bf16
+from nmtgrid.training.update import has_fast_bf16
 
 TOKEN, SEQUENCE = "smoothing.token.", "smoothing.sequence."
 LOSSES = {
@@ -59,7 +59,7 @@ def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[dict[str
     for _ in range(times):
         for name, objective in made.items():
             began = time.process_time()
-            with torch.autocast("cpu", torch.bfloat16, enabled=has_native_bf16(device)):
+            with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bf16(device)):
                 total = objective.loss(model, batch).total
             total.backward()
             seconds[name].append(time.process_time() - began)

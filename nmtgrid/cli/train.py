@@ -13,7 +13,7 @@ from nmtgrid.cli.options import Device, JsonFile, Leave, Overrides, check_output
 
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"] | None,
-    typer.Option(help="`auto`: bf16 where the machine computes it natively.", show_default="auto"),
+    typer.Option(help="`auto`: bf16 where it is faster than fp32.", show_default="auto"),
 ]
 
 

@@ -26,7 +26,7 @@ from nmtgrid.training.processes import Processes
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.state import seed_process
 from nmtgrid.training.trainer import Trainer
-from nmtgrid.training.update import has_native_bf16
+from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
@@ -173,7 +173,7 @@ def find_valid(dataset: Dataset) -> Any:
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
     """Return whether `precision` means bfloat16 on `device`."""
-    return precision == "bf16" or (precision == "auto" and has_native_bf16(device))
+    return precision == "bf16" or (precision == "auto" and has_fast_bf16(device))
 
 
 def check_folder(folder: Path, *, overwrite: bool) -> None:

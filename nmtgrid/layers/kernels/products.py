@@ -8,14 +8,14 @@ usual way.
 
 from __future__ import annotations
 
-import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from nmtgrid.base.processors import is_intel
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -71,11 +71,7 @@ class _Linear(torch.autograd.Function):
 
 def _is_slowed_by_mkl() -> bool:
     """Return whether torch multiplies with MKL on a processor of another maker."""
-    try:
-        makers = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        makers = platform.processor()
-    return torch.backends.mkl.is_available() and "GenuineIntel" not in makers
+    return torch.backends.mkl.is_available() and not is_intel()
 
 
 _IS_FASTER = (
