@@ -27,8 +27,8 @@ TOKEN, SEQUENCE = "smoothing.token.", "smoothing.sequence."
 LOSSES = {
     "maximum likelihood": [],
     "entropy": ["smoothing.entropy=0.1"],
-    "token, 100 neighbours": [f"{TOKEN}alpha=0.1"],
-    "token, all types": [f"{TOKEN}alpha=0.1", f"{TOKEN}neighbours=0"],
+    "token, 100 neighbours": [f"{TOKEN}alpha=0.1", f"{TOKEN}neighbours=100"],
+    "token, all types": [f"{TOKEN}alpha=0.1"],
     "sequence, L = 1": [f"{SEQUENCE}alpha=0.3"],
     "sequence, BLEU, L = 3": [
         f"{SEQUENCE}alpha=0.3", f"{SEQUENCE}samples=3", f"{SEQUENCE}reward=bleu",

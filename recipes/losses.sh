@@ -12,11 +12,13 @@
 # A further one is a name of yours whose options stand in LOSS_name (with _ for -).
 # TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr
 # need two), ENTROPY and VECTORS (see `smoothing.token.vectors`) are the texts' parameters, which
-# they chose on validation data without telling them.
+# they chose on validation data without telling them. NEIGHBOURS=100 lets a token's share go to the
+# hundred nearest types alone, not to all (0).
 loss_options() {
     local own="LOSS_${1//-/_}" level reward choices samples
     local token=(--set "smoothing.token.alpha=${TOKEN_ALPHA:-0.1}"
         --set "smoothing.token.temperature=${TOKEN_TEMPERATURE:-0.2}"
+        --set "smoothing.token.neighbours=${NEIGHBOURS:-0}"
         --set "smoothing.token.vectors=${VECTORS:-own}")
     local rare=(--set "smoothing.token.rarity=${RARITY:-0.1}")
     LOSS=(--set objective.label_smoothing=0)

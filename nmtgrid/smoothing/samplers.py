@@ -142,8 +142,9 @@ def draw_samples(
     others = (choices.counts - 1).expand(len(batch))
     may_change = batch.is_target & (truth >= _SPECIAL)
     if spread is not None:
-        _, logs = spread.draw(truth.flatten(), torch.zeros(truth.numel(), device=truth.device))
-        may_change &= logs.isfinite().view_as(truth)
+        types, place = truth.unique(return_inverse=True)
+        _, logs = spread.draw(types, torch.zeros(len(types), device=truth.device))
+        may_change &= logs.isfinite()[place]
     lengths = may_change.sum(1)
     cost = change_cost(others, temperature, rescale)
     priors = distance_logs(lengths, others, cost, truth.shape[1])

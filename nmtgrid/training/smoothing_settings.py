@@ -20,8 +20,8 @@ class TokenSmoothing:
     """Tau: how far it spreads, in units of the cosine. Eq. (E.10)."""
     rarity: float = 0.0
     """Beta: what it costs to be as frequent as the true token. Eq. (E.11)."""
-    neighbours: int = 100
-    """Types of highest reward that are kept for each token; 0: all, taken in tiles."""
+    neighbours: int = 0
+    """Types of highest reward that are kept for each token; 0: all, as Eq. (E.10) has it."""
     vectors: str = "own"
     """What cosines are between: `own` vectors, learnt from the training targets; the target
     embeddings of a model directory; or a text file with a type and its numbers on each line."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtgrid.layers import aims
 from nmtgrid.layers.aims import Aims, NeighbourSpread, Spread, VectorSpread
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
 
@@ -139,6 +140,18 @@ def test_drawn_as_spread(near: bool) -> None:
     found = torch.bincount(tokens, minlength=3) / steps
     torch.testing.assert_close(found, chances, atol=2e-4, rtol=0)
     torch.testing.assert_close(logs, chances.log()[tokens])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 100])
+def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
+    tokens, numbers = torch.arange(V).repeat(2), torch.rand(2 * V)
+    wanted = full.draw(tokens, numbers)
+    monkeypatch.setattr(aims, "TILE", rows * V)
+    found = full.draw(tokens, numbers)
+    assert torch.equal(found[0], wanted[0])
+    torch.testing.assert_close(found[1], wanted[1])
+    assert all(len(part) == 0 for part in full.draw(tokens[:0], numbers[:0]))
 
 
 def test_on_a_device() -> None:

@@ -118,13 +118,15 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
         make_objective(asked, dataset, CPU)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
     found = make_objective(lazy, dataset, CPU)
-    assert isinstance(found, Smoothed) and isinstance(found.spread, NeighbourSpread)
-
-
-def test_all_types_in_tiles(data: Path) -> None:
-    asked = settings("smoothing.token.alpha=0.5", "smoothing.token.neighbours=0")
-    found = make_objective(asked, Dataset.open(data), CPU)
     assert isinstance(found, Smoothed) and isinstance(found.spread, VectorSpread)
+
+
+def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
+    kinds = {"": VectorSpread, "smoothing.token.neighbours=7": NeighbourSpread}
+    for asked, kind in kinds.items():
+        held = settings("smoothing.token.alpha=0.5", *filter(None, [asked]))
+        found = make_objective(held, Dataset.open(data), CPU)
+        assert isinstance(found, Smoothed) and isinstance(found.spread, kind)
 
 
 @pytest.mark.parametrize(
