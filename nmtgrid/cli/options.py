@@ -27,11 +27,7 @@ Device = Annotated[
     DeviceName, typer.Option("--device", help="Where to compute; `auto`: on a GPU if there is one.")
 ]
 Precision = Annotated[
-    PrecisionName,
-    typer.Option(
-        "--precision",
-        help="`bf16` is faster on GPUs, and on CPUs where `train` takes it by itself.",
-    ),
+    PrecisionName, typer.Option("--precision", help="`bf16` may be faster, above all on a GPU.")
 ]
 WeightsName = Literal["best", "last", "average"]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
