@@ -159,8 +159,7 @@ class VectorSpread:
 
     def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         """See `Spread`."""
-        step = max(1, TILE // len(self.vectors))
-        parts = zip(tokens.split(step), number.split(step), strict=True)
+        parts = zip(tokens.split(self._tile), number.split(self._tile), strict=True)
         types, logs = zip(*(self._draw_some(*part) for part in parts), strict=True)
         return torch.cat(types), torch.cat(logs)
 
@@ -170,7 +169,12 @@ class VectorSpread:
         chosen, logs = _draw(found, number)
         return torch.where(logs.isfinite(), chosen, tokens), logs
 
-    def nearest(self, count: int, tile: int = TILE) -> NeighbourSpread:
+    @property
+    def _tile(self) -> int:
+        """How many tokens' rewards are made at a time."""
+        return max(1, TILE // len(self.vectors))
+
+    def nearest(self, count: int) -> NeighbourSpread:
         """Return the spread over the `count` types of highest reward, made in tiles.
 
         Where vectors are hardly alike this is another distribution than (E.10), for far types are
@@ -180,9 +184,7 @@ class VectorSpread:
         count = min(count, size)
         places = torch.empty(size, count, dtype=torch.int32, device=self.vectors.device)
         shares = torch.empty(size, count, device=self.vectors.device)
-        step = max(1, tile // size)
-        for start in range(0, size, step):
-            tokens = torch.arange(start, min(start + step, size), device=self.vectors.device)
+        for tokens in torch.arange(size, device=self.vectors.device).split(self._tile):
             rewards, types = self.rewards(tokens).topk(count, 1)
             places[tokens] = types.int()
             shares[tokens] = (rewards / self.temperature).softmax(1)

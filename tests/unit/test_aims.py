@@ -107,13 +107,15 @@ def test_types_without_a_vector_keep_to_themselves() -> None:
         assert token.tolist() == [3] and log.tolist() == [-math.inf]
 
 
-def test_all_neighbours_are_all_types() -> None:
+def test_all_neighbours_are_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
     full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
-    near = full.nearest(99, tile=3 * V)
+    monkeypatch.setattr(aims, "TILE", 3 * V)
+    near = full.nearest(99)
     tokens = torch.arange(V)
     rows = torch.zeros(V, V).scatter_(1, near.neighbours.long(), near.probabilities)
     torch.testing.assert_close(rows, full.rows(tokens))
-    few = full.nearest(3, tile=1)
+    monkeypatch.setattr(aims, "TILE", 1)
+    few = full.nearest(3)
     kept = full.rows(tokens).topk(3, 1).values
     torch.testing.assert_close(few.probabilities, kept / kept.sum(1, keepdim=True))
 

@@ -122,10 +122,10 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
 
 
 def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
-    kinds = {"": VectorSpread, "smoothing.token.neighbours=7": NeighbourSpread}
-    for asked, kind in kinds.items():
-        held = settings("smoothing.token.alpha=0.5", *filter(None, [asked]))
-        found = make_objective(held, Dataset.open(data), CPU)
+    kinds = {(): VectorSpread, ("smoothing.token.neighbours=7",): NeighbourSpread}
+    for few, kind in kinds.items():
+        asked = settings("smoothing.token.alpha=0.5", *few)
+        found = make_objective(asked, Dataset.open(data), CPU)
         assert isinstance(found, Smoothed) and isinstance(found.spread, kind)
 
 
