@@ -80,7 +80,15 @@ def show_plan(
         "architectures": [dataclasses.asdict(row) for row in TABLE],
         "settings": to_json(settings),
     }
+    sequence = settings.smoothing.sequence
+    drawn = sequence.samples if sequence.alpha and not sequence.lazy else 0
+    values["drawn_sentences_per_pair"] = drawn
     _draw_plan(values, _published(settings), assumed=dataset is None)
+    if drawn:
+        console.say(
+            f"Costs are those of the true sentences. Smoothing draws {drawn:,} more for each, and "
+            "the model reads their prefixes too: on the same source, which is encoded once."
+        )
     return values
 
 

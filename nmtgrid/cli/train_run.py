@@ -17,6 +17,7 @@ from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.cli.options import Leave
 from nmtgrid.metrics.spread import shown, spread
 from nmtgrid.training import events
+from nmtgrid.training.api import Prepared
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.gradients import check_watch
 from nmtgrid.training.meters import MetricsLog, perplexity
@@ -93,7 +94,9 @@ def run_one(
     )  # fmt: skip
     log = MetricsLog(out / METRICS)
     if processes.is_first:
-        for words in settings.smoothing.without_effect():
+        objective = trainer.weights.objective
+        notes = objective.notes if isinstance(objective, Prepared) else ()
+        for words in [*settings.smoothing.without_effect(), *notes]:
             console.warn(words)
         for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
             console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")

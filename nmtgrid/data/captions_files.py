@@ -89,9 +89,12 @@ def _read(path: Path) -> Any:
 
 
 def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str, Captioned]]:
+    # `imgid` counts the file's pictures: where they have numbers of their own, it may be another's.
+    are_numbered = any("cocoid" in image for image in images)
+    fields = ("cocoid", "filename") if are_numbered else ("filename", "imgid")
     for place, image in enumerate(images):
         split, sentences = image.get("split"), image.get("sentences")
-        keys = _keys(image, ("cocoid", "filename", "imgid"))
+        keys = _keys(image, fields)
         if not isinstance(split, str) or not isinstance(sentences, list) or not keys:
             raise _misses(path, f"images[{place}]", "a `split`, `sentences` and a name")
         captions = []

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 TILE = 1 << 22
-"""Rewards at a time."""
+"""Rewards at a time, where they are all that is made."""
+TAKEN = 1 << 25
+"""Rewards at a time beside the logits of a chunk."""
 
 
 class Spread(Protocol):
@@ -146,13 +148,15 @@ class VectorSpread:
     def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
         """See `Spread`."""
         types, place = tokens.unique(return_inverse=True)
-        rows = self.rows(types).to(logits.dtype)
-        if tokens.shape[1] == 1:
-            mixed = rows[place[:, 0]] * shares
+        tile = max(1, TAKEN // len(self.vectors))
+        if tokens.shape[1] == 1 and len(types) <= tile:
+            mixed = self.rows(types).to(logits.dtype)[place[:, 0]] * shares
         else:
             # [M, U]: what each site wants of each distinct token.
             wanted = shares.new_zeros(len(tokens), len(types)).scatter_add_(1, place, shares)
-            mixed = wanted @ rows
+            mixed = torch.zeros_like(logits)
+            for some, asked in zip(types.split(tile), wanted.split(tile, 1), strict=True):
+                mixed.addmm_(asked, self.rows(some).to(logits.dtype))
         if errors is not None:
             errors.sub_(mixed)
         return (logits * mixed).sum(1)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.aims import Aims, NeighbourSpread, Spread, VectorSpread
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
 from nmtgrid.smoothing.rewards import (
-    RewardOf,
-    bleu_reward,
-    cider_reward,
+    BleuReward,
+    CiderReward,
+    Reward,
     importance_weights,
-    relative_units,
+    in_substitutions,
 )
 from nmtgrid.smoothing.samplers import Choices, Samples, as_batch, draw_samples
-from nmtgrid.smoothing.vectors import type_frequencies, type_vectors
-from nmtgrid.training.api import LossParts, Objective, wrappers
+from nmtgrid.smoothing.vectors import few_vectors, type_frequencies, type_vectors
+from nmtgrid.training.api import KEPT, LossParts, Objective, wrappers
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.smoothing_settings import SmoothingSettings
 
@@ -33,10 +36,14 @@ class Smoothed:
     batches of their own, whose sources are encoded once together with the true sentences', or,
     lazily, as further targets at the predictions of the true prefix. Both together are (E.14).
     `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences is seen; `changed`
-    tells which share of tokens a drawn sentence has changed. Validation is not smoothed.
+    tells which share of tokens a drawn sentence has changed, each counting its weight, and
+    `effective`, where they are weighed, how many of them count (the inverse of the weights' sum of
+    squares). Validation is not smoothed.
 
-    Departs: the mean over L sentences, which (E.7) lacks; rewards are counted in substitutions
-    unless `rescale` is off.
+    Departs: the mean over L sentences, which (E.7) lacks. Unless `rescale` is off, a reward lacks
+    u substitutions, and the sentences of a distance share what a single one would have: r is
+    `exp(-u / temperature)` times the chance of such substitutes, rather than `exp(reward /
+    temperature)`; Hamming's distances then have the chance `C(n, d) exp(-d / temperature)`.
     """
 
     def __init__(
@@ -45,11 +52,23 @@ class Smoothed:
         settings: SmoothingSettings,
         size: int,
         spread: Spread | None = None,
-        reward: RewardOf | None = None,
+        reward: Reward | None = None,
+        *,
+        vectors: Tensor | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
-        """`size` is V; `spread` is needed where tokens are compared, `reward` beside Hamming's."""
+        """`size` is V; `spread` is needed where tokens are compared, `reward` beside Hamming's.
+
+        vectors [V, E] are what the spread was made from, if they are to be kept.
+        """
         self.base, self.settings, self.size = base, settings, size
         self.spread, self.reward = spread, reward
+        self.vectors, self.notes = vectors, notes
+
+    def keep(self, folder: Path) -> None:
+        """See `Prepared`: a resumed run takes the vectors as they were, wherever they came from."""
+        if self.vectors is not None and not (folder / KEPT).exists():
+            save_tensors(folder / KEPT, {"vectors": self.vectors})
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError where the objective itself cannot train `model`."""
@@ -67,8 +86,11 @@ class Smoothed:
         if not settings.alpha:
             return self.base.loss(model, self._aimed(batch))
         samples = self.draw(batch)
-        weights = settings.alpha * self.weigh(batch, samples)
-        changed = samples.distances.double().mean(1).sum()
+        shares = self.weigh(batch, samples)
+        weights = settings.alpha * shares
+        told = {"changed": (shares * samples.distances).sum()}
+        if self.reward is not None:
+            told["effective"] = (batch.target_lengths / shares.square().sum(1)).sum()
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
@@ -80,7 +102,7 @@ class Smoothed:
                 total = (1 - settings.alpha) * parts.total + drawn.total
                 parts = dataclasses.replace(parts, total=total)
         tokens = int(batch.target_lengths.sum())
-        return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, "changed": changed})
+        return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **told})
 
     def draw(self, batch: Batch) -> Samples:
         """Return L sentences near each true one."""
@@ -91,7 +113,7 @@ class Smoothed:
             Choices.of(settings.vocabulary, batch, self.size),
             settings.samples,
             settings.temperature if hamming else settings.proposal_temperature,
-            rescale=settings.rescale,
+            rescale=settings.rescale or not hamming,
             spread=self.spread if settings.substitutes == "similar" else None,
         )
 
@@ -101,10 +123,17 @@ class Smoothed:
         if self.reward is None:
             # Drawn from the reward's own distribution.
             return torch.full_like(samples.logs, 1 / samples.logs.shape[1])
-        rewards = self.reward(batch, samples.tokens)
-        if settings.rescale:
-            rewards = relative_units(rewards, batch.target_lengths - 1, samples.others)
-        return importance_weights(rewards / settings.temperature, samples.logs)
+        if not settings.rescale:
+            rewards = self.reward(batch, samples.tokens) / settings.temperature
+            return importance_weights(rewards, samples.logs)
+        both = torch.cat([batch.target_output[:, None], samples.tokens], 1)
+        own, rewards = self.reward(batch, both).split([1, both.shape[1] - 1], 1)
+        lengths = (batch.target_lengths - 1).tolist()
+        losses = rewards.new_tensor([self.reward.loss_of_one(n) for n in lengths])
+        lacking = in_substitutions(rewards, own[:, 0], losses)
+        # The chance of the substitutes is the same in both.
+        proposed = samples.distances / -settings.proposal_temperature
+        return importance_weights(lacking / -settings.temperature, proposed)
 
     def _aims(self, tokens: Tensor, shares: Tensor) -> Aims:
         alpha = self.settings.token.alpha
@@ -132,28 +161,36 @@ def smooth(
     settings: RunSettings,
     dataset: Dataset,
     device: torch.device,
+    kept: Path | None = None,
 ) -> Objective:
-    """Return `objective` smoothed as `settings.smoothing` says, or itself."""
+    """Return `objective` smoothed as `settings.smoothing` says, or itself; see `Wrapper`."""
     smoothing = settings.smoothing
     if not smoothing.is_on:
         return objective
     sequence = smoothing.sequence
     train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
     spread: VectorSpread | NeighbourSpread | None = None
+    vectors, notes = None, []
+    if getattr(settings.objective, "label_smoothing", 0.0):
+        notes.append(
+            "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
+            "set it to 0 for the losses of appendix E."
+        )
     if smoothing.needs_spread:
         token = smoothing.token
-        spread = VectorSpread(
-            type_vectors(token.vectors, dataset),
-            token.temperature,
-            type_frequencies(train, size),
-            token.rarity,
-        ).to(device)
+        frequencies = type_frequencies(train, size)
+        if kept is not None and (kept / KEPT).is_file():
+            vectors = load_tensors(kept / KEPT)["vectors"]
+        else:
+            vectors = type_vectors(token.vectors, dataset)
+            notes += few_vectors(vectors, frequencies)
+        spread = VectorSpread(vectors, token.temperature, frequencies, token.rarity).to(device)
         if token.neighbours:
             spread = spread.nearest(token.neighbours)
-    reward: RewardOf | None = None
+    reward: Reward | None = None
     if sequence.alpha and sequence.reward != "hamming":
-        reward = bleu_reward if sequence.reward == "bleu" else cider_reward(train)
-    return Smoothed(objective, smoothing, size, spread, reward)
+        reward = BleuReward() if sequence.reward == "bleu" else CiderReward(train)
+    return Smoothed(objective, smoothing, size, spread, reward, vectors=vectors, notes=notes)
 
 
 wrappers.add("smoothing", smooth)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy
 import torch
@@ -15,37 +16,72 @@ from nmtgrid.metrics.ngrams import Ragged
 from nmtgrid.metrics.sentence_counts import bleu_counts, sentence_bleus
 from nmtgrid.text.vocabulary import PAD
 
-RewardOf = Callable[[Batch, Tensor], Tensor]
-"""From a batch and samples [B, L, T] to rewards [B, L], of which the truth's own is at most 1."""
 _DOCUMENTS = 200_000
 
 
-def bleu_reward(batch: Batch, tokens: Tensor) -> Tensor:
-    """Return the smoothed sentence BLEU [B, L], from 0 to 1, of samples [B, L, T].
+class Reward(Protocol):
+    """What makes a sentence near the true one."""
+
+    def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
+        """Return the rewards [B, L] of samples [B, L, T]."""
+        ...
+
+    def loss_of_one(self, length: int) -> float:
+        """Return the share of its reward that a sentence of `length` tokens loses by a change.
+
+        It is the mean over the places of one substitution, where all tokens are different and
+        weigh the same.
+        """
+        ...
+
+
+class BleuReward:
+    """The smoothed sentence BLEU, from 0 to 1.
 
     It is that of units, subwords where there are such, and with several references the best.
     """
-    count = tokens.shape[1]
-    lengths = (batch.target_lengths - 1).cpu()
-    ours = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
-    best = torch.zeros(tokens.shape[:2], dtype=torch.double)
-    for theirs, wanted in _reference_sets(batch):
-        held = _ragged(theirs.repeat_interleave(count, 0), wanted.repeat_interleave(count))
-        scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, held)) / 100.0)
-        scores = scores.view_as(best).masked_fill(wanted[:, None] == 0, 0.0)
-        best = torch.maximum(best, scores)
-    return best.to(tokens.device)
+
+    def __init__(self) -> None:
+        self._losses: dict[int, float] = {}
+
+    def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
+        """See `Reward`."""
+        count = tokens.shape[1]
+        lengths = (batch.target_lengths - 1).cpu()
+        ours = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
+        best = torch.zeros(tokens.shape[:2], dtype=torch.double)
+        for theirs, wanted in _reference_sets(batch):
+            held = _ragged(theirs.repeat_interleave(count, 0), wanted.repeat_interleave(count))
+            scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, held)) / 100.0)
+            scores = scores.view_as(best).masked_fill(wanted[:, None] == 0, 0.0)
+            best = torch.maximum(best, scores)
+        return best.to(tokens.device)
+
+    def loss_of_one(self, length: int) -> float:
+        """See `Reward`."""
+        if length not in self._losses:
+            lengths = torch.full((length,), length)
+            truth = torch.arange(length).expand(length, -1)
+            ours, theirs = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+            kept = sentence_bleus(bleu_counts(ours, theirs)) / 100.0
+            self._losses[length] = 1.0 - float(kept.mean()) if length else 1.0
+        return self._losses[length]
 
 
-def cider_reward(train: Split) -> RewardOf:
-    """Return CIDEr-D as a reward, by the document frequencies of a training split.
+class CiderReward:
+    """CIDEr-D by the document frequencies of a training split.
 
-    It is relative to what the truth itself gets. A document is a picture's captions, or a
-    sentence; of a large corpus the first 200,000 count.
+    A document is a picture's captions, or a sentence; of a large corpus the first 200,000 count.
     """
-    scorer = Cider(DocumentFrequencies.count(documents(train)))
 
-    def reward(batch: Batch, tokens: Tensor) -> Tensor:
+    def __init__(self, train: Split) -> None:
+        self._scorer = Cider(DocumentFrequencies.count(documents(train)))
+        # Nothing is known of any n-gram, so that all weigh the same.
+        self._even = Cider(DocumentFrequencies({}, pictures=3))
+        self._losses: dict[int, float] = {}
+
+    def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
+        """See `Reward`."""
         rows = tokens.tolist()
         lengths = (batch.target_lengths - 1).tolist()
         truths = [row[:n] for row, n in zip(batch.target_output.tolist(), lengths, strict=True)]
@@ -55,14 +91,26 @@ def cider_reward(train: Split) -> RewardOf:
                 [[token for token in one if token != PAD] for one in several if any(one)]
                 for several in batch.references.tolist()
             ]
-        found = []
-        for several, truth, theirs in zip(rows, truths, references, strict=True):
-            held = [sample[: len(truth)] for sample in several]
-            own, *scores = scorer.scores([truth, *held], theirs)
-            found.append([score / own if own else 1.0 for score in scores])
+        found = [
+            self._scorer.scores([sample[:n] for sample in several], theirs)
+            for several, n, theirs in zip(rows, lengths, references, strict=True)
+        ]
         return torch.tensor(found, dtype=torch.double, device=tokens.device)
 
-    return reward
+    def loss_of_one(self, length: int) -> float:
+        """See `Reward`."""
+        if length not in self._losses:
+            truth = list(range(length))
+            several = [truth, *_each_changed(length).tolist()]
+            own, *scores = self._even.scores(several, [truth])
+            self._losses[length] = 1.0 - sum(scores) / (own * length) if length else 1.0
+        return self._losses[length]
+
+
+def _each_changed(length: int) -> Tensor:
+    """Return the numbers 0 to `length` - 1 so many times, each time another one changed."""
+    changed = torch.arange(length).repeat(length, 1)
+    return changed.fill_diagonal_(length)
 
 
 def documents(train: Split) -> Iterator[list[list[int]]]:
@@ -99,12 +147,11 @@ def _ragged(tokens: Tensor, lengths: Tensor) -> Ragged:
     return Ragged(held[inside].numpy().astype(numpy.int32), lengths.numpy().astype(numpy.int64))
 
 
-def relative_units(rewards: Tensor, lengths: Tensor, others: Tensor) -> Tensor:
-    """Return rewards [B, L] of sentences of `lengths` [B], counted in substitutions.
+def in_substitutions(rewards: Tensor, own: Tensor, losses: Tensor) -> Tensor:
+    """Return how many substitutions [B, L] cost as much as rewards [B, L] lack of the truth's.
 
-    Each is worth 1 + log(others [B]).
-
-    The truth has 0, and a sentence without any reward what one has whose tokens are all changed.
+    own [B] is the truth's reward, losses [B] the share of it that one substitution costs. Where the
+    truth has no reward nothing is lacking.
     """
-    unit = 1.0 + others.clamp(min=1).double().log()
-    return (rewards - 1.0) * lengths.double()[:, None] * unit[:, None]
+    kept = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
+    return (1.0 - kept) / losses[:, None]

@@ -3,7 +3,9 @@
 Drawing is stratified: a distance d, then d positions, then a substitute for each. With n tokens
 that may change, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5) gives a
 distance the chance `C(n, d) m^d exp(-cost d)`, normalised: what is drawn has exactly that
-distribution. End symbols never change, so lengths stay.
+distribution. With a cost of `1 / temperature + log m` that is `C(n, d) exp(-d / temperature)`: the
+prior on the distance does not depend on how many substitutes there are. End symbols never change,
+so lengths stay.
 Letters: B sentences, T target positions, L samples, V types, W types to choose from.
 """
 
@@ -102,26 +104,22 @@ def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> T
 class Samples:
     """L sentences for each of B: tokens [B, L, T], and what of them has changed.
 
-    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence; others [B],
-    the substitutes that each token had.
+    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
     """
 
     tokens: Tensor
     distances: Tensor
     logs: Tensor
-    others: Tensor
 
 
 def change_cost(others: Tensor, temperature: float, rescale: bool) -> Tensor:
     """Return what a substitution costs, in nats [B], with so many `others` to choose from [B].
 
-    1 / temperature; rescaled, (1 + log others) / temperature: changes then are as frequent with a
-    large vocabulary as with a small one.
+    1 / temperature; rescaled, log others more: all substitutes of a token together then have the
+    odds exp(-1 / temperature) against it, however many they are.
     """
-    unit = torch.ones_like(others, dtype=torch.double)
-    if rescale:
-        unit = unit + others.clamp(min=1).double().log()
-    return unit / temperature
+    cost = torch.full_like(others, 1 / temperature, dtype=torch.double)
+    return cost + others.clamp(min=1).double().log() if rescale else cost
 
 
 def draw_samples(
@@ -135,8 +133,9 @@ def draw_samples(
 ) -> Samples:
     """Return `count` sentences near each true one.
 
-    With a `spread`, substitutes are drawn from it rather than evenly from `choices` (which still
-    say how frequent the distances are). A token that has no substitute stays.
+    `temperature` and `rescale` as in `change_cost`. With a `spread`, substitutes are drawn from it
+    rather than evenly from `choices` (which, unless rescaled, still say how frequent the distances
+    are). A token that has no substitute stays.
     """
     truth = batch.target_output
     others = (choices.counts - 1).expand(len(batch))
@@ -166,7 +165,7 @@ def draw_samples(
         found = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
         found[changed] = chances.double()
         logs = logs + found.sum(2)
-    return Samples(torch.where(changed, drawn, tokens), distances, logs, others)
+    return Samples(torch.where(changed, drawn, tokens), distances, logs)
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:

@@ -18,6 +18,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 
 _WINDOW, _SIZE, _SEED, _POWER = 5, 200, 20_180_715, 0.75
 _PIECE, _MOST = 20_000, 1_000_000
+_ENOUGH = 0.9
 _SPECIAL = [PAD, BEGIN, END, UNKNOWN]
 _SETTING = "`smoothing.token.vectors`"
 
@@ -26,20 +27,15 @@ def type_vectors(name: str, dataset: Dataset) -> Tensor:
     """Return vectors [V, E] of norm one for the target types of `dataset`; zero where unknown.
 
     `name` is "own", a model directory or a text file. Special symbols have none: they are like
-    nothing else. Raises ConfigError for a name that is neither, InputError for a bad file.
+    nothing else. Raises InputError for a file that is bad or not there.
     """
     vocabulary = dataset.pipeline.target_vocabulary
     if name == "own":
         found = learn_vectors(dataset.split("train"), len(vocabulary))
     elif Path(name).is_dir():
         found = _of_model(Path(name), vocabulary)
-    elif Path(name).is_file():
-        found = read_vectors(Path(name), vocabulary)
     else:
-        raise ConfigError(
-            f"{_SETTING}: there is no file and no model directory {name}.",
-            "Name one, or take `own` vectors.",
-        )
+        found = read_vectors(Path(name), vocabulary)
     found[_SPECIAL] = 0.0
     return torch.nn.functional.normalize(found.float(), dim=1)
 
@@ -50,6 +46,21 @@ def type_frequencies(train: Split, size: int) -> Tensor:
     for piece in _sentences(train):
         counts += numpy.bincount(piece[piece >= 0], minlength=size)
     return torch.from_numpy(counts).float()
+
+
+def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
+    """Return a warning where under nine of ten training tokens have one of vectors [V, E]."""
+    held = vectors.abs().amax(1) > 0
+    seen = frequencies.clone()
+    seen[_SPECIAL] = 0.0
+    share = float(seen[held].sum() / seen.sum().clamp(min=1.0))
+    if share >= _ENOUGH:
+        return []
+    return [
+        f"{_SETTING}: {int(held.sum()):,} of {len(held) - len(_SPECIAL):,} target types have "
+        f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
+        "there were no smoothing. Vectors must be of the same units, in the same case."
+    ]
 
 
 def learn_vectors(train: Split, size: int) -> Tensor:

@@ -7,8 +7,9 @@ micro-batches of any size add up to exactly one large batch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -50,6 +51,18 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Prepared(Protocol):
+    """An objective that was made from more than settings, which a resumed run must find again."""
+
+    notes: Sequence[str]
+    """What people should know of it before they train."""
+
+    def keep(self, folder: Path) -> None:
+        """Write it to `KEPT` in a run's folder, unless it is there. Raises OSError."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class ObjectiveKind:
     """An objective's name, what it is, its settings (a frozen dataclass) and how it is made."""
@@ -63,7 +76,10 @@ class ObjectiveKind:
 
 
 class Wrapper(Protocol):
-    """What makes another objective of one, as a run's settings ask; or returns the same."""
+    """What makes another objective of one, as a run's settings ask; or returns the same.
+
+    `kept` is the folder of the run that is resumed, if any, for what `Prepared` wrote there.
+    """
 
     def __call__(
         self,
@@ -71,9 +87,12 @@ class Wrapper(Protocol):
         settings: RunSettings,
         dataset: Dataset,
         device: torch.device,
+        kept: Path | None = None,
     ) -> Objective: ...
 
 
+KEPT = "objective.safetensors"
+"""The file in a run's folder of what `Prepared` keeps."""
 wrappers: Registry[Wrapper] = Registry("wrapper of objectives")
 """What every objective goes through, in this order."""
 objectives: Registry[ObjectiveKind] = Registry("objective")

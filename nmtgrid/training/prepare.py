@@ -19,7 +19,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
-from nmtgrid.training.api import Objective, objectives, wrappers
+from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.processes import Processes
@@ -57,7 +57,7 @@ def prepare(
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _begin_from(model, init, dataset)
-    objective = make_objective(settings, dataset, device)
+    objective = make_objective(settings, dataset, device, folder if resume else None)
     objective.check(model)
     bf16 = uses_bf16(settings.training.precision, device)
     training = settings.training
@@ -91,6 +91,9 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
     is_new = not folder.exists()
     try:
         save_description(folder, trainer.model, dataset.pipeline, to_json(trainer.settings))
+        objective = trainer.weights.objective
+        if isinstance(objective, Prepared):
+            objective.keep(folder)
     except BaseException as fault:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
@@ -101,25 +104,37 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
         ) from fault
 
 
-def make_objective(settings: RunSettings, dataset: Dataset, device: torch.device) -> Objective:
-    """Return the objective of `settings`, smoothed where they say so."""
-    check_smoothing(settings)
+def make_objective(
+    settings: RunSettings, dataset: Dataset, device: torch.device, kept: Path | None = None
+) -> Objective:
+    """Return the objective of `settings`, smoothed where they say so; `kept` as in `Wrapper`."""
+    check_smoothing(settings, kept)
     objective = objectives.get(settings.objective_name).make(settings.objective)
     if settings.smoothing.is_on:
         wrappers.get("smoothing")
     for name in wrappers:
-        objective = wrappers.get(name)(objective, settings, dataset, device)
+        objective = wrappers.get(name)(objective, settings, dataset, device, kept)
     return objective
 
 
-def check_smoothing(settings: RunSettings) -> None:
-    """Raise ConfigError where drawn sentences would have no meaning for the objective."""
+def check_smoothing(settings: RunSettings, kept: Path | None = None) -> None:
+    """Raise ConfigError where drawn sentences would have no meaning for the objective.
+
+    Or where the vectors are not there, and the run that is resumed has not `kept` them.
+    """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
         raise ConfigError(
             f"`{kind.name}` learns decisions from how well the model predicts the truth, which "
             "drawn sentences would pass for.",
             "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
+        )
+    vectors, is_kept = settings.smoothing.token.vectors, kept is not None and (kept / KEPT).exists()
+    is_wanted = settings.smoothing.needs_spread and vectors != "own" and not is_kept
+    if is_wanted and not Path(vectors).exists():
+        raise ConfigError(
+            f"`smoothing.token.vectors`: there is no file and no model directory {vectors}.",
+            "Name one, or take `own` vectors.",
         )
 
 
@@ -210,7 +225,7 @@ def _is_foreign(config: Path) -> bool:
 def clear_folder(folder: Path) -> None:
     """Remove what a run left in `folder`."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    for name in (BEST, LAST, AVERAGE, METRICS):
+    for name in (BEST, LAST, AVERAGE, METRICS, KEPT):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -50,7 +50,7 @@ class SequenceSmoothing:
     """Share of the loss that is taken on drawn sentences; 0: none. Eq. (E.12)."""
     reward: Reward = "hamming"
     """What makes a sentence near: few changed tokens, or a high BLEU or CIDEr."""
-    temperature: float = 0.8
+    temperature: float = 0.37
     """Tau of the reward; the lower, the nearer. Eq. (E.5)."""
     vocabulary: Vocabulary = "all"
     """Types that take a token's place: all, those of the batch, those of the references."""
@@ -61,9 +61,10 @@ class SequenceSmoothing:
     lazy: bool = False
     """Predict drawn sentences from the true prefix: one pass through the model. Eq. (E.16)."""
     rescale: bool = True
-    """Count rewards in substitutions, and one substitution as 1 + log(choices): a temperature then
-    means the same for any vocabulary, length and reward."""
-    proposal_temperature: float = 0.8
+    """Count rewards in substitutions, and let the sentences of a distance share what one would
+    have: a token then changes with odds of exp(-1 / temperature), 6 % at 0.37, whatever the
+    vocabulary. Off: the exponent is the reward over the temperature, as printed."""
+    proposal_temperature: float = 0.37
     """Tau of the Hamming distance by which sentences are drawn whose BLEU or CIDEr counts."""
 
     def faults(self) -> list[str]:
@@ -112,18 +113,26 @@ class SmoothingSettings:
         return bool(self.token.alpha or (self.sequence.alpha and similar))
 
     def without_effect(self) -> list[str]:
-        """Return what is set and changes nothing, because its group's alpha is 0."""
+        """Return what is set and changes nothing, because something else is not set."""
         groups: list[tuple[str, TokenSmoothing | SequenceSmoothing, bool]] = [
             ("token", self.token, self.needs_spread),
             ("sequence", self.sequence, self.sequence.alpha > 0),
         ]
-        return [
+        found = [
             f"`smoothing.{group}.{field.name}` has no effect while `smoothing.{group}.alpha` is 0."
             for group, held, is_used in groups
             if not is_used
             for field in dataclasses.fields(held)
             if getattr(held, field.name) != field.default
         ]
+        sequence, usual = self.sequence, SequenceSmoothing()
+        is_other = sequence.proposal_temperature != usual.proposal_temperature
+        if sequence.alpha and sequence.reward == "hamming" and is_other:
+            found.append(
+                "`smoothing.sequence.proposal_temperature` has no effect with the reward "
+                "`hamming`, from which sentences are drawn themselves: its `temperature` counts."
+            )
+        return found
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

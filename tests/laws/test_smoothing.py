@@ -33,9 +33,7 @@ class _Given(Smoothed):
 
     def draw(self, batch: Batch) -> Samples:
         distances = (self.given != batch.target_output[:, None]).sum(2)
-        return Samples(
-            self.given, distances, torch.zeros(distances.shape).double(), distances[:, 0]
-        )
+        return Samples(self.given, distances, torch.zeros(distances.shape).double())
 
 
 def _in_training(case: Case) -> tuple[TranslationModel, Batch]:

@@ -23,6 +23,16 @@ def test_karpathys_layout(tmp_path: Path) -> None:
     )
 
 
+def test_numbers_of_the_file_name_no_features_where_pictures_have_their_own(tmp_path: Path) -> None:
+    """COCO's number 7 is another picture than the file's seventh; Flickr's have none but these."""
+    one = {"cocoid": 100, "imgid": 7, "filename": "b.jpg", "split": "train", "sentences": []}
+    other = {"imgid": 8, "filename": "c.jpg", "split": "train", "sentences": []}
+    found = read_captions(write_json(tmp_path / "coco.json", {"images": [one, other]}))
+    assert [picture.keys for picture in found["train"]] == [("100", "b.jpg", "b"), ("c.jpg", "c")]
+    found = read_captions(write_json(tmp_path / "flickr.json", {"images": [other]}))
+    assert found["train"][0].keys == ("c.jpg", "c", "8")
+
+
 def test_cocos_own_layout(tmp_path: Path) -> None:
     values = coco({7: ["One.", "Two."], 8: []})
     values["annotations"].append({"image_id": 7, "caption": "Three."})

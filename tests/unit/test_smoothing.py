@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.aims import NeighbourSpread, VectorSpread
 from nmtgrid.metrics.cider import Cider
 from nmtgrid.smoothing.objectives import Smoothed, smooth
-from nmtgrid.smoothing.rewards import cider_reward, documents
+from nmtgrid.smoothing.rewards import CiderReward, documents
 from nmtgrid.smoothing.vectors import (
     learn_vectors,
     read_vectors,
@@ -157,36 +156,6 @@ def test_resumed_as_if_never_stopped(data: Path, tmp_path: Path) -> None:
     assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
 
 
-def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "m"
-    idle = [*SMALL, "--set", "smoothing.sequence.lazy=true", "--max-updates", "1"]
-    assert main(["train", str(data), "--out", str(out), *idle]) == 0
-    assert "`smoothing.sequence.lazy` has no effect" in " ".join(capfd.readouterr().err.split())
-    again = [*SMALL, *BOTH, "--max-updates", "2", "--overwrite"]
-    assert main(["train", str(data), "--out", str(out), *again]) == 0
-    assert "no effect" not in capfd.readouterr().err
-    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
-    assert 0 < first["extra"]["changed"] < 1
-    capfd.readouterr()
-    changed = ["--resume", "--set", "smoothing.entropy=0.5"]
-    assert main(["train", str(data), "--out", str(out), *changed]) == 2
-    assert "`smoothing.entropy`" in capfd.readouterr().err
-
-
-def test_what_has_no_effect() -> None:
-    assert settings().smoothing.without_effect() == []
-    idle = settings(
-        "smoothing.sequence.lazy=true", "smoothing.token.rarity=1", "smoothing.entropy=1"
-    )
-    assert idle.smoothing.without_effect() == [
-        "`smoothing.token.rarity` has no effect while `smoothing.token.alpha` is 0.",
-        "`smoothing.sequence.lazy` has no effect while `smoothing.sequence.alpha` is 0.",
-    ]
-    drawn = ("smoothing.sequence.alpha=0.5", "smoothing.sequence.substitutes=similar")
-    similar = settings(*drawn, "smoothing.token.temperature=1")
-    assert similar.smoothing.without_effect() == [], "substitutes are drawn as tokens spread"
-
-
 def test_frequencies(data: Path) -> None:
     train = Dataset.open(data).split("train")
     size = len(Dataset.open(data).pipeline.target_vocabulary)
@@ -255,8 +224,6 @@ def test_vectors_of_a_file(data: Path, tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InputError, match=told):
             read_vectors(path, vocabulary)
-    with pytest.raises(ConfigError, match="no file and no model directory"):
-        type_vectors(str(tmp_path / "none"), dataset)
 
 
 def test_vectors_of_a_model(data: Path, tmp_path: Path) -> None:
@@ -268,17 +235,20 @@ def test_vectors_of_a_model(data: Path, tmp_path: Path) -> None:
 
 
 def test_cider_of_samples(data: Path) -> None:
-    """Relative to the truth's own score, which in a corpus of single sentences is 10."""
+    """As the metric scores them; by the share that a change costs where all n-grams weigh alike."""
     train = Dataset.open(data).split("train")
     truth = train.target(0)
     other = [*truth[:-1], train.target(5)[0]]
     held = collate([[3]], [truth])
     tokens = torch.tensor([[[*truth, 2], [*other, 2]]])
-    found = cider_reward(train)(held, tokens)
+    reward = CiderReward(train)
     scorer = Cider(list(documents(train)))
-    expected = [1.0, scorer.score(other, [truth]) / scorer.score(truth, [truth])]
-    assert found[0].tolist() == pytest.approx(expected)
+    expected = scorer.scores([truth, other], [truth])
+    assert reward(held, tokens)[0].tolist() == pytest.approx(expected)
     several = dataclasses.replace(held, references=torch.tensor([[truth, other]]))
-    own = scorer.score(truth, [truth, other])
-    expected = [1.0, scorer.score(other, [truth, other]) / own]
-    assert cider_reward(train)(several, tokens)[0].tolist() == pytest.approx(expected)
+    expected = scorer.scores([truth, other], [truth, other])
+    assert reward(several, tokens)[0].tolist() == pytest.approx(expected)
+    # Of two tokens half of the unigrams are left and no bigram; of four, 3/4 of the unigrams,
+    # two or one of three bigrams, one or none of two trigrams.
+    assert reward.loss_of_one(2) == pytest.approx(1 - 0.5 / 2)
+    assert reward.loss_of_one(4) == pytest.approx(1 - (3 / 4 + 1.5 / 3 + 0.5 / 2) / 4)

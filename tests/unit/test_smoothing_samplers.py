@@ -13,10 +13,12 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.aims import VectorSpread
-from nmtgrid.smoothing.rewards import bleu_reward, importance_weights, relative_units
+from nmtgrid.smoothing.objectives import Smoothed
+from nmtgrid.smoothing.rewards import BleuReward, importance_weights, in_substitutions
 from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
-from nmtgrid.training.smoothing_settings import Vocabulary
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.smoothing_settings import SequenceSmoothing, SmoothingSettings, Vocabulary
 
 SIZE = 7
 """Types: three symbols and 3 to 6."""
@@ -53,7 +55,7 @@ def test_drawn_from_the_reward(vocabulary: Vocabulary, types: list[int], rescale
     held = batch()
     choices = Choices.of(vocabulary, held, SIZE)
     samples = draw_samples(held, choices, DRAWS, 0.7, rescale=rescale)
-    cost = (1 + math.log(len(types) - 1) if rescale else 1) / 0.7
+    cost = 1 / 0.7 + (math.log(len(types) - 1) if rescale else 0)
     raw = {
         one: math.exp(-cost * distance(one)) for one in itertools.product(types, repeat=len(TRUTH))
     }
@@ -120,11 +122,25 @@ def test_a_sentence_with_no_choice_stays() -> None:
 def test_costs() -> None:
     others = torch.tensor([1, 8])
     assert change_cost(others, 0.5, rescale=False).tolist() == [2.0, 2.0]
-    expected = [2.0, 2.0 * (1 + math.log(8))]
+    expected = [2.0, 2.0 + math.log(8)]
     assert change_cost(others, 0.5, rescale=True).tolist() == pytest.approx(expected)
     logs = distance_logs(torch.tensor([2]), torch.tensor([3]), torch.tensor([1.0]), 3)
     raw = [1, 2 * 3 * math.exp(-1), 9 * math.exp(-2), 0]
     assert logs.exp()[0].tolist() == pytest.approx([one / sum(raw) for one in raw])
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.37, 1.5])
+def test_changes_are_as_frequent_with_any_vocabulary(temperature: float) -> None:
+    """Rescaled, each token changes for itself, with odds of exp(-1 / temperature)."""
+    length, others = 12, torch.tensor([1, 15, 350, 44_000])
+    cost = change_cost(others, temperature, rescale=True)
+    logs = distance_logs(torch.full((4,), length), others, cost, length)
+    share = 1 / (1 + math.exp(1 / temperature))
+    expected = [
+        math.comb(length, d) * share**d * (1 - share) ** (length - d) for d in range(length + 1)
+    ]
+    for row in logs.exp().tolist():
+        assert row == pytest.approx(expected)
 
 
 def test_samples_as_a_batch() -> None:
@@ -147,7 +163,7 @@ def test_importance_weights_give_exact_expectations() -> None:
     choices = Choices.of("batch", batch(), SIZE)
     samples = draw_samples(held, choices, DRAWS, 0.6, rescale=False)
     temperature = 0.4
-    weights = importance_weights(bleu_reward(held, samples.tokens) / temperature, samples.logs)
+    weights = importance_weights(BleuReward()(held, samples.tokens) / temperature, samples.logs)
     assert float(weights.sum()) == pytest.approx(1.0)
 
     def worth(tokens: Tensor) -> Tensor:
@@ -155,7 +171,7 @@ def test_importance_weights_give_exact_expectations() -> None:
 
     every = torch.tensor(list(itertools.product([4, 5, 6], repeat=3)))
     ended = torch.cat([every, torch.full((len(every), 1), END)], 1)[None]
-    exact = (bleu_reward(held, ended) / temperature).softmax(1)
+    exact = (BleuReward()(held, ended) / temperature).softmax(1)
     expected = float((exact * worth(every)).sum())
     assert float((weights * worth(samples.tokens)).sum()) == pytest.approx(expected, rel=0.02)
     plain = float(worth(samples.tokens).mean())
@@ -166,17 +182,57 @@ def test_bleu_of_units() -> None:
     """[4 5 6 4] has all of the unigrams and, of [4 5 4 6], one bigram of three and no more."""
     held = collate([[3]], [[4, 5, 4, 6]])
     tokens = torch.tensor([[[4, 5, 4, 6, END], [4, 5, 6, 4, END], [3, 3, 3, 3, END]]])
-    found = bleu_reward(held, tokens)[0].tolist()
+    found = BleuReward()(held, tokens)[0].tolist()
     # Orders without a match count as 1/2, then 1/4 of one: of two trigrams and one 4-gram.
     expected = math.exp(
         (math.log(4 / 4) + math.log(1 / 3) + math.log(0.5 / 2) + math.log(0.25)) / 4
     )
     assert found == pytest.approx([1.0, expected, 0.0])
     several = dataclasses.replace(held, references=torch.tensor([[[4, 5, 4, 6], [4, 5, 6, 4]]]))
-    assert bleu_reward(several, tokens)[0].tolist() == pytest.approx([1.0, 1.0, 0.0])
+    assert BleuReward()(several, tokens)[0].tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_what_one_substitution_costs() -> None:
+    """By hand: of two tokens one unigram is left and half a bigram counts; of one nothing is."""
+    reward = BleuReward()
+    assert reward.loss_of_one(2) == pytest.approx(1 - math.sqrt(0.5 * 0.5))
+    assert reward.loss_of_one(1) == 1.0 and reward.loss_of_one(0) == 1.0
+    # Of five, a change of an outer one leaves 4/5, 3/4, 2/3, 1/2; of the next 4/5, 2/4, 1/3 and
+    # half of one of two; of the middle one 4/5, 2/4, a half of one of three, a fourth of two.
+    outer = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
+    inner = (4 / 5 * 2 / 4 * 1 / 3 * 0.5 / 2) ** 0.25
+    middle = (4 / 5 * 2 / 4 * 0.5 / 3 * 0.25 / 2) ** 0.25
+    assert reward.loss_of_one(5) == pytest.approx(1 - (2 * outer + 2 * inner + middle) / 5)
 
 
 def test_rewards_in_substitutions() -> None:
-    rewards = torch.tensor([[1.0, 0.5]]).double()
-    found = relative_units(rewards, torch.tensor([4]), torch.tensor([8]))
-    assert found[0].tolist() == pytest.approx([0.0, -2 * (1 + math.log(8))])
+    rewards = torch.tensor([[1.0, 0.5], [3.0, 1.5], [0.0, 0.0]]).double()
+    own, losses = torch.tensor([1.0, 3.0, 0.0]).double(), torch.tensor([0.25, 0.5, 0.5]).double()
+    found = in_substitutions(rewards, own, losses)
+    assert found.tolist() == [[0.0, 2.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("temperature", "proposal"), [(0.37, 0.37), (0.37, 1.0), (1.5, 0.8)])
+def test_weights_of_rescaled_rewards(temperature: float, proposal: float) -> None:
+    """Drawn and weighed, against the distribution by enumeration, and what is told of them."""
+    torch.manual_seed(6)
+    held = collate([[3]], [TRUTH])
+    sequence = SequenceSmoothing(
+        alpha=0.3, reward="bleu", vocabulary="all", samples=10 * DRAWS,
+        temperature=temperature, proposal_temperature=proposal,
+    )  # fmt: skip
+    reward = BleuReward()
+    plain = Likelihood(LikelihoodSettings(0.0))
+    smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), SIZE, reward=reward)
+    samples = smoothed.draw(held)
+    weights = smoothed.weigh(held, samples)
+    assert float(weights.sum()) == pytest.approx(1.0)
+    every = list(itertools.product([3, 4, 5, 6], repeat=3))
+    ended = torch.tensor([[*one, END] for one in every])[None]
+    lacking = (1 - reward(held, ended)[0]) / reward.loss_of_one(3)
+    away = torch.tensor([distance(one) for one in every]).double()
+    exact = (-lacking / temperature - away * math.log(3)).softmax(0)
+    expected = float((exact * away).sum())
+    found = float((weights * samples.distances).sum())
+    assert found == pytest.approx(expected, rel=0.03)
+    assert abs(float(samples.distances.double().mean()) - expected) > 0.1 * expected
