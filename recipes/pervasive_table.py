@@ -132,7 +132,7 @@ def alignments(named: Mapping[str, str]) -> list[Row]:
         held = values["rows"] if isinstance(values, dict) and "rows" in values else _models(values)
         rows += [
             {
-                "model": row.get("block", name),
+                "model": row.get("block") or row.get("system", name),
                 "entropy": row["entropy"],
                 "coverage": row["coverage"],
             }

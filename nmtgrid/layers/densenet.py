@@ -217,8 +217,10 @@ class DenseConvolutionalNetwork(nn.Module):
         """Return what `layer` grows, recomputed in the backward pass if the plan says so."""
         grown: Tensor
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
+            # Of the arguments only tensors tell the device whose random state dropout needs again.
             grown = checkpoint(
-                layer, held, cells, use_reentrant=False,
+                lambda _, *inputs: layer(*inputs), next(layer.parameters()), held, cells,
+                use_reentrant=False,
                 context_fn=lambda: (contextlib.nullcontext(), still_statistics(layer)),
             )  # fmt: skip
         else:

@@ -7,11 +7,14 @@ leaves the convolution itself to `Cells` (layers/grid.py), so that training and 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.grid import Cells
 from nmtgrid.layers.grid_network import (
+    FeedForward,
     GridNetwork,
     NetworkPlan,
     SeparableConvolution,
@@ -24,7 +27,19 @@ from nmtgrid.layers.points import Point
 
 
 class ResidualNetwork(GridNetwork):
-    """h_n = h_{n-1} + F_n(h_{n-1}); the last h is the output, Eq. (3.3)."""
+    """h_n = h_{n-1} + F_n(h_{n-1}); the last h is the output, Eq. (3.3).
+
+    Nothing scales the sums, so what the 2N layers add is drawn smaller by the square root of 2N:
+    the variance at the end is about that of the beginning, and the first loss log V.
+    """
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        super().__init__(plan)
+        with torch.no_grad():
+            for layer in self.layers:
+                last = "narrow" if isinstance(layer, FeedForward) else "convolution"
+                weight = layer.get_submodule(last).get_parameter("weight")
+                weight.div_(math.sqrt(len(self.layers)))
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""

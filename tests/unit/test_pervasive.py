@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
 from nmtgrid.models.pervasive import PervasiveAttention
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 
 SKIPS = ["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
 AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
@@ -245,6 +247,22 @@ def test_alignment_weights_are_distributions_over_the_real_source(aggregation: s
     assert found.shape == (2, 4, 6)
     torch.testing.assert_close(found[batch.is_target].sum(-1), torch.ones(6))
     assert found[0, :, 4:].abs().max() == 0 and found[1, 2:].abs().max() == 0
+
+
+@pytest.mark.parametrize("skip", SKIPS)
+def test_a_deep_network_begins_at_an_even_guess(skip: str) -> None:
+    """The first loss is log V, through the 28 layers of the thesis' models too."""
+    torch.manual_seed(4)
+    changes = {"size": 32, "embedding_size": 32, "feed_forward_size": 128, "growth": 8}
+    model = zoo.build(
+        "pervasive", "iwslt14-de-en", {**changes, "depth": 14, "skip": skip},
+        source_vocab_size=500, target_vocab_size=500,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(5)
+    text = torch.randint(4, 500, (4, 9), generator=generator).tolist()
+    batch = collate(text[:2], text[2:])
+    parts = Likelihood(LikelihoodSettings(0.0)).loss(model.train(), batch)
+    assert float(parts.nll) / parts.tokens == pytest.approx(math.log(500), abs=0.1)
 
 
 def test_activation_checkpointing_changes_no_gradient() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers import densenet
@@ -134,6 +135,21 @@ def test_gradients_are_those_of_the_plain_form(
         assert torch.allclose(found, wanted, atol=1e-8), name
     for name, held in statistics[1].items():
         assert torch.allclose(statistics[0][name], held), name
+
+
+def test_what_is_recomputed_knows_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps the random state of those devices alone on which an argument is a tensor."""
+    given: list[tuple[Any, ...]] = []
+
+    def spy(function: Any, *inputs: Any, **options: Any) -> Any:
+        given.append(inputs)
+        return checkpoint(function, *inputs, **options)
+
+    monkeypatch.setattr(densenet, "checkpoint", spy)
+    model = tiny(checkpoint_activations=True).train()
+    Likelihood(LikelihoodSettings(0.1)).loss(model, ragged()).total.backward()
+    assert given
+    assert all(any(isinstance(one, torch.Tensor) for one in inputs) for inputs in given)
 
 
 def test_stages_are_called_once_and_get_gradients() -> None:

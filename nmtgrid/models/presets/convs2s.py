@@ -29,8 +29,8 @@ _PUBLISHED_TRAINING: dict[str, Any] = {
     "search.length_penalty": 1.0,
 }
 
-# The CoNLL paper: a shallower decoder, dropout 0.2, a classifier of its own (which is what its
-# counts fit), no smoothing in its first version.
+# The CoNLL paper, as in its first version: a shallower decoder, dropout 0.2, a classifier of its
+# own (which is what its counts fit), maximum likelihood, search without penalties.
 _CONLL: dict[str, Any] = {
     **_PUBLISHED_TRAINING,
     "model.decoder_depth": 12,
@@ -39,6 +39,7 @@ _CONLL: dict[str, Any] = {
     "model.embedding_dropout": 0.2,
     "model.output_dropout": 0.2,
     "objective.label_smoothing": 0.0,
+    "search.length_penalty": 0.0,
 }
 
 _SMALL: dict[str, Any] = {
@@ -86,7 +87,7 @@ CONVS2S = (
     ),
     Preset(
         "iwslt14-de-en-conll",
-        "CoNLL table 3: 16+12 layers. Its 21M and 22M fit a classifier of its own",
+        "CoNLL table 3, first version: 16+12 layers. Its 21M and 22M fit a classifier of its own",
         _CONLL,
         (12000, 8800),
         21e6,

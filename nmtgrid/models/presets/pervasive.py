@@ -15,7 +15,8 @@ _PUBLISHED_TRAINING: dict[str, Any] = {
 _IWSLT14 = {**_PUBLISHED_TRAINING, "model.output_map": True}
 _IWSLT14_TYPES = (8848, 6632)
 
-# The text alone: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated.
+# The text alone: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated,
+# pairs of up to 175 tokens. Clipping and weight decay, of which it is silent, are the checkpoint's.
 _PRINTED = {
     **_PUBLISHED_TRAINING,
     "model.positions": "none",
@@ -24,6 +25,7 @@ _PRINTED = {
     "model.output_bias": False,
     "model.accumulate": "layers",
     "model.accumulate_scale": "square-root",
+    "batches.max_length": 175,
 }
 
 
