@@ -10,11 +10,13 @@ from nmtgrid.base.errors import DeviceError
 def find_device(name: str) -> torch.device:
     """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, or `auto` (a GPU if there is one).
 
+    A GPU becomes torch's current one, and computes fp32 without TF32.
+
     Raises DeviceError when it is not there.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if count else "cpu")
+        name = "cuda" if count else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -31,4 +33,13 @@ def find_device(name: str) -> torch.device:
             f"The device `{name}` was asked for, but there are only {count} (from 0).",
             "Give a smaller number.",
         )
+    if device.type == "cuda":
+        _use(device)
     return device
+
+
+def _use(device: torch.device) -> None:
+    """Let `device` be the current one, and fp32 be fp32: convolutions and LSTMs take TF32 else."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.backends.cudnn.allow_tf32 = False

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nmtgrid.base.arrays import verify
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import passing, read_json, reason, sweep, write_json
+from nmtgrid.base.files import passing, read_json, reason, sweep, sync_folder, write_json
 from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
 from nmtgrid.training.limits import Progress
@@ -79,6 +79,7 @@ class Checkpoints:
             else:
                 _link(part / LAST, part / BEST)
             os.rename(part, place)
+            sync_folder(self.folder)
         except (OSError, StorageError) as fault:
             raise _unsaved(fault, place, is_first=not existing) from fault
         finally:

@@ -17,7 +17,8 @@ class Progress:
     place: Place = dataclasses.field(default_factory=Place)
     minutes: float = 0.0
     waited: int = 0
-    """Evaluations since the best one."""
+    """Evaluations since the best one; like `least_loss`, of those that were due."""
+    least_loss: float | None = None
     validated_update: int = 0
     checkpoint_update: int = 0
     """Of the last validation that was due, as are the epoch and minutes below. That at the end of a
@@ -38,6 +39,13 @@ class Progress:
         if due:
             self.checkpoint_update, self.validated_epoch = self.update, self.place.epoch
             self.validated_minutes = minutes
+
+    def evaluated(self, loss: float) -> None:
+        """Note the loss of an evaluation that was due."""
+        if self.least_loss is None or loss < self.least_loss:
+            self.waited, self.least_loss = 0, loss
+        else:
+            self.waited += 1
 
     def saved(self, minutes: float) -> None:
         """Note that the run is being saved."""

@@ -152,7 +152,14 @@ def own_device(name: str) -> str:
     """Return the device of this process for `--device name`: each takes a GPU of its machine."""
     if name == "cpu" or not torch.cuda.is_available():
         return name
-    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    gpus, own = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    if own >= gpus > 1:
+        raise ConfigError(
+            f"Process {own} (from 0) of this machine has no GPU: there are {gpus}.",
+            f"Start at most {gpus} processes on it: `torchrun --nproc-per-node {gpus} ...`.",
+        )
+    # Where there is one, the launcher may show each process its own.
+    return f"cuda:{own % gpus}"
 
 
 @contextlib.contextmanager
@@ -171,8 +178,12 @@ def joined(processes: Processes, device: torch.device) -> Iterator[None]:
         )
     try:
         yield
-    finally:
-        torch.distributed.destroy_process_group()
+    except BaseException:
+        # NCCL would wait for the others, who do not know yet, and nobody would hear why.
+        if device.type != "cuda":
+            torch.distributed.destroy_process_group()
+        raise
+    torch.distributed.destroy_process_group()
 
 
 @contextlib.contextmanager
@@ -183,9 +194,10 @@ def _told() -> Iterator[None]:
     except RuntimeError as fault:
         if is_out_of_memory(fault):
             raise
+        first = str(fault).strip().partition("\n")[0]
         raise TrainingError(
             "Another process of this run has ended or cannot be reached.",
-            "Its own message says why.",
+            f"Its own message says why; this one heard: {first}",
         ) from fault
 
 

@@ -22,11 +22,7 @@ from nmtgrid.training.clock import StopRequest, Stopwatch
 from nmtgrid.training.gradients import GradientWatch, gradient_ratio
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
 from nmtgrid.training.meters import Meter
-from nmtgrid.training.optimiser import (
-    Clock,
-    LearningRate,
-    make_optimiser,
-)
+from nmtgrid.training.optimiser import Clock, LearningRate, make_optimiser
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
 from nmtgrid.training.processes import Processes
 from nmtgrid.training.reader import BatchReader
@@ -229,8 +225,9 @@ class Trainer:
         began = self.stopwatch.now()
         outcome = self.selection.evaluate(self.progress.update)
         self.stopwatch.agree()
-        self.rate.evaluated(outcome.nll)
-        self.progress.waited = 0 if outcome.is_best else self.progress.waited + 1
+        if due:
+            self.rate.evaluated(outcome.nll)
+            self.progress.evaluated(outcome.nll)
         yield self._validated(outcome, began)
         yield self._save(outcome.best)
 

@@ -99,7 +99,12 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         assert caught.value.advice
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    # Of a GPU fp32 is asked, not TF32: torch allows it for convolutions and LSTMs.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert find_device("auto").type == find_device("cuda:1").type == "cuda"
+    assert current == [torch.device("cuda:1")] and not torch.backends.cudnn.allow_tf32
     with pytest.raises(DeviceError, match="only 2"):
         find_device("cuda:2")
 

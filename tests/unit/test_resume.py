@@ -15,6 +15,7 @@ import torch
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.storage import load_tensors
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.trainer import Trainer
@@ -121,6 +122,35 @@ def test_plateau_and_best_go_on(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_validation_at_a_limit_is_none_that_was_due(tmp_path: Path) -> None:
+    """It would count for the schedule and for patience, and the run go on otherwise."""
+    losses = {3: 2.0, 6: 2.5, 9: 2.5, 12: 2.5}
+
+    class AtUpdates(Scores):
+        """Scores by the update, 1.9 where none is due."""
+
+        def loss(self, model: TranslationModel) -> float:
+            return losses.get(made.progress.update, 1.9)
+
+    changes: dict[str, Any] = {
+        "schedule": "plateau", "decay_patience": 2, "validate_updates": 3, "patience": 9,
+    }  # fmt: skip
+    validator = AtUpdates(0.0)
+    made = straight = trainer(tmp_path / "one", validator=validator, max_updates=12, **changes)
+    list(made.run())
+    made = trainer(tmp_path / "two", validator=validator, max_updates=5, **changes)
+    list(made.run())
+    for limit in (7, 12):
+        made = trainer(tmp_path / "two", validator=validator, max_updates=limit, **changes)
+        made.resume()
+        list(made.run())
+    assert made.rate.state() == straight.rate.state()
+    assert made.progress.waited == straight.progress.waited == 3
+    last = "last.safetensors"
+    one, two = (load_tensors(tmp_path / name / last) for name in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_each_pair_is_read_once_in_an_epoch_across_the_break(tmp_path: Path) -> None:
     sentences = Sentences()
     batches = len(trainer(tmp_path / "count").plan.epoch(0))
@@ -142,6 +172,7 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
 _KILLED = """
 import sys, time
 from pathlib import Path
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from tests.unit.tiny_run import trainer
 import torch

@@ -114,9 +114,10 @@ class _Map(torch.autograd.Function):
             of_rectified, rectified, 0, grad_input=of_rectified
         )
         zero, one = torch.zeros_like(scale), torch.ones_like(scale)
-        # The library's one pass for scale, shift and input: batch norm of known moments.
+        # The library's one pass for scale, shift and input: batch norm of known moments, which on
+        # CUDA it wants as those of a batch too.
         of_features, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
-            of_rectified, features, scale, zero, one, None, None, False, 0.0, [True, True, True]
+            of_rectified, features, scale, zero, one, zero, one, False, 0.0, [True, True, True]
         )
         if ctx.is_last:
             store.gradient = of_features
