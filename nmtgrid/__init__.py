@@ -5,7 +5,8 @@ Data flows one way, and each arrow is one record type:
     raw text -> tokens -> Dataset -> Batch -> features at Sites -> Loss -> model directory
     model directory -> Hypothesis -> text, traces, scores, pictures
 
-Read it in this order; each folder imports only what stands before it:
+Read it in this order, which is not that of imports: those run down the floors of
+`tests/test_floors.py`, `layers/` and `metrics/` being low ones.
 
 1. `base/`      errors that say what to do next, configurations, rows of a state, storage
 2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` puts them together
@@ -19,7 +20,7 @@ Read it in this order; each folder imports only what stands before it:
 
 `migration/` reads what other toolkits wrote; nothing stands on it but its command.
 
-`tests/test_floors.py` holds this order, `tests/laws/` what every architecture must obey.
+`tests/laws/` holds what every architecture must obey.
 """
 
 from __future__ import annotations

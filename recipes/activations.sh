@@ -20,6 +20,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
 
 ON="${ON:-toy}"
 SKIPS="${SKIPS:-residual residual-norm residual-cumulative residual-gated dense}"

@@ -8,7 +8,16 @@
 # SMALL=1       all of an experiment with tiny models of 40 updates (UPDATES or MINUTES change that), one
 #               seed, greedily: shows that it runs, and nothing of quality
 #
-# Without NMTGRID_VENV an environment that is active already is used as it is.
+# Without NMTGRID_VENV a virtual or conda environment that is active already is used; packages that it
+# lacks are installed into it.
+
+# A recipe's head says what it does and what it can be told.
+case "${1:-}" in
+-h | --help)
+    sed -n '2,/^[^#]/{/^#SBATCH/!s/^# \{0,1\}//p}' "$0"
+    exit
+    ;;
+esac
 
 PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 DRY_RUN=${DRY_RUN:-0}
@@ -46,6 +55,9 @@ fail() {
     exit 2
 }
 
+# `no_arguments "$@"`: for a recipe that has nothing to choose by arguments.
+no_arguments() { [ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see \`bash $0 --help\`"; }
+
 # Print a command, quoted where the shell needs it, and, unless this is a dry run, run it.
 run() {
     local word
@@ -81,9 +93,9 @@ END
 # Activate an environment that holds all that nmtgrid (and the extra $1) needs.
 environment() {
     local extra="${1:-}" folder="${NMTGRID_VENV:-}" missing
-    local pins=()
+    local pins=() active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
     if [ "$DRY_RUN" != 0 ]; then return; fi
-    if [ -z "$folder" ] && [ -z "${VIRTUAL_ENV:-}" ]; then folder="$PROJECT/.venv"; fi
+    if [ -z "$folder$active" ]; then folder="$PROJECT/.venv"; fi
     if [ -n "$folder" ]; then
         if [ ! -x "$folder/bin/python" ]; then
             check_python "${PYTHON:-python3}"

@@ -16,6 +16,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
 
 ON=iwslt14-de-en
 MINUTES="${MINUTES:-60}"

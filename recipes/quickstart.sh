@@ -4,18 +4,23 @@
 #
 #   bash recipes/quickstart.sh             leaves runs/toy/data and runs/toy/model
 #   RUNS=elsewhere bash recipes/quickstart.sh
+#   bash recipes/quickstart.sh --dry-run   prints the commands alone
 #
 # Expected: test BLEU 98.9 (measured). SMALL=1: 1,000 pairs, 40 updates of a tiny model: that it runs.
 # It may be run again: it replaces what it made before.
 set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
 
 TOY="$RUNS/toy"
 
 environment
 began=$SECONDS
-mkdir -p "$TOY"
-rm -rf "$TOY/data" "$TOY/model"
+if [ "$DRY_RUN" = 0 ]; then
+    mkdir -p "$TOY"
+    rm -rf "$TOY/data" "$TOY/model"
+fi
 
 say; say "1. A corpus: two made-up languages with verb-final clauses, split verbs and compounds"
 run nmtgrid preprocess --toy "${PAIRS:-10000}" --out "$TOY/data"

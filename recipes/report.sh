@@ -14,6 +14,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
 
 ON="${ON:-toy}"
 SEED="${SEED:-1}"

@@ -25,7 +25,7 @@ set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$PROJECT/recipes/losses.sh"
-[ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see the head of $0"
+no_arguments "$@"
 
 if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}"

@@ -15,6 +15,7 @@
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
 
 if [ "$SMALL" = 1 ]; then TOY=1; fi
 MINUTES="${MINUTES:-30}"

@@ -98,7 +98,10 @@ def check(order: Order, asked: Sequence[str]) -> None:
     """Raise ConfigError that names every fault; `asked` are the options given for calibration."""
     faults = order.faults()
     if asked and order.allow_loss is None:
-        faults.append(f"`{'`, `'.join(asked)}` belong to `--allow-loss`: say how much may be lost.")
+        belong = "belong" if len(asked) > 1 else "belongs"
+        faults.append(
+            f"`{'`, `'.join(asked)}` {belong} to `--allow-loss`: say how much may be lost."
+        )
     if faults:
         raise ConfigError(faults)
 

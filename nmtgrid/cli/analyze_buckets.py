@@ -39,8 +39,9 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="PROPERTY",
-            help=f"{', '.join(_PROPERTIES)} (|y| / |x|); may be repeated.  [default: "
-            "reference-length, and length-ratio with `--source`; difficulty with `--difficulty`]",
+            help=f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
+            "[default: reference-length, and length-ratio with `--source`; difficulty with "
+            "`--difficulty`]",
         ),
     ] = None,
     metric: Annotated[

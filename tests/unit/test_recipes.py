@@ -216,6 +216,39 @@ def test_heads_tell_of_data_and_time(path: Path) -> None:
     assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
 
 
+@pytest.mark.parametrize("name", sorted({*ALL, *WITHOUT_A_PLAN}))
+def test_help_is_the_head_and_does_nothing(name: str, tmp_path: Path) -> None:
+    path = RECIPES / f"{name}.sh"
+    done = subprocess.run(
+        ["bash", path, "--help"], cwd=tmp_path, env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = path.read_text("utf-8").split("\n")[1:]
+    first, *more = (line[2:] for line in lines if not line.startswith("#SBATCH"))
+    assert done.stdout.startswith(f"{first}\n{more[0]}") and f"recipes/{name}.sh" in done.stdout
+    assert "set -euo" not in done.stdout and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["quickstart", "zoo", "smoothing"])
+def test_what_cannot_be_chosen_is_refused(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", RECIPES / f"{name}.sh", "nothing"], cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "nothing to choose by `nothing`" in done.stderr
+
+
+def test_the_quickstarts_plan_removes_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "toy" / "model"
+    kept.mkdir(parents=True)
+    done = subprocess.run(
+        ["bash", RECIPES / "quickstart.sh", "--dry-run"], cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "$ nmtgrid train" in done.stdout and kept.is_dir()
+
+
 def _shell(lines: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run lines of shell as a recipe would, two of its commands side by side."""
     script = f"set -euo pipefail\nJOBS=2\nsource {RECIPES}/common.sh\n{lines}"
