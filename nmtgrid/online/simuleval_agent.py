@@ -4,9 +4,10 @@
         --source test.de --target test.en --output DIR
 
 or, wherever nmtgrid is installed, `--agent-class nmtgrid.online.simuleval_agent.StreamAgent`.
-SimulEval must run in an interpreter that has nmtgrid too. Sources are raw lines, predictions are
-tokenised words: with `--tokenized` as they are, to be compared with tokenised references and with
-the logs of `online-eval --simuleval`, else with `'` for `&apos;` and so on, for raw references.
+SimulEval must run in an interpreter that has nmtgrid too. Sources are raw lines, predictions raw
+words, for raw references: a word goes out when the next one begins, for until then a comma or `'s`
+may come that belongs to it. With `--tokenized` predictions are tokenised words, written as soon as
+they are final, for tokenised references and `--sacrebleu-tokenizer none`.
 `policy()` is called once for each word that has come: all that is final by then goes out in one
 action. This module loads without SimulEval; only the class needs it, and
 `python -m nmtgrid.online.simuleval_agent` says what SimulEval is to be told, or how to install it.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.text.arriving import RawWords
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -30,23 +32,22 @@ class Session:
     """The sentence under way: takes all source words so far, returns what is to be written."""
 
     def __init__(self, translator: StreamTranslator, tokenized: bool = False) -> None:
-        """`tokenized` leaves the escapes of the Moses tokenizer in the words."""
+        """`tokenized` leaves the words as the Moses tokenizer has them, with its escapes."""
         self._translator = translator
-        self._is_escaped = not tokenized and translator.pipeline.target.moses.tokenizes
+        self._is_raw = not tokenized and translator.pipeline.target.moses.tokenizes
         self.reset()
 
     def reset(self) -> None:
         """Begin a new sentence."""
         self._stream: Stream = self._translator.begin()
+        self._raw = RawWords(self._translator.pipeline.target.moses)
         self._fed = 0
 
     def turn(self, source: list[str], source_is_whole: bool) -> tuple[str, bool] | None:
-        """Return tokenised words and whether they are the last; None means READ.
+        """Return words to write and whether they are the last; None means READ.
 
         Once the source is whole the translation is finished, so there is nothing left to read.
         """
-        from nmtgrid.text.moses import unescape
-
         words: list[str] = []
         for segment in source[self._fed :]:
             for word in segment.split():
@@ -55,9 +56,12 @@ class Session:
         if source_is_whole:
             words += self._stream.end()
         is_last = source_is_whole or self._stream.is_finished
+        if self._is_raw:
+            words = [whole for word in words for whole in self._raw.add(word)]
+            words += self._raw.end() if is_last else []
         if not words and not is_last:
             return None
-        return " ".join(map(unescape, words) if self._is_escaped else words), is_last
+        return " ".join(words), is_last
 
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
@@ -88,7 +92,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--finish-reading", action="store_true", help="No end before all has been read."
     )
     parser.add_argument(
-        "--tokenized", action="store_true", help="Write words with the escapes of the tokenizer."
+        "--tokenized", action="store_true", help="Write tokenised words, for tokenised references."
     )
     parser.add_argument("--weights", default="best", choices=["best", "last", "average"])
 

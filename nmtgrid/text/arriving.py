@@ -140,3 +140,25 @@ class GrowingText:
         self._shown = text
         self.text += more
         return more
+
+
+class RawWords:
+    """Raw words made of tokenised ones that come one by one, each as soon as it is whole.
+
+    What comes next may belong to a word (a full stop, `'s`), so a word is whole when the next one
+    begins, or the text ends.
+    """
+
+    def __init__(self, moses: Moses) -> None:
+        self._text = GrowingText(moses)
+        self._held = ""
+
+    def add(self, word: str) -> list[str]:
+        """Return the raw words that are whole now that the tokenised `word` has come."""
+        *whole, self._held = (self._held + self._text.add(word)).split(" ")
+        return [one for one in whole if one]
+
+    def end(self) -> list[str]:
+        """Return the last raw word, if there is one; the text has ended."""
+        held, self._held = self._held, ""
+        return [held] if held else []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.text.arriving import GrowingText, arriving_words
+from nmtgrid.text.arriving import GrowingText, RawWords, arriving_words
 from nmtgrid.text.moses import Moses
 
 
@@ -142,6 +142,13 @@ def test_what_has_been_said_stays() -> None:
     assert [plain.add(word) for word in ("a", ",")] == ["a", " ,"]
 
 
+def test_raw_words_come_when_the_next_one_begins() -> None:
+    words = RawWords(Moses("fr"))
+    found = [words.add(word) for word in ["l&apos;", "eau", ",", "dit", "@-@", "il", "?"]]
+    assert found == [[], [], [], ["l'eau,"], [], [], ["dit-il"]]
+    assert words.end() == ["?"] and words.end() == [] == RawWords(Moses("fr")).end()
+
+
 PARTS = ("a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'", "l'", "-")
 
 
@@ -153,3 +160,5 @@ def test_nothing_worse_than_tokenised_text(words: list[str]) -> None:
             grown.add(word)
         unescaped = "".join(words).replace("&apos;", "'").replace("&quot;", '"')
         assert grown.text.replace(" ", "").replace("@", "") == unescaped.replace("@", "")
+        raw = RawWords(Moses(language))
+        assert [one for word in words for one in raw.add(word)] + raw.end() == grown.text.split()

@@ -31,6 +31,7 @@ from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, 
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine
 from nmtgrid.search.translate import Translator, load
+from nmtgrid.text.moses import Moses
 from tests.unit.tiny_online import LETTERS, translator
 
 PROGRAM = os.environ.get("NMTGRID_SIMULEVAL", "")
@@ -110,17 +111,47 @@ def test_it_says_when_it_has_finished_early() -> None:
     assert any(not one.delays or max(one.delays) < one.source_length for one in found)
 
 
-def test_words_are_written_as_people_write_them() -> None:
+def _scripted(tokenized: bool, *turns: list[str]) -> Session:
+    """Return a session over English whose stream writes these tokens, a list with each read."""
     held = translator("pervasive")
-    held.pipeline.target.moses.tokenizes = True
-    given = StreamTranslator(held.models, held.pipeline, WaitK(1), held.plan)
-    for tokenized, wanted in ((False, "it 's & [ ok"), (True, "it &apos;s &amp; &#91; ok")):
-        session = Session(given, tokenized)
-        words = ["it", "&apos;s", "&amp;", "&#91;", "ok"]
-        session._stream = SimpleNamespace(  # type: ignore[assignment]
-            read=lambda word, words=words: words, end=list, is_finished=False
-        )
-        assert session.turn(["a"], False) == (wanted, False)
+    held.pipeline.target.moses = Moses("en")
+    session = Session(
+        StreamTranslator(held.models, held.pipeline, WaitK(1), held.plan), tokenized=tokenized
+    )
+    left = list(turns)
+    session._stream = SimpleNamespace(  # type: ignore[assignment]
+        read=lambda word: left.pop(0), end=lambda: left.pop(0), is_finished=False
+    )
+    return session
+
+
+TURNS = (["America"], ["&apos;s"], ["dogs", ","], ["&quot;"], ["big", "&quot;"], ["."])
+
+
+def test_words_are_written_as_people_write_them_and_once_they_are_whole() -> None:
+    """What belongs to a word may still come until the next one begins."""
+    session = _scripted(False, *TURNS)
+    turns = [session.turn(list("abcde")[: place + 1], place == 4) for place in range(5)]
+    assert turns == [
+        None, None, ("America's", False), ("dogs,", False), ('"big".', True),
+    ]  # fmt: skip
+    text = " ".join(turn[0] for turn in turns if turn)
+    assert text == Moses("en").detokenize(" ".join(word for turn in TURNS for word in turn))
+
+
+def test_tokenised_words_are_written_at_once() -> None:
+    session = _scripted(True, *TURNS)
+    turns = [session.turn(list("abcde")[: place + 1], place == 4) for place in range(5)]
+    assert turns == [
+        ("America", False), ("&apos;s", False), ("dogs ,", False), ("&quot;", False),
+        ("big &quot; .", True),
+    ]  # fmt: skip
+
+
+def test_the_last_word_goes_out_where_the_translation_ends_early() -> None:
+    session = _scripted(False, ["it", "&apos;s"])
+    session._stream.is_finished = True  # type: ignore[misc]
+    assert session.turn(["a"], False) == ("it's", True)
 
 
 def test_without_simuleval_it_says_how_to_get_it(
