@@ -80,7 +80,9 @@ def command(
     simuleval: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="One log a setting, for `simuleval --score-only --output`."
+            metavar="DIR",
+            help="One log a setting, for `simuleval --score-only --sacrebleu-tokenizer none "
+            "--output`.",
         ),
     ] = None,
     published: Annotated[

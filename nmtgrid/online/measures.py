@@ -12,6 +12,7 @@ from nmtgrid.metrics.words import word_delays
 from nmtgrid.online.evaluate import Decoded, Outcome
 from nmtgrid.online.sentences import Sentence
 from nmtgrid.online.simuleval import Instance
+from nmtgrid.text.moses import unescape
 
 WAYS: tuple[tuple[Unit, Convention], ...] = (
     ("token", "thesis"), ("word", "thesis"), ("word", "simuleval"),
@@ -97,15 +98,18 @@ def delays_of_words(one: Sentence, outcome: Outcome, joiner: str) -> list[int]:
 def instances(
     sentences: Sequence[Sentence], outcomes: Sequence[Outcome], joiner: str
 ) -> list[Instance]:
-    """Return a log's sentences: raw source words, tokenised target words and references."""
+    """Return a log's sentences: raw source words, tokenised target words and references.
+
+    Targets are without the tokenizer's escapes, which some of sacreBLEU's tokenizers cut in pieces.
+    """
     return [
         Instance(
             one.line - 1,
-            outcome.words,
+            unescape(outcome.words),
             delays_of_words(one, outcome, joiner),
             len(one.words),
             " ".join(one.words),
-            one.reference,
+            unescape(one.reference),
         )
         for one, outcome in zip(sentences, outcomes, strict=True)
     ]

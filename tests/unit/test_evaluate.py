@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
 from nmtgrid.online.agents import Threshold, WaitK
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Outcome
 from nmtgrid.online.measures import delays_of_tokens, delays_of_words, instances, measure
 from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.simuleval import read_log, score, write_log
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.online.writing_costs import writing_costs
 from nmtgrid.text.vocabulary import END, UNKNOWN
@@ -191,6 +194,24 @@ def test_measures_of_a_known_outcome() -> None:
     logged = instances([one, empty], outcomes, "@@")
     assert logged[0].delays == [3, 3] and logged[0].source_length == 3 and logged[1].delays == []
     assert logged[0].source == "ab c de" and logged[0].reference == "c e"
+
+
+def test_logs_are_without_the_escapes_of_the_tokenizer(tmp_path: Path) -> None:
+    """Words, delays and lengths are the same with and without, and so is tokenised BLEU."""
+    target = "it &apos;s &lt; &#91; &amp;apos; |"
+    one = dataclasses.replace(sentence(1, "a b c", "ab"), reference=f"{target} yes")
+    units = target.split()
+    outcome = Outcome(units, target, "", [1, 1, 2, 2, 3, 3, 4], [-1.0] * 7)
+    logged = instances([one], [outcome], "@@")
+    assert logged[0].prediction == "it 's < [ &apos; |"
+    assert logged[0].reference == "it 's < [ &apos; | yes"
+    escaped = dataclasses.replace(logged[0], prediction=target, reference=one.reference)
+    assert score(logged) == score([escaped])
+    assert bleu([logged[0].prediction], [logged[0].reference], "none") == bleu(
+        [target], [one.reference], "none"
+    )
+    write_log(tmp_path, logged)
+    assert read_log(tmp_path) == logged
 
 
 def test_settings() -> None:
