@@ -29,6 +29,9 @@ from nmtgrid.search.translate import default_plan
 from nmtgrid.text.arriving import GrowingText, arriving_words
 from nmtgrid.text.files import STANDARD, open_writer
 
+_WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
+"""What a stream cannot know."""
+
 
 @dataclasses.dataclass(frozen=True)
 class StreamOrder:
@@ -217,9 +220,12 @@ class _Run:
                 line = self._line()
 
     def report(self) -> dict[str, Any]:
-        """Return counts, times and latencies; seconds are those of work, without waiting."""
+        """Return counts, times and latencies; seconds are those of work, without waiting.
+
+        What compares with a reference is None.
+        """
         token, word = (
-            latency(delays, self._lengths[unit], unit=unit).values()
+            {**latency(delays, self._lengths[unit], unit=unit).values(), **_WITHOUT_REFERENCE}
             for unit, delays in self._delays.items()
         )
         return {

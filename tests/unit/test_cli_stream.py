@@ -69,6 +69,9 @@ def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
     assert (found["unit"], found["convention"]) == ("token", "thesis") and found["al"] > 0
     assert [one["unit"] for one in found["latencies"]] == ["token", "word"]
     assert {one["skipped"] for one in found["latencies"]} == {1}
+    for one in found["latencies"]:
+        assert min(one[name] for name in ("ap", "al", "dal", "cw", "max_cw")) > 0
+        assert {one[name] for name in ("laal", "yaal", "length_ratio")} == {None}
     assert found["target_tokens"] > 6 and found["tokens_per_second"] > 0
     assert found["search"]["beam"] == 1, "whatever the model's own setting"
 
