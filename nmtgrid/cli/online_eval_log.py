@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from nmtgrid.base import console
@@ -26,19 +28,40 @@ def score_log(path: Path, json: Path | None) -> None:
         ["convention", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
         [["thesis", *_row(thesis)], ["SimulEval", *_row(found.simuleval)]],
     )
-    tell_skipped(thesis)
+    tell_skipped({"": thesis})
     write_report(json, found.values())
 
 
-def tell_skipped(found: Latency) -> None:
-    """Tell people of sentences that have no latency."""
-    if found.skipped:
+def tell_skipped(found: Mapping[str, Latency]) -> None:
+    """Tell people of sentences that have no latency; of each title where they are not as many.
+
+    Of several, those without any YAAL are not told of: a table shows it.
+    """
+    skipped = {title: one.skipped for title, one in found.items()}
+    late = {
+        title: one.yaal_skipped - one.skipped
+        for title, one in found.items()
+        if len(found) == 1 or not math.isnan(one.yaal)
+    }
+    if text := _counted(skipped):
+        total = next(iter(found.values())).sentences
         console.say(
-            f"{found.skipped:,} of {found.sentences:,} sentences have an empty source or "
-            "translation and count in no average."
+            f"{text} of {total:,} sentences have an empty source or translation and count in no "
+            "average."
         )
-    if late := found.yaal_skipped - found.skipped:
-        console.say(f"{late:,} sentences wrote nothing before all was read and count in no YAAL.")
+    if text := _counted(late):
+        console.say(f"{text} sentences wrote nothing before all was read and count in no YAAL.")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return the numbers above 0, with the titles that have each where they are not all alike."""
+    titles: dict[int, list[str]] = {}
+    for title, count in counts.items():
+        titles.setdefault(count, []).append(title)
+    shown = {count: f"{count:,}" for count in titles if count}
+    if len(titles) > 1:
+        shown = {count: f"{text} ({', '.join(titles[count])})" for count, text in shown.items()}
+    return ", ".join(shown.values())
 
 
 def _row(found: Latency) -> list[float]:

@@ -129,7 +129,8 @@ def _show(order: Order, system: System) -> None:
     rates = [one.decoded.target_tokens / max(one.decoded.seconds, 1e-9) for one in system.done]
     seconds = sum(one.decoded.seconds for one in system.done)
     console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
-    tell_skipped(counted)
+    way = order.unit, order.convention
+    tell_skipped({_title(found): found.latencies[way] for found in system.done})
 
 
 def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
@@ -146,8 +147,11 @@ def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
         if any(map(math.isnan, column)):
             shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
             columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
-    titles = [found.decoded.setting.title.replace(" ", "") for found in done]
-    return [list(row) for row in zip(titles, *columns, strict=True)]
+    return [list(row) for row in zip(map(_title, done), *columns, strict=True)]
+
+
+def _title(found: Measured) -> str:
+    return found.decoded.setting.title.replace(" ", "")
 
 
 def _leaves_early(done: Sequence[Measured]) -> bool:

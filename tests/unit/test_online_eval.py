@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import INTERRUPTED, main
+from nmtgrid.cli.online_eval_log import tell_skipped
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
@@ -107,6 +109,31 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for one in curves("iwslt15-vi-en"):
         assert one.source.split()[-1] in text, "the published ones are named with their tables"
     assert "average lagging AL (source tokens, thesis convention)" in text
+
+
+def test_sentences_without_latency_are_told_of_by_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def way(skipped: int, late: int) -> Latency:
+        delays: list[list[int]] = [[], [9], [1]]
+        return latency(
+            [delays[0]] * skipped + [delays[1]] * late + [delays[2]] * (9 - skipped - late), [9] * 9
+        )
+
+    def told(*ways: Latency) -> str:
+        tell_skipped({f"k={k}": found for k, found in enumerate(ways)})
+        return " ".join(capsys.readouterr().err.split())
+
+    assert told(way(0, 0), way(0, 0)) == ""
+    alike = "2 of 9 sentences have an empty source or translation and count in no average."
+    assert told(way(2, 0), way(2, 0)) == alike
+    assert told(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
+        "2 (k=1, k=3), 3 (k=2) of 9 sentences have an empty source or translation and count in no "
+        "average. 1 (k=2), 4 (k=3) sentences wrote nothing before all was read and count in no "
+        "YAAL."
+    )
+    assert told(way(0, 9), way(0, 0)) == ""
+    assert told(way(0, 9)).startswith("9 sentences wrote nothing before")
 
 
 def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
