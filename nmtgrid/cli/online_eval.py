@@ -65,7 +65,14 @@ def command(
             "reference's (words only)."
         ),
     ] = "thesis",
-    beam: Annotated[int, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.")] = 1,
+    beam: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Width of the beam; 1 is greedy. With more nothing is final before the end: "
+            "latency is that of the best hypothesis.",
+        ),
+    ] = 1,
     finish_reading: Annotated[
         bool,
         typer.Option("--finish-reading", help="No translation ends before its source is read."),

@@ -47,6 +47,12 @@ def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> No
                 f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
             )
     lowercase = dataset.pipeline.facts.lowercase
+    if order.beam > 1 and not all(one.is_offline for one in settings):
+        console.warn(
+            f"`--beam {order.beam}` with limited reads: a beam may take back what it has written "
+            "until the sentence ends, so latencies are those of the hypothesis that is best then, "
+            "not of words that could have been shown. `--beam 1` writes what stays."
+        )
     files = Files(order, systems)
     try:
         with _progress(systems, settings) as meter:

@@ -169,6 +169,16 @@ def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Pat
     assert [one["k"] for one in values["settings"]] == [1, 3, 5, 7, 9] and values["beam"] == 1
 
 
+@pytest.mark.parametrize(("beam", "k", "is_told"), [(2, "1,inf", True), (2, "inf", False),
+                                                    (1, "1", False)])  # fmt: skip
+def test_under_a_beam_nothing_is_final(
+    here: Path, capsys: pytest.CaptureFixture[str], beam: int, k: str, is_told: bool
+) -> None:
+    assert online("grid", "--data", "data", "--sentences", 2, "--k", k, "--beam", beam) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("`--beam 2` with limited reads" in told) == is_told
+
+
 def test_both_directions_may_be_measured_offline(here: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     given = ("both", "--data", "data", "--sentences", 2, "--k", "inf", "--json", file)
