@@ -166,7 +166,7 @@ def command(
         check_outputs(
             {"--stream": Path("-"), "--traces": traces, "--json": json}, {"INPUT": source}
         )
-        write_report(json, decode_stream.translate_stream(order))
+        decode_stream.translate_stream(order, json)
         return
     faults = ["Give INPUT or `--data`, not both."] if data and source else []
     if forced and data is None:

@@ -15,7 +15,7 @@ from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.decode_run import chosen
-from nmtgrid.cli.options import PIPE_CLOSED, DeviceName, Leave
+from nmtgrid.cli.options import PIPE_CLOSED, DeviceName, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.agents import Threshold, WaitK
@@ -88,10 +88,11 @@ def _agent(
     return Setting("wait-k", values[0]), WaitK(values[0], finish_reading)
 
 
-def translate_stream(order: StreamOrder) -> dict[str, Any]:
-    """Translate what arrives, line for line, to standard output; return what was done.
+def translate_stream(order: StreamOrder, json: Path | None = None) -> None:
+    """Translate what arrives, line for line, to standard output; report what was done to `json`.
 
-    Raises ConfigError, before anything is read, where the model cannot do what is asked.
+    An interruption leaves the traces and the report of the lines that have ended. Raises
+    ConfigError, before anything is read, where the model cannot do what is asked.
     """
     setting, agent = _agent(order.k, order.threshold, order.finish_reading)
     device = find_device(order.device)
@@ -110,14 +111,21 @@ def translate_stream(order: StreamOrder) -> dict[str, Any]:
     translator.begin()
     run = _Run(translator, order.max_source)
     words = arriving_words(order.source, console.warn)
+    interruption: KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open_writer(STANDARD))
         traces = stack.enter_context(open_writer(order.traces)) if order.traces else None
-        for text, line in run.translate(words):
-            _write(out, text)
-            if line is not None and traces is not None:
-                traces.write(f"{line.trace().to_line()}\n".encode())
-    return {**setting.values(), "finish_reading": order.finish_reading, **run.report()}
+        try:
+            for text, line in run.translate(words):
+                _write(out, text)
+                if line is not None and traces is not None:
+                    traces.write(f"{line.trace().to_line()}\n".encode())
+        except KeyboardInterrupt as caught:
+            interruption = caught  # for a writer it would be a fault, which leaves no file
+    values = {**setting.values(), "finish_reading": order.finish_reading, **run.report()}
+    write_report(json, {**values, "complete": interruption is None})
+    if interruption is not None:
+        raise interruption
 
 
 def _write(out: IO[bytes], text: str) -> None:

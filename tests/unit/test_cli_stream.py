@@ -73,6 +73,7 @@ def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
         assert min(one[name] for name in ("ap", "al", "dal", "cw", "max_cw")) > 0
         assert {one[name] for name in ("laal", "yaal", "length_ratio")} == {None}
     assert found["target_tokens"] > 6 and found["tokens_per_second"] > 0
+    assert found["complete"] is True
     assert found["search"]["beam"] == 1, "whatever the model's own setting"
 
 
@@ -222,6 +223,25 @@ def test_an_interrupted_stream_has_written_what_is_final(home: Path, project: Pa
         out, told = run.communicate(timeout=60)
     assert run.returncode == 130 and told == b"Interrupted.\n"
     assert re.fullmatch(rb"[a-h ]+", first + out)
+
+
+def test_an_interrupted_stream_keeps_traces_and_report(
+    home: Path, project: Path, tmp_path: Path
+) -> None:
+    """Of the lines that have ended; that of the second one has not."""
+    traces, report = tmp_path / "t.jsonl", tmp_path / "r.json"
+    more = "--traces", str(traces), "--json", str(report), "--finish-reading"
+    with _process(home, project, "--k", "1", *more, "--device", "cpu") as run:
+        _push(run, b"ab cd e\nab cd e g h ")
+        out = b""
+        while not out.partition(b"\n")[2]:
+            out += _first_word(run)
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=60)
+    assert run.returncode == 130 and told == b"Interrupted.\n"
+    found = json.loads(report.read_text())
+    assert (found["sentences"], found["complete"]) == (1, False)
+    assert [one.text for one in read_traces(traces)] == [out.decode().split("\n")[0]]
 
 
 def test_a_reader_that_has_gone_away(home: Path, project: Path, tmp_path: Path) -> None:
