@@ -22,6 +22,10 @@ _REPLACEMENT = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
 # The bytes that are no UTF-8, as `surrogateescape` shows them, and what no text has.
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")
+_MOST_HELD = 32
+"""Words that are detokenised anew with each further one."""
+_HYPHEN = "@-@"
+_QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 
 
 def arriving_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
@@ -125,6 +129,7 @@ class GrowingText:
         self._moses = moses
         self._words: list[str] = []
         self._shown = ""
+        self._quotes: dict[str, None] = {}
         self.text = ""
 
     def add(self, word: str) -> str:
@@ -137,9 +142,37 @@ class GrowingText:
             self._words = [word]
             text = self._moses.detokenize(word)
             more = f" {text}"
+            self._quotes.clear()
         self._shown = text
         self.text += more
+        if _QUOTATION_MARKS.fullmatch(word):
+            self._quotes[word] = None
+        if len(self._words) > _MOST_HELD and self._moses.lang != "cs":
+            self._forget()
         return more
+
+    def _forget(self) -> None:
+        """Drop the words before the last one that is no mark: they have no say in what follows.
+
+        Of quotations that they leave open a stand-in is kept. Not for Czech: there the rule for
+        decimal numbers sees how a line ends, wherever the number stands.
+        """
+        for place in range(len(self._words) - 1, 0, -1):
+            before, word = self._words[place - 1 : place + 1]
+            if word[0].isalnum() and before != _HYPHEN:
+                break
+        else:
+            return
+        dropped, held = self._words[:place], list[str]()
+        for quote in self._quotes:
+            if self._is_open(dropped, quote) != self._is_open(held, quote):
+                held += [quote, "x"]
+        self._words = [*held, *self._words[place:]]
+        self._shown = self._moses.detokenize(" ".join(self._words))
+
+    def _is_open(self, words: list[str], quote: str) -> bool:
+        """Whether `quote` after `words` would end a quotation, and so be followed by a space."""
+        return self._moses.detokenize(" ".join([*words, "x", quote, "x"])).endswith(" x")
 
 
 class RawWords:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,3 +163,61 @@ def test_nothing_worse_than_tokenised_text(words: list[str]) -> None:
         assert grown.text.replace(" ", "").replace("@", "") == unescaped.replace("@", "")
         raw = RawWords(Moses(language))
         assert [one for word in words for one in raw.add(word)] + raw.end() == grown.text.split()
+
+
+class Whole:
+    """Raw text that grows by detokenising all words anew with each."""
+
+    def __init__(self, moses: Moses) -> None:
+        self.moses, self.words, self.shown, self.text = moses, list[str](), "", ""
+
+    def add(self, word: str) -> str:
+        self.words.append(word)
+        text = self.moses.detokenize(" ".join(self.words))
+        more = text[len(self.shown) :]
+        if not text.startswith(self.shown):
+            self.words = [word]
+            text = self.moses.detokenize(word)
+            more = f" {text}"
+        self.shown = text
+        self.text += more
+        return more
+
+
+MARKS = (
+    *PARTS, "[", "&#91;", "&#93;", "„", "“", "”", "``", "''", "`", "@-@", "?", ":", "%", "'s",
+    "&amp;", "&amp;quot;", "«", "—", "-", "€", "&apos;t", "qu&apos;", "...", "/",
+)  # fmt: skip
+PLAIN = ("dogs", "is", "7", "EU", "n", "Šípů", "да", "हिन्दी", "犬", "かな", "a@-@b", "x")
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "it", "ga", "fi", "cs", "ru", "zh", "ko"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
+def test_words_that_are_forgotten_had_no_say(language: str, share: float) -> None:
+    """Word for word what detokenising everything again and again would give."""
+    draw = random.Random(f"{language} {share}")
+    moses = Moses(language)
+    for _ in range(3):
+        grown, whole = GrowingText(moses), Whole(moses)
+        for _ in range(150):
+            word = draw.choice(MARKS if draw.random() < share else PLAIN)
+            assert grown.add(word) == whole.add(word)
+        assert grown.text == whole.text
+
+
+def test_a_long_line_costs_as_much_a_word_as_a_short_one() -> None:
+    """Also where a quotation stays open to its end."""
+
+    class Counted(Moses):
+        seen = 0
+
+        def detokenize(self, text: str) -> str:
+            self.seen += text.count(" ") + 1
+            return super().detokenize(text)
+
+    moses = Counted("en")
+    grown = GrowingText(moses)
+    for place in range(1000):
+        grown.add(("&quot;", "it", "&apos;s", ",", "(")[place % 5] if place < 5 else "word")
+    assert moses.seen < 30 * 1000
+    assert grown.add("&quot;") + grown.add("yes") == '" yes'
