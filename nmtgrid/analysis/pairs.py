@@ -49,16 +49,18 @@ def read_pairs(
     train: tuple[Path, Path] | None = None,
     settings: AlignerSettings | None = None,
     advance: Advance = lambda what, done, total: None,
+    lines: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> AlignedPairs:
     """Return the pairs of two files with the links in `alignments`, or else with learned ones.
 
-    `train` has more text to learn from. Raises ConfigError for a file given as both sides,
+    `train` has more text to learn from; `lines` are those of the two files where they have been
+    read already (a pipe can be read but once). Raises ConfigError for a file given as both sides,
     InputError for files of different lengths and bad links.
     """
     for one, other in ((source, target), *([train] if train else [])):
         if os.path.realpath(one) == os.path.realpath(other):
             raise ConfigError(f"{one} is given as both sides of the text.", "Give two files.")
-    x, y = read_words(source, target)
+    x, y = read_words(source, target) if lines is None else _words(source, target, *lines)
     if alignments is not None:
         found = read_links(alignments, sizes(x, y))
         return AlignedPairs(x, y, found, f"Word alignments are those of {alignments.name}.")
@@ -92,7 +94,12 @@ def align_words(
 
 def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[str]]]:
     """Return the words of both files. Raises InputError unless they have as many lines."""
-    x, y = read_text(source), read_text(target)
+    return _words(source, target, read_text(source), read_text(target))
+
+
+def _words(
+    source: Path, target: Path, x: Sequence[str], y: Sequence[str]
+) -> tuple[list[list[str]], list[list[str]]]:
     check_lengths({source: len(x), target: len(y)})
     return [line.split() for line in x], [line.split() for line in y]
 

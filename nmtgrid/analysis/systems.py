@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, InputError
@@ -54,20 +54,17 @@ def _stem(path: Path) -> str:
     return name or path.name
 
 
-def read_systems(texts: Sequence[str], reference: Path | None = None) -> list[System]:
+def read_systems(texts: Sequence[str], others: Mapping[Path, int] | None = None) -> list[System]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
     A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
     Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
-    with a line left out, and for files of different lengths (that of `reference` included).
+    with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
     found = [
         System(name, path, read_translations(path)) for name, path in named_files(texts).items()
     ]
-    lengths = {one.path: len(one.lines) for one in found}
-    if reference is not None:
-        lengths[reference] = len(read_text(reference))
-    check_lengths(lengths)
+    check_lengths({**{one.path: len(one.lines) for one in found}, **(others or {})})
     return found
 
 

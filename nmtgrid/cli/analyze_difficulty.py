@@ -85,13 +85,13 @@ def command(
     from nmtgrid.analysis.pairs import read_pairs
     from nmtgrid.analysis.pharaoh import write_links
 
-    evaluation = None
+    evaluation, lines = None, None
     if systems:
         evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)
+        lines = (evaluation.source_lines or [], evaluation.reference_lines)
+    settings = AlignerSettings(heuristic=heuristic)
     with aligning() as advance:
-        pairs = read_pairs(
-            source, reference, alignments, train, AlignerSettings(heuristic=heuristic), advance
-        )
+        pairs = read_pairs(source, reference, alignments, train, settings, advance, lines)
     if alignments is None and train is None:
         warn_of_little(len(pairs.links))
     found = difficulty.measure(pairs)

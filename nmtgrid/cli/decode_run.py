@@ -26,7 +26,7 @@ from nmtgrid.search.evaluate import scores
 from nmtgrid.search.lines import Translation
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
-from nmtgrid.text.files import NOTES, open_writer, read_lines
+from nmtgrid.text.files import NOTES, is_stream, open_writer, read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -91,9 +91,9 @@ def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
 
 
 def translate_text(translator: Translator, source: Path, outputs: Outputs) -> dict[str, Any]:
-    """Translate a file (`-`: standard input) line for line; return what was done."""
+    """Translate a file or pipe (`-`: standard input) line for line; return what was done."""
     total = None
-    if source != STANDARD:
+    if source != STANDARD and not is_stream(source):
         # Read it through once: a fault in its last line is told now, not after hours.
         total = sum(1 for _ in read_lines(source))
     elif sys.stdin is not None and sys.stdin.isatty():

@@ -246,7 +246,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a pipe or a device: it must be written to, never replaced."""
+    """Return whether `path` is a pipe or a device: read but once, written to but never replaced."""
     try:
         kind = path.stat().st_mode
     except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from nmtgrid.cli.app import main
 from nmtgrid.metrics import quality
 from nmtgrid.search.traces import Trace
+from tests.unit.pipes import piped
 
 REFERENCE = ["the red house .", "a dog sees the cat .", "she runs", "under the bridge", ""]
 FIRST = ["the red house .", "a dog see the cat .", "she run", "", "word"]
@@ -173,6 +175,18 @@ def test_difficulty_of_another_length(files: Path, capsys: pytest.CaptureFixture
     write(files / "few", ["1", "2"])
     said = refused(files, capsys, "buckets", "one", "-r", "reference", "--difficulty", "few")
     assert "few:3: it has 2 lines" in said
+
+
+@pytest.mark.parametrize("name", ["buckets", "compare", "lengths", "difficulty"])
+def test_pipes_are_read_but_once(name: str, files: Path) -> None:
+    """What `<(command)` names can be had once, whatever several parts of a command make of it."""
+    takes_source = name in ("compare", "difficulty")
+    plain = run(files, name, "one", "-r", "reference", *(["-s", "source"] * takes_source))
+    with ExitStack() as stack:
+        pipes = {one: str(stack.enter_context(piped((files / one).read_bytes())))
+                 for one in ("reference", "source")}  # fmt: skip
+        source = ["-s", pipes["source"]] * takes_source
+        assert run(files, name, "one", "-r", pipes["reference"], *source) == plain
 
 
 def test_tests_need_two_systems(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

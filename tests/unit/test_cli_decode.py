@@ -19,6 +19,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.bpe import undo
+from tests.unit.pipes import piped
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,17 @@ def test_standard_input_and_output(
     assert decode(home) == 0
     assert capsysbinary.readouterr().out == from_file
     assert from_file.count(b"\n") == 6
+
+
+def test_a_pipe_is_read_but_once(home: Path, text: Path, capsysbinary: Any) -> None:
+    decode(home, text)
+    from_file = capsysbinary.readouterr().out
+    with piped(text.read_bytes()) as pipe:
+        assert decode(home, pipe) == 0
+    assert capsysbinary.readouterr().out == from_file
+    with piped(b"good\nb\xffd\n") as pipe:
+        assert decode(home, pipe) == 2
+    assert b":2: not valid UTF-8" in b" ".join(capsysbinary.readouterr().err.split())
 
 
 def test_compressed_files(home: Path, text: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_text_and_traces_read_alike(tmp_path: Path) -> None:
     lines = [_trace(1, "eins"), _trace(2, ""), _trace(3, "drei")]
     (tmp_path / "held.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     files = [str(tmp_path / name) for name in ("plain.txt", "held.jsonl.gz")]
-    plain, held = read_systems(files, tmp_path / "plain.txt")
+    plain, held = read_systems(files, {tmp_path / "reference": 3})
     assert plain.lines == held.lines == ["eins", "", "drei"]
     assert (plain.name, held.name) == ("plain", "held")
 
@@ -54,3 +54,5 @@ def test_a_missing_trace_and_unlike_lengths_are_told(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x\n" * count)
     with pytest.raises(InputError, match=r"it has 3 lines, but .*two has 2"):
         read_systems([str(tmp_path / "two"), str(tmp_path / "three")])
+    with pytest.raises(InputError, match=r"reference:3: it has 4 lines, but .*two has 2"):
+        read_systems([str(tmp_path / "two")], {tmp_path / "reference": 4})
