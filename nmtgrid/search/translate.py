@@ -25,6 +25,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import captions, engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.devices import find_device
+from nmtgrid.search.given import check_lines, check_pairs, check_shared
 from nmtgrid.search.graphs import graphs_for
 from nmtgrid.search.lines import Translation, restore
 from nmtgrid.search.pieces import cut, join
@@ -78,7 +79,7 @@ class Translator:
 
         Raises ConfigError for faulty plans, ModelError when the models' vocabularies differ.
         """
-        _check_shared(loaded)
+        check_shared(loaded)
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
@@ -92,14 +93,21 @@ class Translator:
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
-        """Return the translations of raw `lines`, one for each; empty lines stay empty."""
+        """Return the translations of raw `lines`, one for each; empty lines stay empty.
+
+        Raises TypeError for one string in place of several.
+        """
         return [one.text for one in self.stream(lines)]
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
-        """Return the log-probability of each raw (source, target), end symbol included."""
+        """Return the log-probability of each raw (source, target), end symbol included.
+
+        Raises TypeError for what is no list of pairs of strings.
+        """
         captions.check_text(self.models[0])
         encode_source, encode_target = self.pipeline.encode_source, self.pipeline.encode_target
-        encoded = [(encode_source(source), encode_target(target)) for source, target in pairs]
+        given = check_pairs(pairs)
+        encoded = [(encode_source(source), encode_target(target)) for source, target in given]
         values = [0.0] * len(encoded)
         sizes = [len(source) + len(target) for source, target in encoded]
         for places in self._batches(sizes, 1):
@@ -120,8 +128,10 @@ class Translator:
         """Yield the translation of each line, in order, holding one window of lines at a time.
 
         `advance` is called after each batch with the lines and target tokens it has finished.
-        Raises ConfigError at once when `align` is asked of a model that does not align.
+        Raises ConfigError at once when `align` is asked of a model that does not align, TypeError
+        for one string in place of several.
         """
+        check_lines(lines)
         engine.check(self.models, self.plan, align)
         captions.check_text(self.models[0])
         return self._windows(lines, align or self.options.replace_unknown, advance)
@@ -280,18 +290,3 @@ def load(
     loaded = [load_model(path, chosen, weights) for path in (folder, *more)]
     plan = override(default_plan(loaded[0]), search)
     return Translator(loaded, plan, options, device=chosen, precision=precision)
-
-
-def _check_shared(loaded: Sequence[LoadedModel]) -> None:
-    if not loaded:
-        raise ConfigError("There is no model to translate with.")
-    first, advice = loaded[0], "Only models made from one dataset can be averaged."
-    for other in loaded[1:]:
-        both = f"{first.folder} and {other.folder}"
-        for side in ("source", "target"):
-            types = [getattr(one.pipeline, f"{side}_vocabulary").types for one in (first, other)]
-            if types[0] != types[1]:
-                sizes = f"{len(types[0]):,} and {len(types[1]):,} types"
-                raise ModelError(f"{both} have different {side} vocabularies ({sizes}).", advice)
-        if first.pipeline.facts != other.pipeline.facts:
-            raise ModelError(f"{both} prepare text differently.", advice)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,29 @@ def test_models_of_other_vocabularies_are_refused() -> None:
     with pytest.raises(ModelError, match="differently"):
         Translator([copier("a b"), copier("a b", lowercase=True)])
     assert Translator([copier(WORDS), copier(WORDS)]).translate(["a b"]) == ["a b"]
+
+
+def test_one_string_is_not_taken_for_lines() -> None:
+    held = translator(copier(WORDS))
+    with pytest.raises(TypeError, match=r"not one: its letters .* Pass a list.*: \['a b c'\]"):
+        held.translate("a b c")
+    with pytest.raises(TypeError, match="not one"):
+        held.stream("a b c")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        (("a", "b"), "but number 1 is 'a'"),
+        (("ab", "cd"), "but number 1 is 'ab'"),
+        ("ab", "its letters would be taken"),
+        ([("a", "b"), ("a", "b", "c")], r"but number 2 is \('a', 'b', 'c'\)\. Pass a list"),
+        ([("a", None)], r"but number 1 is \('a', None\)"),
+    ],
+)
+def test_what_is_no_pair_is_told(pairs: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        translator(copier(WORDS)).score(pairs)
 
 
 def test_faulty_options_are_refused() -> None:

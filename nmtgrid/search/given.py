@@ -1,0 +1,56 @@
+"""What a translator is given: models that fit together, lines and pairs of raw text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.models.directory import LoadedModel
+
+_SHOWN = 40
+"""Characters of what is no pair that are shown."""
+
+
+def check_lines(lines: Iterable[str], what: str = "lines") -> None:
+    """Raise TypeError for one string: its letters would be taken for lines."""
+    if isinstance(lines, (str, bytes)):
+        raise TypeError(
+            f"{what} must be several strings, not one: its letters would be taken for lines. "
+            f"Pass a list, also of one line: [{_short(lines)}]."
+        )
+
+
+def check_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs of raw source and target. Raises TypeError for what is no such pair."""
+    check_lines(pairs, "pairs")
+    found: list[tuple[str, str]] = []
+    for number, pair in enumerate(pairs, start=1):
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not (is_pair and all(isinstance(side, str) for side in pair)):
+            raise TypeError(
+                f"pairs must be pairs of strings, source and target, but number {number} is "
+                f"{_short(pair)}. Pass a list, also of one pair: [(source, target)]."
+            )
+        found.append(pair)
+    return found
+
+
+def check_shared(loaded: Sequence[LoadedModel]) -> None:
+    """Raise ConfigError without a model, ModelError unless all prepare text alike."""
+    if not loaded:
+        raise ConfigError("There is no model to translate with.")
+    first, advice = loaded[0], "Only models made from one dataset can be averaged."
+    for other in loaded[1:]:
+        both = f"{first.folder} and {other.folder}"
+        for side in ("source", "target"):
+            types = [getattr(one.pipeline, f"{side}_vocabulary").types for one in (first, other)]
+            if types[0] != types[1]:
+                sizes = f"{len(types[0]):,} and {len(types[1]):,} types"
+                raise ModelError(f"{both} have different {side} vocabularies ({sizes}).", advice)
+        if first.pipeline.facts != other.pipeline.facts:
+            raise ModelError(f"{both} prepare text differently.", advice)
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
