@@ -11,7 +11,7 @@ _SHOWN = 40
 """Characters of what is no pair that are shown."""
 
 
-def check_lines(lines: Iterable[str], what: str = "lines") -> None:
+def check_lines(lines: Iterable[object], what: str = "lines") -> None:
     """Raise TypeError for one string: its letters would be taken for lines."""
     if isinstance(lines, (str, bytes)):
         raise TypeError(
