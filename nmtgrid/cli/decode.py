@@ -171,8 +171,17 @@ def command(
     faults = ["Give INPUT or `--data`, not both."] if data and source else []
     if forced and data is None:
         faults.append("`--forced` needs references: name a dataset with `--data`.")
-    if forced and (out or ensemble or nbest or sample):
-        faults.append("`--forced` translates nothing: leave out `--out`, `--ensemble`, `--nbest`.")
+    of_search = {
+        "out": out, "ensemble": ensemble, "beam": beam, "length-penalty": length_penalty,
+        "coverage-penalty": coverage_penalty, "nbest": nbest, "sample": sample,
+        "replace-unknown": replace_unknown, "max-source": max_source, "long-lines": long_lines,
+        "set": changes,
+    }  # fmt: skip
+    in_vain_when_forced = [
+        name for name, held in of_search.items() if held not in (None, False, [])
+    ]
+    for name in in_vain_when_forced if forced else ():
+        faults.append(f"`--{name}` has no effect with `--forced`, which translates nothing.")
     if exit is not None and forced:
         faults.append("`--exit` is for decoding; `--forced` runs all blocks: leave one of them.")
     if exit is not None and ensemble:
@@ -185,7 +194,7 @@ def command(
     for name, asked in streams.items():
         if asked is not None:
             faults.append(f"`--{name}` belongs to `--stream`: add it, or see `online-eval`.")
-    draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p}
+    draws = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "seed": seed}
     for name, given in draws.items():
         if given is not None and not sample:
             faults.append(f"`--{name}` has no effect without `--sample`.")

@@ -138,6 +138,7 @@ DECODE = {
     "split without data": (["{home}/text", "--split", "test"], "`--split` belongs to `--data`"),
     "temperature": (["{home}/text", "--temperature", "0.5"], "no effect without `--sample`"),
     "top k": (["{home}/text", "--top-k", "5", "--top-p", "0.5"], "`--top-p` has no effect"),
+    "seed": (["{home}/text", "--seed", "2"], "`--seed` has no effect without `--sample`"),
     "json": (["{home}/text", "--json", "none/x.json"], "there is no folder none"),
     "json and text": (["{home}/text", "--json", "-"], "is what `--out` names"),
     "one file": (["{home}/text", "--traces", "x", "--alignments", "x"], "`--traces` names"),

@@ -93,5 +93,13 @@ def test_what_makes_no_sense_is_refused(
     assert "name a dataset with `--data`" in capsys.readouterr().err
     assert force(home, "--nbest", "2") == 2
     assert "translates nothing" in capsys.readouterr().err
+    in_vain = [
+        "--beam 5", "--length-penalty 2", "--coverage-penalty 1", "--replace-unknown",
+        "--max-source 3", "--long-lines cut", "--set min_length=2", "--sample", "--out x",
+    ]  # fmt: skip
+    assert force(home, *" ".join(in_vain).split()) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    for option in in_vain:
+        assert f"`{option.split()[0]}` has no effect with `--forced`" in told
     assert main(["decode", str(home / "model"), "--energies"]) == 2
     assert "add `--forced`" in capsys.readouterr().err
