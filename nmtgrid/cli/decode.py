@@ -81,6 +81,14 @@ def command(
         float | None, typer.Option(help="Sample among the likeliest that hold this share.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    prefix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Raw text, a line for each of INPUT: whole words that its translation begins "
+            "with, perhaps none.",
+        ),
+    ] = None,
     traces: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write one JSON record a line, with alignments."),
@@ -151,7 +159,7 @@ def command(
             "beam": beam if beam != 1 else None, "length-penalty": length_penalty,
             "coverage-penalty": coverage_penalty, "nbest": nbest if nbest != 1 else None,
             "ensemble": ensemble, "sample": sample, "temperature": temperature, "top-k": top_k,
-            "top-p": top_p, "seed": seed, "alignments": alignments,
+            "top-p": top_p, "seed": seed, "prefix": prefix, "alignments": alignments,
             "replace-unknown": replace_unknown, "batch-tokens": batch_tokens,
             "long-lines": long_lines,
         }  # fmt: skip
@@ -174,8 +182,8 @@ def command(
     of_search = {
         "out": out, "ensemble": ensemble, "beam": beam, "length-penalty": length_penalty,
         "coverage-penalty": coverage_penalty, "nbest": nbest, "sample": sample,
-        "replace-unknown": replace_unknown, "max-source": max_source, "long-lines": long_lines,
-        "set": changes,
+        "prefix": prefix, "replace-unknown": replace_unknown, "max-source": max_source,
+        "long-lines": long_lines, "set": changes,
     }  # fmt: skip
     in_vain_when_forced = [
         name for name, held in of_search.items() if held not in (None, False, [])
@@ -198,12 +206,14 @@ def command(
     for name, given in draws.items():
         if given is not None and not sample:
             faults.append(f"`--{name}` has no effect without `--sample`.")
+    if str(prefix) == "-" and data is None and str(source or "-") == "-":
+        faults.append("`--prefix` and INPUT cannot both be standard input: name a file.")
     if faults:
         raise ConfigError(faults)
     text_out = Path("-") if out is None and data is None else out
     check_outputs(
         {"--out": text_out, "--traces": traces, "--alignments": alignments, "--json": json},
-        {"INPUT": source},
+        {"INPUT": source, "--prefix": prefix},
     )
     search = {
         "beam": beam,
@@ -237,7 +247,7 @@ def command(
 
     of_text = {
         "replace-unknown": replace_unknown or None, "max-source": max_source,
-        "long-lines": long_lines,
+        "long-lines": long_lines, "prefix": prefix,
     }  # fmt: skip
     useless = [name for name, held in of_text.items() if held is not None]
     decode_pictures.check_source(translator, source, data, useless)
@@ -252,7 +262,7 @@ def command(
     elif translator.features and source is not None:
         report = decode_pictures.caption_file(translator, source, outputs)
     elif data is None:
-        report = decode_run.translate_text(translator, source or Path("-"), outputs)
+        report = decode_run.translate_text(translator, source or Path("-"), outputs, prefix)
     else:
-        report = decode_run.translate_split(translator, data, split or "test", outputs)
+        report = decode_run.translate_split(translator, data, split or "test", outputs, prefix)
     write_report(json, report)

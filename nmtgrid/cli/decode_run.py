@@ -17,6 +17,7 @@ from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import DataError
+from nmtgrid.cli.decode_prefix import read_prefixes
 from nmtgrid.cli.options import PIPE_CLOSED, Leave
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.api import with_exits
@@ -90,8 +91,13 @@ def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
     return chosen_halt(choice, loaded.folder, loaded.model)
 
 
-def translate_text(translator: Translator, source: Path, outputs: Outputs) -> dict[str, Any]:
-    """Translate a file or pipe (`-`: standard input) line for line; return what was done."""
+def translate_text(
+    translator: Translator, source: Path, outputs: Outputs, prefix: Path | None = None
+) -> dict[str, Any]:
+    """Translate a file or pipe (`-`: standard input) line for line; return what was done.
+
+    `prefix` has a line for each, with which its translation begins.
+    """
     total = None
     if source != STANDARD and not is_stream(source):
         # Read it through once: a fault in its last line is told now, not after hours.
@@ -100,7 +106,8 @@ def translate_text(translator: Translator, source: Path, outputs: Outputs) -> di
         options = dataclasses.replace(translator.options, window=1)
         translator.options = options
     notes: Counter[str] = Counter()
-    begin = functools.partial(translator.stream, read_lines(source, notes))
+    prefixes = read_prefixes(prefix, total)
+    begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
     report, _ = write_translations(translator, begin, total, outputs, keep=False)
     for name, count in notes.items():
         if count:
@@ -109,14 +116,15 @@ def translate_text(translator: Translator, source: Path, outputs: Outputs) -> di
 
 
 def translate_split(
-    translator: Translator, data: Path, name: str, outputs: Outputs
+    translator: Translator, data: Path, name: str, outputs: Outputs, prefix: Path | None = None
 ) -> dict[str, Any]:
     """Translate a split of a dataset; return its scores and what was done."""
     dataset = Dataset.open(data)
     split = dataset.split(name)
     check_languages(translator, dataset)
     lines = split.raw_source()
-    begin = functools.partial(translator.stream, lines)
+    prefixes = read_prefixes(prefix, len(lines))
+    begin = functools.partial(translator.stream, lines, prefixes=prefixes)
     report, translations = write_translations(translator, begin, len(lines), outputs, keep=True)
     lowercase = dataset.pipeline.facts.lowercase
     found = scores(translations, split, lowercase=lowercase)

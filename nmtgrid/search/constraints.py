@@ -57,7 +57,11 @@ class ForcedPrefix:
     """Each sentence's translation begins with its given tokens."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
-        """`prefixes` has one list of token ids (perhaps empty) for each sentence."""
+        """`prefixes` has one list of token ids (perhaps empty) for each sentence.
+
+        `lengths` [B] are how many tokens each has.
+        """
+        self.lengths = torch.tensor([*map(len, prefixes)], dtype=torch.long, device=device)
         self.longest = max(map(len, prefixes), default=0)
         rows = [[*prefix, *[PAD] * (self.longest - len(prefix))] for prefix in prefixes]
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
@@ -70,6 +74,17 @@ class ForcedPrefix:
         kept = torch.full_like(log_probabilities, -math.inf)
         kept.scatter_(1, wanted, log_probabilities.gather(1, wanted))
         return torch.where(wanted == PAD, log_probabilities, kept)
+
+
+def room_for_prefixes(most: Tensor, constraints: Sequence[Constraint]) -> Tensor:
+    """Return the most target tokens [B], raised where what a translation must begin with is longer.
+
+    A search would otherwise end in the midst of it.
+    """
+    for rule in constraints:
+        if isinstance(rule, ForcedPrefix):
+            most = most.maximum(rule.lengths)
+    return most
 
 
 def hides_the_end(models: Sequence[TranslationModel]) -> bool:

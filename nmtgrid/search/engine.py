@@ -24,6 +24,7 @@ from nmtgrid.search.constraints import (
     MinLength,
     hides_the_end,
     length_bounds,
+    room_for_prefixes,
 )
 from nmtgrid.search.graphs import Graphs
 from nmtgrid.search.records import History, Ledger
@@ -127,6 +128,7 @@ class _Run:
         least, self.limits = length_bounds(
             plan, lengths, end_is_hidden=hides, of_pictures=of_pictures
         )
+        self.limits = room_for_prefixes(self.limits, constraints)
         self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
         shortest = [MinLength(least)] if plan.min_length or hides else []

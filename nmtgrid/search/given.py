@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.models.directory import LoadedModel
 
 _SHOWN = 40
@@ -33,6 +34,35 @@ def check_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
             )
         found.append(pair)
     return found
+
+
+def with_prefixes(
+    lines: Iterable[str], prefixes: Iterable[str] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield each line with the beginning of its translation; all begin freely where none are given.
+
+    Raises InputError when there are fewer or more prefixes than lines.
+    """
+    if prefixes is None:
+        yield from ((line, "") for line in lines)
+        return
+    held, count = iter(prefixes), 0
+    for count, line in enumerate(lines, start=1):
+        prefix = next(held, None)
+        if prefix is None:
+            raise unequal_prefixes(count - 1, f"line {count:,} has none")
+        yield line, prefix
+    if next(held, None) is not None:
+        raise unequal_prefixes(count + 1, f"there are only {count:,} lines")
+
+
+def unequal_prefixes(count: int, told: str, path: str | Path = "") -> InputError:
+    """Return the fault of `count` prefixes (at least) that are not one for each line."""
+    return InputError(
+        f"there are prefixes for {count:,} lines, but {told}.",
+        "Give one for each line of the input, an empty one where the translation begins freely.",
+        path=path,
+    )
 
 
 def check_shared(loaded: Sequence[LoadedModel]) -> None:

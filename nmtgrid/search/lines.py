@@ -40,10 +40,12 @@ def restore(
     source: list[str],
     hypotheses: list[Hypothesis],
     replace_unknown: bool = False,
+    prefix: Sequence[str] = (),
 ) -> Translation:
     """Return the translation of line number `line` with these source units.
 
-    `replace_unknown` puts the aligned source word where the model wrote `<unk>`.
+    `replace_unknown` puts the aligned source word where the model wrote `<unk>`. `prefix` are the
+    target units that were forced: they stand there as they were given, unknown ones too.
     """
     units = [pipeline.target_tokens(one.tokens) for one in hypotheses]
     if replace_unknown:
@@ -51,6 +53,7 @@ def restore(
             _without_unknown(source, one, of_one)
             for one, of_one in zip(hypotheses, units, strict=True)
         ]
+    units = [[*prefix, *of_one[len(prefix) :]] for of_one in units]
     words = [" ".join(of_one) for of_one in units]
     if pipeline.target.codes is not None:
         words = [undo(text) for text in words]

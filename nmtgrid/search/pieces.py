@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -72,6 +73,27 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
         tokens, values, total, total / norm, _diagonal(parts), exits=exits, exit_scores=scores,
         num_exits=pieces[0].num_exits,
     )  # fmt: skip
+
+
+def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hypothesis]:
+    """Return the hypotheses of a line: the first of each piece together, and so on, best first."""
+    if len(pieces) < 2:
+        return pieces[0] if pieces else []
+    joined = [
+        join([found[min(rank, len(found) - 1)] for found in pieces], plan)
+        for rank in range(max(map(len, pieces)))
+    ]
+    return sorted(joined, key=lambda one: -one.score)
+
+
+def told_long(lengths: Mapping[int, int], longest: int, deed: Literal["split", "cut"]) -> str:
+    """Return what people are told of lines, by their numbers, that have too many units."""
+    shown = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
+    more = f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else ""
+    done = "translated in pieces" if deed == "split" else "cut"
+    return (
+        f"long-line: longer than {longest:,} source units and {done}: line (units) {shown}{more}."
+    )
 
 
 def _joined_exits(pieces: Sequence[Hypothesis]) -> tuple[list[int] | None, Tensor | None]:

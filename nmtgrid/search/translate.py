@@ -24,11 +24,12 @@ from nmtgrid.data.captions import check_size
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import captions, engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
+from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.devices import find_device
-from nmtgrid.search.given import check_lines, check_pairs, check_shared
+from nmtgrid.search.given import check_lines, check_pairs, check_shared, with_prefixes
 from nmtgrid.search.graphs import graphs_for
 from nmtgrid.search.lines import Translation, restore
-from nmtgrid.search.pieces import cut, join
+from nmtgrid.search.pieces import cut, join_ranked, told_long
 from nmtgrid.search.scoring import forced_log_probabilities
 from nmtgrid.text.pipeline import Pipeline
 
@@ -92,12 +93,14 @@ class Translator:
         self.graphs = graphs_for(self.device)
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
-    def translate(self, lines: Iterable[str]) -> list[str]:
+    def translate(
+        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None
+    ) -> list[str]:
         """Return the translations of raw `lines`, one for each; empty lines stay empty.
 
-        Raises TypeError for one string in place of several.
+        `prefixes` and what is raised: as in `stream`.
         """
-        return [one.text for one in self.stream(lines)]
+        return [one.text for one in self.stream(lines, prefixes=prefixes)]
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return the log-probability of each raw (source, target), end symbol included.
@@ -122,19 +125,24 @@ class Translator:
         self,
         lines: Iterable[str],
         *,
+        prefixes: Iterable[str] | None = None,
         align: bool = False,
         advance: Callable[[int, int], None] = lambda lines, tokens: None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, holding one window of lines at a time.
 
         `advance` is called after each batch with the lines and target tokens it has finished.
-        Raises ConfigError at once when `align` is asked of a model that does not align, TypeError
-        for one string in place of several.
+        `prefixes` are raw text that the translation of each line must begin with, in whole words,
+        perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
+        `align` is asked of a model that does not align, TypeError for one string in place of
+        several; InputError on the way unless there are as many prefixes as lines.
         """
         check_lines(lines)
+        check_lines(prefixes or (), "prefixes")
         engine.check(self.models, self.plan, align)
         captions.check_text(self.models[0])
-        return self._windows(lines, align or self.options.replace_unknown, advance)
+        pairs = with_prefixes(lines, prefixes)
+        return self._windows(pairs, align or self.options.replace_unknown, advance)
 
     def caption(
         self,
@@ -155,20 +163,22 @@ class Translator:
         return (dataclasses.replace(one, source_end=False) for one in restored)
 
     def _windows(
-        self, lines: Iterable[str], align: bool, advance: Callable[[int, int], None]
+        self,
+        pairs: Iterable[tuple[str, str]],
+        align: bool,
+        advance: Callable[[int, int], None],
     ) -> Iterator[Translation]:
-        numbered = enumerate(lines, start=1)
+        numbered = ((number, *pair) for number, pair in enumerate(pairs, start=1))
         replace = self.options.replace_unknown
         while window := list(itertools.islice(numbered, self.options.window)):
-            units = [self.pipeline.source_tokens(line) for _, line in window]
+            numbers = [number for number, _, _ in window]
+            units = [self.pipeline.source_tokens(line) for _, line, _ in window]
+            begun = [self.pipeline.target.tokens(prefix) if prefix else [] for *_, prefix in window]
             ends = [self._ends(of_line) for of_line in units]
-            self._tell_long(
-                [(number, len(u)) for (number, _), u, e in zip(window, units, ends, strict=True)
-                 if len(e) > 1 or (e and e[-1] < len(u))]
-            )  # fmt: skip
-            found = self._translate(window, units, ends, align, advance)
-            for (number, _), of_line, hypotheses in zip(window, units, found, strict=True):
-                yield restore(self.pipeline, number, of_line, hypotheses, replace)
+            self._tell_long(numbers, units, ends)
+            found = self._translate(numbers, units, ends, begun, align, advance)
+            for number, line, hypotheses, prefix in zip(numbers, units, found, begun, strict=True):
+                yield restore(self.pipeline, number, line, hypotheses, replace, prefix)
 
     def _ends(self, units: list[str]) -> list[int]:
         """Return where the pieces of a line end; none for an empty line."""
@@ -177,27 +187,24 @@ class Translator:
         ends = cut(units, self.options.max_source)
         return ends if self.options.long_lines == "split" else ends[:1]
 
-    def _tell_long(self, lines: list[tuple[int, int]]) -> None:
-        if not lines:
-            return
-        shown = ", ".join(f"{number} ({length:,})" for number, length in lines[:10])
-        more = f" and {len(lines) - 10:,} more" if len(lines) > 10 else ""
-        deed = "translated in pieces" if self.options.long_lines == "split" else "cut"
-        self.warn(
-            f"long-line: longer than {self.options.max_source:,} source units and {deed}: "
-            f"line (units) {shown}{more}."
-        )
+    def _tell_long(self, numbers: list[int], units: list[list[str]], ends: list[list[int]]) -> None:
+        lengths = {number: len(u) for number, u, e in zip(numbers, units, ends, strict=True)
+                   if len(e) > 1 or (e and e[-1] < len(u))}  # fmt: skip
+        if lengths:
+            self.warn(told_long(lengths, self.options.max_source, self.options.long_lines))
 
     def _translate(
         self,
-        window: list[tuple[int, str]],
+        numbers: list[int],
         units: list[list[str]],
         ends: list[list[int]],
+        begun: list[list[str]],
         align: bool,
         advance: Callable[[int, int], None],
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line of a window."""
+        """Return the hypotheses of each line of a window; `begun` are the prefixes in units."""
         encode = self.pipeline.source_vocabulary.encode
+        prefixes = [self.pipeline.target_vocabulary.encode(of_line) for of_line in begun]
         pieces: list[tuple[int, int, list[int]]] = []
         for place, (of_line, stops) in enumerate(zip(units, ends, strict=True)):
             starts = [0, *stops[:-1]]
@@ -206,9 +213,10 @@ class Translator:
         found: dict[tuple[int, int], list[Hypothesis]] = {}
         for batch in self._batches([len(ids) for _, _, ids in pieces]):
             chosen = [pieces[place] for place in batch]
-            keys = [window[place][0] * _MOST_PIECES + number for place, number, _ in chosen]
+            keys = [numbers[place] * _MOST_PIECES + number for place, number, _ in chosen]
             texts = collate([ids for _, _, ids in chosen], [[]] * len(chosen))
-            results = self._search(texts.source, texts.source_lengths, keys, align)
+            first = [[] if number else prefixes[place] for place, number, _ in chosen]
+            results = self._search(texts.source, texts.source_lengths, keys, align, first)
             for (place, number, _), hypotheses in zip(chosen, results, strict=True):
                 found[place, number] = hypotheses
             advance(
@@ -217,13 +225,19 @@ class Translator:
             )
         advance(sum(not stops for stops in ends), 0)
         return [
-            self._join([found[place, number] for number in range(len(stops))])
+            join_ranked([found[place, number] for number in range(len(stops))], self.plan)
             for place, stops in enumerate(ends)
         ]
 
     def _search(
-        self, source: Tensor, lengths: Tensor, keys: list[int], align: bool
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        keys: list[int],
+        align: bool,
+        prefixes: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
+        rules = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
         # One autocast around the whole search: the cast weights are then kept from step to step.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             return engine.search(
@@ -232,6 +246,7 @@ class Translator:
                 lengths.to(self.device),
                 self.plan,
                 align=align,
+                constraints=rules,
                 keys=torch.tensor(keys),
                 halt=self.halt,
                 graphs=self.graphs,
@@ -249,17 +264,6 @@ class Translator:
             batch.append(place)
         if batch:
             yield batch
-
-    def _join(self, pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
-        """Return the hypotheses of a line: the first of each piece together, and so on."""
-        if len(pieces) < 2:
-            return pieces[0] if pieces else []
-        count = max(map(len, pieces))
-        joined = [
-            join([found[min(rank, len(found) - 1)] for found in pieces], self.plan)
-            for rank in range(count)
-        ]
-        return sorted(joined, key=lambda one: -one.score)
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:
