@@ -11,6 +11,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
 
 MechanismName = Literal["confidence", "geometric", "multinomial", "sequence"]
+_LARGEST_SEED = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Order:
             for name, number in counts.items()
             if number is not None and number < 1
         ]
+        if not 0 <= self.seed <= _LARGEST_SEED:
+            found.append(f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {self.seed}.")
         if self.out is not None:
             found += _bad_output(self.out)
         return found

@@ -54,7 +54,7 @@ def tune(order: Order, json: Path | None) -> None:
         texts = loaded.pipeline
         chosen, report.calibrated = calibrate(order, full, mechanism, samples[0], tests, way, texts)
         found = [] if chosen is None else [chosen]
-    beside = [*([] if order.only == "points" else _beside(model)), *others]
+    beside = [*([] if order.only == "points" else _beside(model, order.seed)), *others]
 
     def measured(systems: Sequence[System], place: int) -> list[Measured]:
         with progress(f"decoding {report.splits[place]}", len(systems) * len(samples[place])) as go:
@@ -122,11 +122,11 @@ def _check_name(name: str, mechanism: Any, model: Any) -> None:
     check_halt(settings.halt(), model)
 
 
-def _beside(model: Any) -> list[System]:
+def _beside(model: Any, seed: int) -> list[System]:
     """Return the fixed exits but the last, which is the full stack, and the random one."""
     count = model.traits.num_exits
     fixed = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-    return [*fixed, System("random exits", model, RandomExit(count))]
+    return [*fixed, System("random exits", model, RandomExit(count, seed))]
 
 
 def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Choice, Row]]:

@@ -127,6 +127,15 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
     assert sum(exits) / len(exits) == pytest.approx(point["average_exit"])
 
 
+def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
+    file, found = tmp_path / "r.json", []
+    for seed in (1, 2, 1):
+        given = ("exits", "--data", "data", "--only", "fixed", "--seed", seed, "--json", file)
+        assert tune(*given) == 0
+        found.append(report(file)["uniform"]["exit_shares"])
+    assert found[0] == found[2] != found[1]
+
+
 def test_a_new_tuning_replaces_the_old_one(here: Path, tmp_path: Path) -> None:
     """Of budgets up to 2 and 3 the wider ones leave the last alone; other names stay."""
     file, given = tmp_path / "r.json", ("exits", "--data", "data", "--only", "points")
@@ -213,9 +222,10 @@ def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     assert "MODEL" not in said("exits", "--data", "data", "--split", "nothing")
     assert "no split `nothing`" in said("exits", "--data", "data", "--split", "nothing")
     assert "The raw text of `train`" in said("exits", "--data", "data", "--split", "train")
-    message = said("--samples", 0, "--budget", -1, "--risk", "bleu", "--test-split", "valid")
+    given = ("--samples", 0, "--budget", -1, "--seed", -1)
+    message = said(*given, "--risk", "bleu", "--test-split", "valid")
     for words in ("Name a model", "`--data DATA`", "`--samples`", "`--budget`", "`--allow-loss`",
-                  "are both `valid`"):  # fmt: skip
+                  "are both `valid`", "`--seed` must be from 0"):  # fmt: skip
         assert words in message
     assert "cannot stop by `geometric`" in said(
         "exits", "--data", "data", "--mechanism", "geometric"
