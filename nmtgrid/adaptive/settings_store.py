@@ -1,10 +1,12 @@
 """Settings of early exit under names, in a model directory: `exits.json`.
 
     {"format": 1, "settings": {"fast": {"mechanism": "geometric", "thresholds": [0.4, 0.7],
-     "split": "valid", "bleu": 34.7, "average_exit": 1.4}}}
+     "split": "valid", "bleu": 34.7, "average_exit": 1.4, "weights": "best",
+     "checksum": "whole:.."}}}
 
 Predictors that choose an exit outright have no thresholds. BLEU and average exit, of the split that
-the thresholds were tuned on, may be null.
+the thresholds were tuned on, may be null; so may the name of the weights that they were tuned on
+and the checksum of those weights' file.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,9 +29,10 @@ from nmtgrid.adaptive.halting import (
 from nmtgrid.base.errors import ConfigError, ModelError, nearest
 from nmtgrid.base.files import damaged, read_json, write_json
 from nmtgrid.models.api import TranslationModel, with_exits
+from nmtgrid.models.directory import EXITS as FILE
+from nmtgrid.models.directory import LoadedModel
 from nmtgrid.text.digest import altered, is_altered, sealed
 
-FILE = "exits.json"
 FORMAT = 1
 AUTO = "auto"
 """In place of a name: the model's own exit predictor, untuned."""
@@ -47,6 +50,8 @@ class ExitSettings:
     split: str
     bleu: float | None = None
     average_exit: float | None = None
+    weights: str | None = None
+    checksum: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name or thresholds that cannot be."""
@@ -125,6 +130,39 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
     return found
 
 
+def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[str], None]) -> None:
+    """Warn where the weights have changed since the thresholds were tuned on them.
+
+    Raises ConfigError where they are others, by their name and by what they are. Of settings that
+    do not tell their weights nothing is known.
+    """
+    if settings.checksum is None or settings.checksum == loaded.checksum:
+        return
+    place = loaded.folder / FILE
+    if settings.weights is not None and settings.weights != loaded.weights:
+        raise ConfigError(
+            f"`{settings.name}` in {place} was tuned on the weights `{settings.weights}`, but "
+            f"`{loaded.weights}` are to decode.",
+            f"Decode with `--weights {settings.weights}`, or tune thresholds for these: "
+            f"`nmtgrid adaptive-tune --weights {loaded.weights}`.",
+        )
+    warn(
+        f"`{settings.name}` in {place} was tuned on other weights than those that decode now: its "
+        "thresholds may not fit them. Tune again: `nmtgrid adaptive-tune`."
+    )
+
+
+def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt:
+    """Return what `choice` asks for, as `chosen_halt`, of a model with its weights.
+
+    Raises ConfigError where stored settings were tuned on other ones; see `check_weights`.
+    """
+    halt = chosen_halt(choice, loaded.folder, loaded.model)
+    if not _is_number(choice) and choice != AUTO:
+        check_weights(load_exit(loaded.folder, choice, loaded.model), loaded, warn)
+    return halt
+
+
 def chosen_halt(choice: str, folder: Path, model: TranslationModel) -> AnyHalt:
     """Return what `choice` asks for: an exit's number, "auto", or the name of stored settings.
 
@@ -185,6 +223,8 @@ def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
             values["split"],
             values.get("bleu"),
             values.get("average_exit"),
+            values.get("weights"),
+            values.get("checksum"),
         )
     except ConfigError as fault:
         raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
@@ -205,6 +245,9 @@ def _problem(values: Any) -> str:
     for name in ("bleu", "average_exit"):
         if values.get(name) is not None and not _is_value(values[name]):
             return f"`{name}` is not a number"
+    for name in ("weights", "checksum"):
+        if not isinstance(values.get(name), str | None):
+            return f"`{name}` is not a text"
     return ""
 
 

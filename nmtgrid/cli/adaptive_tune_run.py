@@ -147,7 +147,7 @@ def _keep(order: Order, report: Report, loaded: LoadedModel, budgets: Budgets) -
         found.append(
             ExitSettings(
                 row.stored, report.mechanism, choice.thresholds, order.split, row.tuned.bleu,
-                row.tuned.average_exit,
+                row.tuned.average_exit, loaded.weights, loaded.checksum,
             )
         )  # fmt: skip
     if found:

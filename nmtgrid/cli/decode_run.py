@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from nmtgrid.adaptive.settings_store import AUTO, chosen_halt
+from nmtgrid.adaptive.settings_store import AUTO, halt_of
 from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
@@ -88,7 +88,7 @@ def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
     if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
         console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
         return None
-    return chosen_halt(choice, loaded.folder, loaded.model)
+    return halt_of(choice, loaded, console.warn)
 
 
 def translate_text(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.base.arrays import read_header
+from nmtgrid.base.arrays import CHECKSUM, read_header
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.files import read_json, write_json
@@ -31,16 +31,23 @@ WEIGHTS = {
     "last": "last.safetensors",
     "average": "average.safetensors",
 }
+EXITS = "exits.json"
+"""Thresholds of early exit, which were tuned on some of these weights."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model as it stands in a directory, with its text pipeline and the run's settings."""
+    """A model as it stands in a directory, with its text pipeline and the run's settings.
+
+    `weights` is the name of those that were read, `checksum` that of their file, if it has one.
+    """
 
     model: TranslationModel
     pipeline: Pipeline
     settings: dict[str, Any]
     folder: Path
+    weights: str = "best"
+    checksum: str | None = None
 
 
 def save_description(
@@ -94,7 +101,8 @@ def load_model(
     model.eval()
     if device is not None:
         model.to(device)
-    return LoadedModel(model, pipeline, config.get("settings") or {}, folder)
+    settings = config.get("settings") or {}
+    return LoadedModel(model, pipeline, settings, folder, weights, _checksum(path))
 
 
 def weights_file(folder: Path, weights: str = "best") -> Path:
@@ -170,6 +178,11 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
             f"{path} does not fit the model: " + "; ".join(faults[:5]) + more + ".",
             "Use the settings that the weights were trained with.",
         )
+
+
+def _checksum(path: Path) -> str | None:
+    found = read_header(path)[1].get(CHECKSUM)
+    return found if isinstance(found, str) else None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from nmtgrid.data import manifest
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import load_weights, save_description, weights_file
+from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
 from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
@@ -225,7 +225,7 @@ def _is_foreign(config: Path) -> bool:
 def clear_folder(folder: Path) -> None:
     """Remove what a run left in `folder`."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    for name in (BEST, LAST, AVERAGE, METRICS, KEPT):
+    for name in (BEST, LAST, AVERAGE, METRICS, KEPT, EXITS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -11,6 +11,7 @@ import numpy
 import pytest
 import torch
 
+from nmtgrid.base.storage import load_tensors, save_tensors
 from nmtgrid.cli import adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
@@ -134,6 +135,26 @@ def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
         assert tune(*given) == 0
         found.append(report(file)["uniform"]["exit_shares"])
     assert found[0] == found[2] != found[1]
+
+
+def test_thresholds_are_bound_to_their_weights(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(here / "exits", here / "bound", ignore=shutil.ignore_patterns("exits.json"))
+    best, last = here / "bound" / "model.safetensors", here / "bound" / "last.safetensors"
+    save_tensors(last, {name: 0.5 * value for name, value in load_tensors(best).items()})
+    given = ("bound", "--data", "data", "--only", "points", "--budget", 9, "--name", "late")
+    assert tune(*given, "--weights", "last") == 0
+    stored = report(here / "bound" / "exits.json")["settings"]
+    (name,) = stored
+    assert stored[name]["weights"] == "last" and stored[name]["checksum"]
+    order = ("decode", "bound", "--data", "data", "--split", "test", "--exit", name)
+    assert "`--weights last`" in refused(capsys, *order)
+    assert main([*order, "--weights", "last"]) == 0
+    assert "other weights" not in capsys.readouterr().err
+    shutil.copy(best, last)
+    assert main([*order, "--weights", "last"]) == 0
+    assert "tuned on other weights" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_new_tuning_replaces_the_old_one(here: Path, tmp_path: Path) -> None:

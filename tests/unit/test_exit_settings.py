@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from nmtgrid.adaptive.halting import FixedExit, Predicted, Thresholds
 from nmtgrid.adaptive.settings_store import (
     ExitSettings,
     chosen_halt,
+    halt_of,
     load_exit,
     load_exits,
     save_exits,
 )
 from nmtgrid.base.errors import ConfigError, ModelError, NmtgridError, StorageError
 from nmtgrid.models.api import ExitModel, Halting, Traits
+from nmtgrid.models.directory import LoadedModel
+from nmtgrid.training.prepare import clear_folder
 
 FAST = ExitSettings("fast", "geometric", (0.25, 1.0), "valid", 34.7, 1.42)
 
@@ -41,7 +45,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert load_exit(tmp_path, "fast", model()) == newer
     assert json.loads((tmp_path / "exits.json").read_text())["settings"]["safe-1.5"] == {
         "mechanism": "confidence", "thresholds": [0.9, 0.8], "split": "valid", "bleu": None,
-        "average_exit": None,
+        "average_exit": None, "weights": None, "checksum": None,
     }  # fmt: skip
 
 
@@ -108,6 +112,35 @@ def test_impossible_thresholds_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "exits.json").exists()
 
 
+def test_thresholds_go_with_their_weights(tmp_path: Path) -> None:
+    none: Any = None
+    last = dataclasses.replace(FAST, weights="last", checksum="a")
+    save_exits(tmp_path, model(), [last, dataclasses.replace(FAST, name="old")])
+    assert load_exit(tmp_path, "fast", model()) == last
+    told: list[str] = []
+
+    def halt(name: str, weights: str, checksum: str | None) -> object:
+        held = LoadedModel(model(), none, {}, tmp_path, weights, checksum)
+        return halt_of(name, held, told.append)
+
+    assert halt("fast", "last", "a") == halt("fast", "best", "a") == FAST.halt()
+    assert halt("old", "best", "b") == FAST.halt(), "nothing is known of its weights"
+    assert halt("2", "best", "b") == FixedExit(2) and halt("auto", "best", "b") and not told
+    for checksum in ("b", None):
+        assert halt("fast", "last", checksum) == FAST.halt()
+        assert "`fast`" in told[-1] and "tuned on other weights" in told[-1]
+    assert len(told) == 2
+    with pytest.raises(ConfigError, match=r"weights `last`, but `best`") as fault:
+        halt("fast", "best", "b")
+    assert "`--weights last`" in fault.value.advice
+
+
+def test_a_new_run_clears_the_thresholds_of_the_old_one(tmp_path: Path) -> None:
+    save_exits(tmp_path, model(), [FAST])
+    clear_folder(tmp_path)
+    assert not (tmp_path / "exits.json").exists()
+
+
 GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "split": "valid"}
 
 
@@ -123,6 +156,7 @@ GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "spl
         ({"format": 1, "settings": {"a": GOOD | {"thresholds": "0.5"}}}, StorageError, "list of"),
         ({"format": 1, "settings": {"a": GOOD | {"split": 1}}}, StorageError, "`split`"),
         ({"format": 1, "settings": {"a": GOOD | {"bleu": "high"}}}, StorageError, "`bleu`"),
+        ({"format": 1, "settings": {"a": GOOD | {"weights": 1}}}, StorageError, "`weights`"),
         ({"format": 1, "settings": {"a": GOOD | {"thresholds": [2]}}}, ConfigError, "from 0 to 1"),
         ({"format": 1, "settings": {"7": GOOD}}, ConfigError, "cannot be named"),
     ],
