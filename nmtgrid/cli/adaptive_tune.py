@@ -11,8 +11,12 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune_order import Order, check
 from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_outputs
 
+_OF_RESULTS = ("results", "out", "json")
+"""Options that `--results` heeds."""
+
 
 def command(
+    context: typer.Context,
     model: Annotated[
         Path | None, typer.Argument(metavar="MODEL", help="A model directory, with early exits.")
     ] = None,
@@ -134,8 +138,7 @@ def command(
     exits, exits drawn at random, the full stack and models trained separately.
     """
     if results:
-        if model is not None or data is not None:
-            raise ConfigError("`--results` draws what was done before: leave out MODEL and --data.")
+        _check_alone(context)
         from nmtgrid.cli.adaptive_tune_results import draw_results
 
         draw_results(results, out, json)
@@ -175,3 +178,19 @@ def command(
     from nmtgrid.cli.adaptive_tune_run import tune
 
     tune(order, json)
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Raise ConfigError for arguments given beside `--results` that it has no use for."""
+    given = [
+        "MODEL" if one.name == "model" else f"`{one.opts[0]}`"
+        for one in context.command.params
+        if one.name not in _OF_RESULTS
+        and (source := context.get_parameter_source(one.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigError(
+            f"`--results` draws what was done before, so that {', '.join(given)} would be ignored.",
+            f"Leave out {', '.join(given)}.",
+        )

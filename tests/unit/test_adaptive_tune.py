@@ -255,7 +255,10 @@ def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     two = ("--baselines", "plain", "--baselines", "plain=plain")
     assert "Two baselines" in said("exits", "--data", "data", *two)
     assert "`--only fixed`" in said("exits", "--data", "data", "--only", "fixed", "--allow-loss", 1)
-    assert "leave out MODEL" in said("exits", "--results", tmp_path)
+    message = said("exits", "--results", tmp_path, "--no-keep", "--beam", 1)
+    assert (
+        "`--results`" in message and "Leave out MODEL, `--keep`, `--beam`, `--device`." in message
+    )
 
 
 def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
