@@ -10,9 +10,18 @@ from typing import Any
 
 from nmtgrid.analysis.exit_curves import Curve, Kind, Mark
 from nmtgrid.analysis.result_files import read_result_file
+from nmtgrid.base.errors import ConfigError
 
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
 _MEGA = 1e6
+_SETTINGS = {
+    "beam": "beam",
+    "precision": "precision",
+    "exits": "number of exits",
+    "budget": "budget width",
+    "split": "split tuned on",
+}
+"""What tunings must have alike to stand in one picture, and how it is called."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +45,22 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The points of one tuning by kind, on the split that it reports."""
+    """The points of one tuning by kind, on the split that it reports.
+
+    `settings` are those that tunings must have alike to be compared, as text; one may be missing.
+    """
 
     name: str
     split: str
     sentences: int
     groups: Mapping[Kind, Sequence[Point]]
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def search(self) -> str:
+        """How was searched: "greedy" or "beam N"; nothing where it is not known."""
+        beam = self.settings.get("beam")
+        return "" if beam is None else "greedy" if beam == "1" else f"beam {beam}"
 
 
 def read_tuned(path: Path, name: str | None = None) -> Tuned:
@@ -72,7 +91,29 @@ def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:
         str(values["test_split"] if tested else values["split"]),
         int(values["test_sentences"] if tested else values["sentences"]),
         groups,
+        {name: _told(values[name]) for name in _SETTINGS if values.get(name) is not None},
     )
+
+
+def check_alike(found: Sequence[Tuned]) -> None:
+    """Raise ConfigError unless tunings report the same sentences and were measured alike."""
+    splits = sorted({f"{one.split} ({one.sentences:,} sentences)" for one in found})
+    if len(splits) > 1:
+        raise ConfigError(
+            f"These tunings report different splits: {', '.join(splits)}.",
+            "Compare what was measured on the same sentences.",
+        )
+    faults = []
+    for name, title in _SETTINGS.items():
+        by_value: dict[str, str] = {}
+        for one in found:
+            if name in one.settings:
+                by_value.setdefault(one.settings[name], one.name)
+        if len(by_value) > 1:
+            told = ", ".join(f"{value} (`{whose}`)" for value, whose in by_value.items())
+            faults.append(f"These tunings differ in their {title}: {told}.")
+    if faults:
+        raise ConfigError(faults, "Compare what was tuned and measured alike.")
 
 
 def curves(found: Sequence[Tuned], *, seconds: bool) -> list[Curve]:
@@ -133,6 +174,10 @@ def _point(row: Mapping[str, Any], label: str, tested: bool, full: float) -> Poi
         float(shown["seconds"]),
         float(shown["seconds"]) / max(full, 1e-9),
     )
+
+
+def _told(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float | None) -> float:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.exit_curves import draw_exit_curves
-from nmtgrid.analysis.exit_results import Tuned, best_of, curves
+from nmtgrid.analysis.exit_results import Tuned, best_of, check_alike, curves
 from nmtgrid.analysis.sections import Picture, Section, Table
-from nmtgrid.base.errors import ConfigError
 
 _TEXT = """Depth-adaptive decoding: tokens leave the decoder behind different blocks. BLEU is \
 tokenised, in percent, on {split}; the average exit is in blocks per token, operations are those \
@@ -21,21 +20,19 @@ turn with it. Tunings of one name are pooled: the best of each budget where it w
 def section(found: Sequence[Tuned]) -> Section:
     """Return the points of all tunings in one table and picture.
 
-    Raises ConfigError unless they report the same split.
+    Raises ConfigError unless they report the same sentences and were measured alike.
     """
-    splits = sorted({f"{one.split} ({one.sentences:,} sentences)" for one in found})
-    if len(splits) > 1:
-        raise ConfigError(
-            f"These tunings report different splits: {', '.join(splits)}.",
-            "Compare what was measured on the same sentences.",
-        )
+    check_alike(found)
+    first = next((one for one in found if one.search), found[0])
+    how = f", {first.search}" if first.search else ""
+    split = f"{first.split} ({first.sentences:,} sentences){how}"
     rows = _rows(found)
 
     def draw(path: Path) -> None:
         draw_exit_curves(
             curves(found, seconds=False),
             path,
-            title=f"Early exit, {found[0].split}: quality against cost",
+            title=f"Early exit, {first.split}{how}: quality against cost",
             x_labels=[
                 "average exit (blocks per token)",
                 "decoder's operations (MFLOPs per token)",
@@ -45,7 +42,7 @@ def section(found: Sequence[Tuned]) -> Section:
         )
 
     table = Table(
-        f"{splits[0]}; BLEU tokenised (percent); average exit in blocks per token; MFLOPs of the "
+        f"{split}; BLEU tokenised (percent); average exit in blocks per token; MFLOPs of the "
         "decoder per token;\ntime in percent of the full stack's, which was decoded in turn",
         ["", "", "BLEU", "exit", "MFLOPs", "time"],
         [
@@ -57,7 +54,7 @@ def section(found: Sequence[Tuned]) -> Section:
     return Section(
         "depth",
         "Early exit: quality against cost",
-        _TEXT.format(split=splits[0]),
+        _TEXT.format(split=split),
         [table],
         [Picture("depth", "BLEU against average exit, operations and time.", draw)],
         {"split": found[0].split, "rows": rows},

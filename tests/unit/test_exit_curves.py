@@ -108,3 +108,20 @@ def test_reading(tmp_path: Path) -> None:
         read_tuned(tmp_path / "other.json")
     with pytest.raises(StorageError, match="missing"):
         read_tuned(tmp_path / "nothing")
+
+
+def test_only_tunings_measured_alike_stand_in_one_picture() -> None:
+    same = {"beam": 4, "precision": "fp32", "exits": 2, "budget": 0.5}
+    held = results([row(28, 1.4, budget=1.5)])
+    made = section([tuned(held | same), tuned(held | same | {"budget": 0.50}, "b"), tuned(held)])
+    assert made.tables[0].title.startswith("test (20 sentences), beam 4; BLEU")
+    assert ", greedy; BLEU" in section([tuned(held | {"beam": 1})]).tables[0].title
+    other: dict[str, Any] = {
+        "beam": 1, "precision": "bf16", "exits": 3, "budget": 1, "split": "dev",
+    }  # fmt: skip
+    names = ["beam", "precision", "number of exits", "budget width", "split tuned on"]
+    for (key, value), name in zip(other.items(), names, strict=True):
+        with pytest.raises(ConfigError, match=f"differ in their {name}: .*ours.*{value} .`b`"):
+            section([tuned(held | same), tuned(held | same | {key: value}, "b")])
+    with pytest.raises(ConfigError, match="different splits"):
+        section([tuned(held), tuned(held | {"test_sentences": 21})])
