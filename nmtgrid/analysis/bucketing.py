@@ -31,7 +31,7 @@ EDGES: Mapping[Property, Sequence[float]] = {
 AXES: Mapping[Property, str] = {
     "reference-length": "reference length |y| (tokens)",
     "length-ratio": "length ratio |y| / |x| (reference tokens per source token)",
-    "difficulty": "difficulty: average lagging of the reference path (source tokens)",
+    "difficulty": "difficulty: average lagging of the reference path (source words)",
     "source-length": "source length |x| (tokens)",
     "sentence-bleu": "sentence BLEU (percent)",
 }

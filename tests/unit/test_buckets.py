@@ -164,6 +164,8 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
         "Sentence BLEU by difficulty (percent)",
         "Sentences by sentence BLEU (percent of the 300 sentences)",
     ]
+    # Lengths and difficulty are counted in words of the files, whatever units a model has.
+    assert "(source words)" in section.tables[2].columns[0]
     for picture in section.pictures:
         picture.draw(tmp_path / f"{picture.name}.svg")
     report = section.values["buckets"][0]
