@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.adaptive.weights import Weighting, exit_weights, gradient_scales
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Classifier, ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
@@ -59,8 +60,8 @@ class Aligned:
         self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit."""
-        with_exits(model)
+        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
+        check_no_predictor(with_exits(model))
 
     def agent(self) -> None:
         """Translations see the whole source."""
@@ -118,8 +119,8 @@ class Mixed:
         self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit."""
-        with_exits(model)
+        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
+        check_no_predictor(with_exits(model))
 
     def agent(self) -> None:
         """Translations see the whole source."""
@@ -211,6 +212,17 @@ def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) 
     device = like.device if generator is None else generator.device
     drawn = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)
     return drawn.to(like.device)
+
+
+def check_no_predictor(model: ExitModel) -> None:
+    """Raise ConfigError for an exit predictor, of which aligned and mixed training know nothing."""
+    if model.traits.halting != "none":
+        raise ConfigError(
+            f"The model has an exit predictor (`model.halting={model.traits.halting}`), which this "
+            "objective would leave as it was drawn.",
+            "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
+            "trains the predictor too.",
+        )
 
 
 def not_negative(name: str, value: float) -> list[str]:

@@ -11,6 +11,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from nmtgrid.base import console
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aims import Aims
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
@@ -114,7 +115,18 @@ class Likelihood:
         self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
-        """Every model has a likelihood."""
+        """Warn of parts that early exit needs and that this leaves untrained."""
+        untrained = []
+        if getattr(getattr(model, "config", None), "exits", "none") == "separate":
+            untrained.append("the classifiers of all exits but the last (`model.exits=separate`)")
+        if model.traits.halting != "none":
+            untrained.append(f"the exit predictor (`model.halting={model.traits.halting}`)")
+        if untrained:
+            console.warn(
+                f"The objective `likelihood` does not train {' and '.join(untrained)}: train with "
+                "`--objective exits-aligned`, or `exits-halting` for a predictor, to decode with "
+                "early exits."
+            )
 
     def agent(self) -> None:
         """Translations see the whole source."""
