@@ -116,5 +116,17 @@ def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
     return [best[place] for place in places]
 
 
+def lost_budgets(
+    replayed: Sequence[float], decoded: Sequence[float], budgets: Budgets
+) -> list[float]:
+    """Return the budgets that vectors kept to when they were replayed, but none when decoded.
+
+    Both are average exits. What agrees best often lies at its budget's upper end, and decodes a
+    little deeper.
+    """
+    kept = {budgets.budget(value) for value in decoded}
+    return sorted({budgets.budget(value) for value in replayed} - kept)
+
+
 def _alike(one: Finalist, other: Finalist) -> bool:
     return (one.average_exit, one.agreement) == (other.average_exit, other.agreement)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
-from nmtgrid.adaptive.tune import Budgets
+from nmtgrid.adaptive.tune import Budgets, lost_budgets
 from nmtgrid.analysis.exit_curves import draw_exit_curves
 from nmtgrid.analysis.exit_results import curves, tuned
 from nmtgrid.base import console
@@ -62,6 +62,12 @@ class Report:
         """The splits that were decoded, the one tuned on first."""
         return [self.order.split, *([self.order.test_split] if self.order.test_split else [])]
 
+    def lost(self, budgets: Budgets) -> list[float]:
+        """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
+        replayed = [one.replayed.average_exit for one, _ in self.finalists if one.replayed]
+        decoded = [row.tuned.average_exit for _, row in self.finalists]
+        return [] if self.calibrated else lost_budgets(replayed, decoded, budgets)
+
     def stored_name(self, row: Row, budgets: Budgets) -> str:
         """Return under which name a point is kept in the model's directory."""
         if self.order.allow_loss is not None:
@@ -102,6 +108,7 @@ def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
         "precision": order.precision,
         "signature_bleu": full.tuned.signature,
         "points": [_point(report, budgets, one) for one in report.points],
+        "lost_budgets": report.lost(budgets),
         "finalists": [_point(report, budgets, one) for one in report.finalists],
         "fixed": [{"exit": n, **row.values()} for n, row in enumerate(fixed, 1)],
         "full": full.values(),
@@ -189,6 +196,12 @@ def _show(report: Report, budgets: Budgets) -> None:
         told = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
         kept = f"; `decode --exit {row.stored}`" if row.stored else ""
         console.say(f"budget {budgets.budget(row.tuned.average_exit):g}: {told}{kept}")
+    if lost := report.lost(budgets):
+        console.warn(
+            f"No thresholds for budget {', '.join(f'{one:g}' for one in lost)}: all vectors that "
+            "kept to it when replayed left it when decoded. Decode more of each (`--finalists`), "
+            "or set other budgets (`--budget`)."
+        )
     if report.calibrated is not None and report.calibrated["certified"]:
         _tell_promise(report.calibrated)
 

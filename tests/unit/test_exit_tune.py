@@ -13,7 +13,7 @@ from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.measure import Decoded, Measured, System, Way, decode, depth_of, measure
 from nmtgrid.adaptive.record import Records, record
 from nmtgrid.adaptive.samples import Sample, read_samples
-from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, frontier
+from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, frontier, lost_budgets
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
@@ -110,6 +110,13 @@ def test_budgets() -> None:
     assert Budgets(9.0, 3).budget(2.0) == 3.0
     with pytest.raises(ConfigError, match="--budget"):
         Budgets(0.0, 3)
+
+
+def test_budgets_that_decoding_left_are_told() -> None:
+    held = Budgets(0.5, 3)
+    assert lost_budgets([1.4, 1.45, 1.9, 2.9], [1.5, 1.52, 1.95, 3.0], held) == [1.5]
+    assert lost_budgets([1.4, 2.4], [1.6, 2.6], held) == [1.5, 2.5]
+    assert lost_budgets([1.4, 1.9], [1.6, 1.4], held) == lost_budgets([], [], held) == []
 
 
 def test_thresholds_are_drawn_evenly() -> None:
