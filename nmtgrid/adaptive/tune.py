@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -86,6 +86,30 @@ def finalists(
             held.append(one)
     chosen = [one for held in kept.values() for one in held]
     return sorted(chosen, key=lambda one: (one.average_exit, one.agreement))
+
+
+def refills(
+    records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int,
+    shifts: Mapping[float, float], tried: Collection[tuple[float, ...]], *, truth: bool = False,
+) -> list[Finalist]:  # fmt: skip
+    """Return up to `keep` vectors for each budget of `shifts` that may keep to it when decoded.
+
+    A shift is how much deeper than replayed such vectors decode. Those `tried` are left out.
+    """
+    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
+    order = numpy.lexsort((found.average_exit, -found.agreement)).tolist()
+    chosen = []
+    for budget, shift in shifts.items():
+        held: list[Finalist] = []
+        for place in order:
+            depth = float(found.average_exit[place])
+            if len(held) == keep or budgets.budget(depth + shift) != budget:
+                continue
+            one = Finalist(tuple(thresholds[place].tolist()), depth, float(found.agreement[place]))
+            if one.thresholds not in tried and not any(_alike(one, other) for other in held):
+                held.append(one)
+        chosen += held
+    return chosen
 
 
 def frontier(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy
 
@@ -11,11 +11,14 @@ from nmtgrid.adaptive.halting import Mechanism, Predicted, Thresholds, check_hal
 from nmtgrid.adaptive.measure import Decoded, System, Way, batches, decode
 from nmtgrid.adaptive.record import Records, record
 from nmtgrid.adaptive.samples import Sample
-from nmtgrid.adaptive.tune import Budgets, Finalist, draw_thresholds, finalists
+from nmtgrid.adaptive.tune import Budgets, Finalist, draw_thresholds, finalists, refills
 from nmtgrid.base import console
 from nmtgrid.cli.adaptive_tune_order import MechanismName, Order
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel
+
+Refill = Callable[[Mapping[float, float], Collection[tuple[float, ...]]], list["Choice"]]
+"""For budgets, by how much deeper than replayed vectors decode there, and vectors tried: others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +47,23 @@ def mechanism_of(asked: MechanismName | None, model: ExitModel) -> Mechanism:
 def choices(
     order: Order, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample], way: Way,
     budgets: Budgets,
-) -> list[Choice]:  # fmt: skip
-    """Return what is worth decoding: the best few of each budget, or the one predictor."""
+) -> tuple[list[Choice], Refill]:  # fmt: skip
+    """Return what is worth decoding: the best few of each budget, or the one predictor.
+
+    And what finds more for budgets that decoding left empty.
+    """
     if mechanism == "multinomial" or mechanism == "sequence":
-        return [predicted(model, mechanism)]
+        return [predicted(model, mechanism)], lambda shifts, tried: []
     records = recorded(order, model, mechanism, samples, way)
     drawn = draw_thresholds(order.samples, model.traits.num_exits, order.seed)
     truth = order.judge == "references"
     found = finalists(records, drawn, budgets, order.finalists, truth=truth)
-    return [by_thresholds(model, mechanism, one) for one in found]
+
+    def refill(shifts: Mapping[float, float], tried: Collection[tuple[float, ...]]) -> list[Choice]:
+        more = refills(records, drawn, budgets, order.finalists, shifts, tried, truth=truth)
+        return [by_thresholds(model, mechanism, one) for one in more]
+
+    return [by_thresholds(model, mechanism, one) for one in found], refill
 
 
 def predicted(model: ExitModel, mechanism: Mechanism) -> Choice:

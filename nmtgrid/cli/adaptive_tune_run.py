@@ -12,12 +12,12 @@ from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt
 from nmtgrid.adaptive.measure import Measured, System, Way, decode, measure
 from nmtgrid.adaptive.samples import read_samples
 from nmtgrid.adaptive.settings_store import ExitSettings, save_exits
-from nmtgrid.adaptive.tune import Budgets
+from nmtgrid.adaptive.tune import Budgets, lost_budgets
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.adaptive_tune_calibrated import calibrate
-from nmtgrid.cli.adaptive_tune_choice import Choice, choices, mechanism_of
+from nmtgrid.cli.adaptive_tune_choice import Choice, Refill, choices, mechanism_of
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.adaptive_tune_show import Report, Row, write
 from nmtgrid.cli.decode_run import check_languages, check_vocabularies
@@ -26,6 +26,9 @@ from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.devices import find_device
 from nmtgrid.search.translate import Translator, default_plan
+
+_REFILLS = 2
+"""Rounds in which budgets that all their vectors left get others."""
 
 
 def tune(order: Order, json: Path | None) -> None:
@@ -47,8 +50,9 @@ def tune(order: Order, json: Path | None) -> None:
         order, name, mechanism, model.traits.num_exits, way.plan, list(map(len, samples))
     )
     found: list[Choice] = []
+    refill: Refill = lambda shifts, tried: []  # noqa: E731
     if order.allow_loss is None and order.only != "fixed":
-        found = choices(order, model, mechanism, samples[0], way, budgets)
+        found, refill = choices(order, model, mechanism, samples[0], way, budgets)
     elif order.allow_loss is not None:
         tests = samples[1] if order.test_split else None
         texts = loaded.pipeline
@@ -66,8 +70,20 @@ def tune(order: Order, json: Path | None) -> None:
     report.full, rest = Row(tuned[0]), tuned[1:]
     report.beside = list(map(Row, rest[: len(beside)]))
     ran = list(zip(found, map(Row, rest[len(beside) :]), strict=True))
+    for _ in range(_REFILLS):
+        shifts = _shifts(ran, budgets)
+        more = refill(shifts, {choice.thresholds for choice, _ in ran}) if shifts else []
+        if not more:
+            break
+        ran += zip(more, map(Row, measured([one.system for one in more], 0)), strict=True)
     report.finalists = ran
     report.points = _best(ran, budgets)
+    if len(ran) > len(found):
+        # Times compare among what was decoded in turn.
+        rows = [report.full, *report.beside, *(row for _, row in report.points)]
+        again = measured([row.tuned.decoded.system for row in rows], 0)
+        for row, one in zip(rows, again, strict=True):
+            row.tuned = one
     if order.test_split:
         rows = [report.full, *report.beside, *(row for _, row in report.points)]
         for row, test in zip(
@@ -127,6 +143,21 @@ def _beside(model: Any, seed: int) -> list[System]:
     count = model.traits.num_exits
     fixed = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
     return [*fixed, System("random exits", model, RandomExit(count, seed))]
+
+
+def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, float]:
+    """Return how much deeper than replayed vectors decoded, of each budget that they all left."""
+    depths = [
+        (choice.replayed.average_exit, row.tuned.average_exit)
+        for choice, row in ran
+        if choice.replayed
+    ]
+    lost = lost_budgets([first for first, _ in depths], [last for _, last in depths], budgets)
+    found = {}
+    for budget in lost:
+        own = [last - first for first, last in depths if budgets.budget(first) == budget]
+        found[budget] = sum(own) / len(own)
+    return found
 
 
 def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Choice, Row]]:

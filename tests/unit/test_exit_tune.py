@@ -13,7 +13,14 @@ from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.measure import Decoded, Measured, System, Way, decode, depth_of, measure
 from nmtgrid.adaptive.record import Records, record
 from nmtgrid.adaptive.samples import Sample, read_samples
-from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, frontier, lost_budgets
+from nmtgrid.adaptive.tune import (
+    Budgets,
+    draw_thresholds,
+    finalists,
+    frontier,
+    lost_budgets,
+    refills,
+)
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
@@ -148,6 +155,19 @@ def test_finalists_of_each_budget() -> None:
     # By the tokens that were forced, exit 1 is better than the full stack.
     true = finalists(records(), thresholds, Budgets(0.5, 2), 1, truth=True)
     assert [one.thresholds for one in true] == [(0.1,), (0.5,)]
+
+
+def test_a_lost_budget_is_refilled_from_further_below() -> None:
+    thresholds = numpy.array([[0.1], [0.3], [0.5], [0.55], [0.7], [0.9]])
+
+    # Average exits 1, 1.25, 1.5, 1.5, 1.75, 2; agreement 0.5, 0.75, 0.75, 0.75, 1, 1.
+    def found(keep: int, shift: float, *tried: float) -> list[float]:
+        held = Budgets(0.5, 2), keep, {1.5: shift}, {(one,) for one in tried}
+        return [one.thresholds[0] for one in refills(records(), thresholds, *held)]
+
+    assert found(1, 0.0) == [0.3] and found(1, 0.3) == [0.1] and found(2, 0.6) == []
+    assert found(2, 0.0) == [0.3, 0.1] and found(2, 0.0, 0.3) == [0.1]
+    assert found(2, -0.3) == [0.7, 0.3], "vectors that decode less deep come from above"
 
 
 def test_the_frontier_goes_from_safest_to_fastest() -> None:
