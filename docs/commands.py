@@ -45,6 +45,8 @@ def _command(name: str, function: Callable[..., Any], level: int) -> str:
     arguments, options = [], []
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
+        if not hasattr(hint, "__metadata__"):
+            continue  # the command's own context, which nobody gives
         info = next(one for one in hint.__metadata__ if hasattr(one, "param_decls"))
         if info.hidden:
             continue
