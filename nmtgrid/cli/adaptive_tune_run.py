@@ -50,7 +50,7 @@ def tune(order: Order, json: Path | None) -> None:
         order, name, mechanism, model.traits.num_exits, way.plan, list(map(len, samples))
     )
     found: list[Choice] = []
-    refill: Refill = lambda shifts, tried: []  # noqa: E731
+    refill: Refill | None = None
     if order.allow_loss is None and order.only != "fixed":
         found, refill = choices(order, model, mechanism, samples[0], way, budgets)
     elif order.allow_loss is not None:
@@ -72,7 +72,9 @@ def tune(order: Order, json: Path | None) -> None:
     ran = list(zip(found, map(Row, rest[len(beside) :]), strict=True))
     for _ in range(_REFILLS):
         shifts = _shifts(ran, budgets)
-        more = refill(shifts, {choice.thresholds for choice, _ in ran}) if shifts else []
+        if refill is None or not shifts:
+            break
+        more = refill(shifts, {choice.thresholds for choice, _ in ran})
         if not more:
             break
         ran += zip(more, map(Row, measured([one.system for one in more], 0)), strict=True)

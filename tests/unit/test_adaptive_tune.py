@@ -43,12 +43,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pipeline = Dataset.open(data).pipeline
     for name, changes in MODELS.items():
         torch.manual_seed(1)
-        model = zoo.build(
-            "transformer",
-            overrides=SMALL | changes,
-            source_vocab_size=len(pipeline.source_vocabulary),
-            target_vocab_size=len(pipeline.target_vocabulary),
-        )
+        sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
+        held = dict(zip(("source_vocab_size", "target_vocab_size"), sizes, strict=True))
+        model = zoo.build("transformer", None, SMALL | changes, **held)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
         search = {"max_length_a": 4.0, "max_length_b": 0.0, "beam": 4}
@@ -131,8 +128,7 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
 def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
     file, found = tmp_path / "r.json", []
     for seed in (1, 2, 1):
-        given = ("exits", "--data", "data", "--only", "fixed", "--seed", seed, "--json", file)
-        assert tune(*given) == 0
+        assert tune(*"exits --data data --only fixed --json".split(), file, "--seed", seed) == 0
         found.append(report(file)["uniform"]["exit_shares"])
     assert found[0] == found[2] != found[1]
 
@@ -256,9 +252,7 @@ def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     assert "Two baselines" in said("exits", "--data", "data", *two)
     assert "`--only fixed`" in said("exits", "--data", "data", "--only", "fixed", "--allow-loss", 1)
     message = said("exits", "--results", tmp_path, "--no-keep", "--beam", 1)
-    assert (
-        "`--results`" in message and "Leave out MODEL, `--keep`, `--beam`, `--device`." in message
-    )
+    assert "Leave out MODEL, `--keep`, `--beam`, `--device`." in message
 
 
 def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

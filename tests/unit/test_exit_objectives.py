@@ -21,7 +21,6 @@ from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel
 from nmtgrid.models.transformer import Transformer
 from nmtgrid.training.api import LossParts
-from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from tests.unit.tiny_transformer import tiny
 
 BATCH = collate([[5, 6, 7], [8], []], [[4, 5], [6, 7, 4, 9], [5]])
@@ -293,20 +292,3 @@ def test_faulty_settings_are_all_named(settings: Any, names: list[str]) -> None:
     assert len(found) == len(names)
     for name, fault in zip(names, found, strict=True):
         assert name in fault
-
-
-def test_predictors_and_classifiers_that_nothing_trains(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for objective in (Aligned(AlignedSettings()), Mixed(MixedSettings())):
-        with pytest.raises(ConfigError, match=r"halting=geometric.*as it was drawn"):
-            objective.check(model(halting="geometric"))
-    plain = Likelihood(LikelihoodSettings())
-    plain.check(model(exits="tied"))
-    assert capsys.readouterr().err == ""
-    plain.check(model(exits="separate", halting="sequence"))
-    told = " ".join(capsys.readouterr().err.split())
-    assert "`model.exits=separate`" in told and "`model.halting=sequence`" in told
-    plain.check(model(exits="separate"))
-    told = " ".join(capsys.readouterr().err.split())
-    assert "does not train the classifiers" in told and "predictor (" not in told
