@@ -128,7 +128,8 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
 def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
     file, found = tmp_path / "r.json", []
     for seed in (1, 2, 1):
-        assert tune(*"exits --data data --only fixed --json".split(), file, "--seed", seed) == 0
+        given = ("exits", "--data", "data", "--only", "fixed", "--json", file)
+        assert tune(*given, "--seed", seed) == 0
         found.append(report(file)["uniform"]["exit_shares"])
     assert found[0] == found[2] != found[1]
 
