@@ -66,7 +66,8 @@ class CompoundLoss:
 
     `nll` is that along the exits that the predictor takes at `validate_threshold` (the likeliest,
     unless it is geometric), each with the states of aligned exits; `average_exit`, `oracle_exit`
-    and `agreement` tell where both stop and how often at the same place.
+    and `agreement` tell where both stop and how often at the same place. Validation goes by the
+    compound loss without label smoothing: along the exits taken, never to exit might be best.
     """
 
     def __init__(self, settings: HaltingSettings) -> None:
@@ -95,6 +96,7 @@ class CompoundLoss:
         states = model.exit_features(batch, sites)
         weights = exit_weights(settings.weights, len(states))
         total, sums = aligned_loss(model, states, targets, weights, settings.label_smoothing)
+        plain = sum(weight * value for weight, value in zip(weights, sums, strict=True))
         nll, hits = judged(model, states, targets.tokens)
         logits = model.halting_logits(batch, states)
         if family == "sequence":
@@ -111,7 +113,8 @@ class CompoundLoss:
         }
         along = nll.gather(1, taken[:, None] - 1).sum()
         tokens = int(batch.target_lengths.sum())
-        return LossParts(total + settings.alpha * halting, tokens, along, extra)
+        criterion = plain + settings.alpha * halting.detach()
+        return LossParts(total + settings.alpha * halting, tokens, along, extra, criterion)
 
     @property
     def _by_likelihood(self) -> bool:

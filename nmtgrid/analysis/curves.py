@@ -31,7 +31,7 @@ _NEEDED = {
     "finished": (),
 }
 """Numbers that a line of each kind must have, besides the update and the minutes."""
-_OPTIONAL = {"tokens", "bleu", "cider", "gradient_ratio"}
+_OPTIONAL = {"tokens", "bleu", "cider", "criterion", "gradient_ratio"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,11 @@ class Run:
 
     @property
     def best(self) -> Row | None:
-        """The validation with the lowest loss, or None."""
-        scored = [row for row in self.validation if not math.isnan(row["nll"])]
-        return min(scored, key=lambda row: row["nll"], default=None)
+        """The validation of least criterion, or loss where that is all there is, or None."""
+        is_judged = any(row["criterion"] is not None for row in self.validation)
+        by = "criterion" if is_judged else "nll"
+        scored = [row for row in self.validation if not math.isnan(row[by] or math.nan)]
+        return min(scored, key=lambda row: row[by], default=None)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -162,7 +164,7 @@ def curves(run: Run) -> dict[str, Any]:
     """Return all points of a run as columns, for JSON: what is no number is None."""
     fields = {
         "training": ("nll", "learning_rate", "gradient_norm", "tokens_per_second", "tokens"),
-        "validation": ("nll", "bleu", "cider"),
+        "validation": ("nll", "criterion", "bleu", "cider"),
         "gradients": ("gradient_ratio",),
     }
     found: dict[str, Any] = {}

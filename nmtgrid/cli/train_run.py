@@ -151,7 +151,7 @@ def show(
         best = "  best so far" if event.is_best else ""
         console.say(
             f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
-            f"{quality}{best}  ({event.seconds:.0f} s)"
+            f"{_criterion(event.criterion)}{quality}{best}  ({event.seconds:.0f} s)"
         )
     elif isinstance(event, events.Split):
         exact = "the update is exact" if event.is_exact else "halves are normalised each by itself"
@@ -239,8 +239,13 @@ def _finished(event: events.Finished) -> str:
     return text + (
         f"\nBest on validation, now in model.safetensors: {kinds[event.best]} of update "
         f"{event.best_update:,}, loss {event.best_nll:.4f}, "
-        f"ppl {perplexity(event.best_nll):.2f}{quality}."
+        f"ppl {perplexity(event.best_nll):.2f}{_criterion(event.best_criterion)}{quality}."
     )
+
+
+def _criterion(value: float | None) -> str:
+    """Return what is told of a criterion other than the loss."""
+    return "" if value is None else f", chosen by the objective's criterion {value:.4f}"
 
 
 def _quality(event: events.Validated | events.Finished) -> list[str]:
@@ -258,6 +263,7 @@ def _report(event: events.Finished, trainer: Trainer) -> dict[str, Any]:
         "best": event.best,
         "best_update": event.best_update,
         "valid_loss": event.best_nll,
+        "valid_criterion": event.best_criterion,
         "valid_perplexity": None if event.best_nll is None else perplexity(event.best_nll),
         "valid_bleu": event.bleu,
         "valid_cider": event.cider,

@@ -18,7 +18,7 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.online.agents import Threshold
-from nmtgrid.online.oracle import ReadingCost, oracle_paths
+from nmtgrid.online.oracle import ReadingCost, oracle_paths, path_costs
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.read_write import (
     Area,
@@ -77,7 +77,9 @@ class Dynamic:
     |x| of the second; `write_cells` and `agent_cells` tell how many, and `agent_hits` how many of
     the agent's are decided right. `nll` is that along the path that the agent takes at
     `validate_threshold`, so that a validation judges both together; `oracle_nll` is that along z*,
-    and all that there is where the agent is not trained.
+    and all that there is where the agent is not trained. Validation goes by what the oracle would
+    pay for that path, its delay at lambda included: by likelihood alone, an agent that reads
+    everything might be best.
 
     The oracle judges by the same predictions that are trained, in training mode with their
     dropout, and its path is found anew for each update.
@@ -135,7 +137,10 @@ class Dynamic:
             paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)
             extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
         nll = _along(costs, paths, batch)
-        return LossParts(total, int(batch.target_lengths.sum()), nll, extra)
+        criterion = None
+        if settings.delay_weight:
+            criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
+        return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
 
     def _run(
         self, model: TranslationModel, batch: Batch, sites: Sites

@@ -27,12 +27,15 @@ class LossParts:
     """A batch's loss: `total` (a sum, with gradient), the target `tokens` that it is counted in,
     the negative log-likelihood `nll` (a sum without gradient or smoothing, natural logarithm),
     and named sums worth logging, divided by `tokens` when they are shown.
+
+    Validation prefers weights of a small `criterion`, a sum as well (None: `nll`).
     """
 
     total: Tensor
     tokens: int
     nll: Tensor
     extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    criterion: Tensor | None = None
 
 
 class Objective(Protocol):

@@ -85,6 +85,9 @@ class Validated:
     seconds: float
     cider: float | None = None
     """Of greedy captions, a hundred times CIDEr-D."""
+    criterion: float | None = None
+    """What weights are chosen by, where that is not `nll`."""
+    extra: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Finished:
     best_nll: float | None
     bleu: float | None
     cider: float | None = None
+    best_criterion: float | None = None
 
 
 Event = Started | Updated | Gradients | Split | Validated | Saved | Finished

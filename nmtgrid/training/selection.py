@@ -1,6 +1,6 @@
 """Which weights are kept: the last ones, their running average or the mean of the last states.
 
-All are scored on the validation split; the lowest loss wins.
+All are scored on the validation split; the lowest loss wins, or the objective's own criterion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nmtgrid.training.averaging import RunningAverage, exchanged
-from nmtgrid.training.validate import Quality, Validator
+from nmtgrid.training.validate import Quality, Score, Validator
 from nmtgrid.training.weights import Weights
 
 
@@ -26,18 +26,24 @@ class Best:
     weights: str = "last"
     bleu: float | None = None
     cider: float | None = None
+    criterion: float | None = None
+    """What it was chosen by, if not by nll."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An evaluation: the loss of each candidate, and the better one's name, loss and quality."""
+    """An evaluation: the scores of all candidates, and the better one's name and quality."""
 
-    nll: float
     weights: str
-    losses: dict[str, float]
+    scores: dict[str, Score]
     quality: Quality
     best: dict[str, Tensor] | None
     """The candidate's weights, if it beats all before."""
+
+    @property
+    def score(self) -> Score:
+        """The better candidate's."""
+        return self.scores[self.weights]
 
     @property
     def is_best(self) -> bool:
@@ -70,20 +76,23 @@ class Selection:
         self, update: int, candidates: Mapping[str, Mapping[str, Tensor] | None]
     ) -> Outcome:
         assert self.validator is not None
-        losses = {}
+        scores = {}
         with self.weights.whole():
             for name, weights in candidates.items():
                 with self._having(weights):
-                    losses[name] = self.validator.loss(self.model)
-            chosen = min(losses, key=lambda name: _order(losses[name]))
+                    scores[name] = self.validator.score(self.model)
+            chosen = min(scores, key=lambda name: _order(scores[name].value))
             with self._having(candidates[chosen]):
                 quality = self.validator.quality(self.model)
-        before = math.inf if self.best.nll is None else self.best.nll
-        improved = losses[chosen] < before
+        score = scores[chosen]
+        before = self.best.nll if score.criterion is None else self.best.criterion
+        improved = score.value < (math.inf if before is None else before)
         best = self.weights.copy(candidates[chosen]) if improved else None
         if improved:
-            self.best = Best(losses[chosen], update, chosen, quality.bleu, quality.cider)
-        return Outcome(losses[chosen], chosen, losses, quality, best)
+            self.best = Best(
+                score.nll, update, chosen, quality.bleu, quality.cider, score.criterion
+            )
+        return Outcome(chosen, scores, quality, best)
 
     def _having(
         self, weights: Mapping[str, Tensor] | None
@@ -91,5 +100,5 @@ class Selection:
         return contextlib.nullcontext() if weights is None else exchanged(self.model, weights)
 
 
-def _order(loss: float) -> float:
-    return math.inf if math.isnan(loss) else loss
+def _order(value: float) -> float:
+    return math.inf if math.isnan(value) else value

@@ -179,6 +179,7 @@ class Trainer:
         yield events.Finished(
             self.progress.update, self.progress.place.epoch, self.minutes, stopped or reason,
             bool(stopped), best.weights, best.update, best.nll, best.bleu, best.cider,
+            best.criterion,
         )  # fmt: skip
 
     def _update(self, reader: Iterator[tuple[Place, list[Batch]]]) -> Iterator[events.Event]:
@@ -226,16 +227,18 @@ class Trainer:
         outcome = self.selection.evaluate(self.progress.update)
         self.stopwatch.agree()
         if due:
-            self.rate.evaluated(outcome.nll)
-            self.progress.evaluated(outcome.nll)
+            self.rate.evaluated(outcome.score.value)
+            self.progress.evaluated(outcome.score.value)
         yield self._validated(outcome, began)
         yield self._save(outcome.best)
 
     def _validated(self, outcome: Outcome, began: float) -> events.Validated:
+        score, quality = outcome.score, outcome.quality
+        losses = {name: held.nll for name, held in outcome.scores.items()}
         return events.Validated(
-            self.progress.update, self.progress.place.epoch, self.minutes, outcome.nll,
-            outcome.weights, outcome.losses, outcome.quality.bleu, outcome.is_best,
-            self.stopwatch.now() - began, outcome.quality.cider,
+            self.progress.update, self.progress.place.epoch, self.minutes, score.nll,
+            outcome.weights, losses, quality.bleu, outcome.is_best,
+            self.stopwatch.now() - began, quality.cider, score.criterion, score.extra,
         )  # fmt: skip
 
     def _conclude(self) -> Iterator[events.Event]:

@@ -3,12 +3,13 @@
 The loss is the negative log-likelihood of the references without label smoothing and without
 dropout, at the sites where the objective trains, and translations read as its agent does. exp(loss)
 is the perplexity per target token, end symbols counted, in the units of the dataset (subwords where
-it has them).
+it has them). Weights are chosen by it, or by a criterion of the objective's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any, Protocol
 
 import numpy
@@ -39,11 +40,25 @@ class Quality:
     cider: float | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What references say of weights, per target token: see `LossParts`."""
+
+    nll: float
+    criterion: float | None = None
+    extra: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        """What weights are chosen by."""
+        return self.nll if self.criterion is None else self.criterion
+
+
 class Validator(Protocol):
     """Scores a model's present weights."""
 
-    def loss(self, model: TranslationModel) -> float:
-        """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
+    def score(self, model: TranslationModel) -> Score:
+        """Return the loss of the references, without label smoothing."""
         ...
 
     def quality(self, model: TranslationModel) -> Quality:
@@ -98,19 +113,26 @@ class SplitValidator:
             self._references = split.tokenized_target()[: self._count]
 
     @torch.no_grad()
-    def loss(self, model: TranslationModel) -> float:
-        """Return the negative log-likelihood per target token, natural logarithm, no smoothing."""
+    def score(self, model: TranslationModel) -> Score:
+        """Return the loss of the references, without label smoothing."""
         model.eval()
-        total, tokens = 0.0, 0.0
+        sums: dict[str, float] = {}
         for indices in self._batches:
             batch = self.split.batch(indices).to(self.device)
             with autocast(self.device, self.bf16):
                 parts = self.objective.loss(model, batch)
-            total += parts.nll.item()
-            tokens += parts.tokens
-        sums = self.processes.sum(torch.tensor([total, tokens], dtype=torch.float64))
-        nll, count = map(float, sums)
-        return nll / max(count, 1.0)
+            told = {"nll": parts.nll, "criterion": parts.criterion, **parts.extra}
+            named = {name: value for name, value in told.items() if value is not None}
+            values = torch.stack([value.double() for value in named.values()]).tolist()
+            for name, value in zip(("tokens", *named), (parts.tokens, *values), strict=True):
+                sums[name] = sums.get(name, 0.0) + value
+        # A process without a batch does not know the names.
+        lists = [json.loads(held) for held in self.processes.gather(json.dumps(sums).encode())]
+        names = dict.fromkeys(name for held in lists for name in held)
+        total = {name: sum(held.get(name, 0.0) for held in lists) for name in names}
+        tokens = max(total.pop("tokens", 0), 1)
+        each = {name: value / tokens for name, value in total.items()}
+        return Score(each.pop("nll", 0.0), each.pop("criterion", None), each)
 
     @torch.no_grad()
     def quality(self, model: TranslationModel) -> Quality:

@@ -14,6 +14,7 @@ from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.limits import Progress
 from nmtgrid.training.processes import Processes
+from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 
@@ -107,10 +108,10 @@ class _Statistics(Scores):
         super().__init__(1.0)
         self.seen: list[float] = []
 
-    def loss(self, model: TranslationModel) -> float:
+    def score(self, model: TranslationModel) -> Score:
         assert isinstance(model, _WithStatistic)
         self.seen.append(model.statistic.item())
-        return super().loss(model)
+        return super().score(model)
 
 
 def test_all_processes_validate_with_the_first_ones_statistics(

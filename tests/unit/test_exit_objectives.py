@@ -226,6 +226,8 @@ def test_compound_is_the_formula(
     chosen = exit_log_probabilities(logits, halting).gather(1, wanted[:, None] - 1)
     total = costs(values, 0.2).mean(1).sum() - 0.7 * chosen.sum()
     torch.testing.assert_close(found.total, total)
+    wanted_least = costs(values).mean(1).sum() - 0.7 * chosen.sum()
+    torch.testing.assert_close(found.criterion, wanted_least.detach())
     taken = predicted_exits(logits, halting)
     along = nll.gather(1, taken[:, None] - 1).sum()
     assert float(found.nll) == pytest.approx(float(along), rel=1e-5)

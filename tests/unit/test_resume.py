@@ -19,6 +19,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.trainer import Trainer
+from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, trainer
 
 
@@ -129,8 +130,8 @@ def test_a_validation_at_a_limit_is_none_that_was_due(tmp_path: Path) -> None:
     class AtUpdates(Scores):
         """Scores by the update, 1.9 where none is due."""
 
-        def loss(self, model: TranslationModel) -> float:
-            return losses.get(made.progress.update, 1.9)
+        def score(self, model: TranslationModel) -> Score:
+            return Score(losses.get(made.progress.update, 1.9))
 
     changes: dict[str, Any] = {
         "schedule": "plateau", "decay_patience": 2, "validate_updates": 3, "patience": 9,

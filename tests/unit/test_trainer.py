@@ -18,6 +18,7 @@ from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer
 
 
@@ -158,10 +159,10 @@ class Preferring(Scores):
         self.wanted = wanted
         self.seen: list[Tensor] = []
 
-    def loss(self, model: TranslationModel) -> float:
+    def score(self, model: TranslationModel) -> Score:
         assert isinstance(model, TinyModel)
         self.seen.append(model.bias.detach().clone())
-        return float((model.bias.detach() - self.wanted).abs().mean())
+        return Score(float((model.bias.detach() - self.wanted).abs().mean()))
 
 
 def test_the_running_average_is_a_candidate(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings
-from nmtgrid.training.validate import SplitValidator
+from nmtgrid.training.validate import Score, SplitValidator
 
 CPU = torch.device("cpu")
 
@@ -59,7 +59,8 @@ def test_the_loss_is_the_unsmoothed_mean_over_target_tokens(
         total = sum(plain.loss(model, split.batch([i])).total.item() for i in range(len(split)))
     tokens = int(split.target_lengths.sum()) + len(split)
     for max_tokens in (30, 4000):
-        assert validator(data, max_tokens).loss(model) == pytest.approx(total / tokens, rel=1e-5)
+        found = validator(data, max_tokens).score(model)
+        assert found == Score(found.nll) and found.nll == pytest.approx(total / tokens, rel=1e-5)
 
 
 def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: TranslationModel) -> None:
@@ -78,6 +79,6 @@ def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: Translat
 def test_validation_draws_no_random_numbers(data: Dataset, model: TranslationModel) -> None:
     before = torch.get_rng_state()
     made = validator(data, 300, sentences=5)
-    made.loss(model)
+    made.score(model)
     made.quality(model)
     assert torch.equal(before, torch.get_rng_state())

@@ -20,7 +20,7 @@ from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
-from nmtgrid.training.validate import Quality, Validator
+from nmtgrid.training.validate import Quality, Score, Validator
 
 TYPES = 12
 
@@ -88,10 +88,10 @@ class Scores:
         self.losses = list(losses)
         self.asked = 0
 
-    def loss(self, model: TranslationModel) -> float:
+    def score(self, model: TranslationModel) -> Score:
         model.eval()
         self.asked += 1
-        return self.losses.pop(0) if len(self.losses) > 1 else self.losses[0]
+        return Score(self.losses.pop(0) if len(self.losses) > 1 else self.losses[0])
 
     def quality(self, model: TranslationModel) -> Quality:
         return Quality()
