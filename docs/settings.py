@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import inspect
 import json
 from typing import Any
 
 from docs.markdown import code, plain, table
-from nmtgrid.base.config import describe
+from nmtgrid.base.config import describe, meanings
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
 from nmtgrid.models.presets.preset import Preset
@@ -99,13 +97,13 @@ def _preset(preset: Preset) -> str:
 def _group(prefix: str, kind: type[Any]) -> str:
     """Return the docstring and the table of a dataclass of settings."""
     defaults = kind()
-    meanings = documented(kind)
+    texts = meanings(kind)
     rows = [
         (
             code(f"{prefix}.{name}"),
             code(hint.replace(" | ", ", ")) if " | " in hint else hint,
             code(_value(getattr(defaults, name))),
-            plain(meanings.get(name, "")),
+            plain(texts.get(name, "")),
         )
         for name, hint in describe(kind)
         if "." not in name
@@ -116,26 +114,6 @@ def _group(prefix: str, kind: type[Any]) -> str:
     if not rows:
         return f"{said}It has no settings.\n"
     return said + table(("setting", "type", "default", "meaning"), rows)
-
-
-def documented(kind: type[Any]) -> dict[str, str]:
-    """Return the texts that stand below fields of a dataclass in its source."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        body = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-                and isinstance(text.value.value, str)
-            ):
-                found[field.target.id] = text.value.value
-    return found
 
 
 def _value(value: Any) -> str:

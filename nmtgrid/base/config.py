@@ -6,8 +6,10 @@ A dataclass may define `faults(self) -> list[str]`, which returns what is wrong 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import inspect
 import json
 import sys
 import types
@@ -81,6 +83,36 @@ def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((prefix + name, _type_name(hint)))
     return rows
+
+
+def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
+    """Return what stands below each setting of `kind` in its source, by dotted name."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= {prefix + name: text for name, text in _below_fields(base).items()}
+    for name, hint in _hints(typing.cast(Any, kind)).items():
+        if _is_group(hint):
+            found |= meanings(hint, f"{prefix}{name}.")
+    return found
+
+
+def _below_fields(kind: type[Any]) -> dict[str, str]:
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # a type that was made while running has none
+        return {}
+    body = ast.parse(inspect.cleandoc("\n" + source)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in zip(body.body, body.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[str, Any]:

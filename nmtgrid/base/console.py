@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ Item = TypeVar("Item")
 output = Console(soft_wrap=True, highlight=False)
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
+_UNBOUNDED = 10_000
 
 
 def hush(speaker: str) -> None:
@@ -68,6 +70,29 @@ def table(
     is_right: Sequence[bool] | None = None,
 ) -> None:
     """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
+    _print(messages, _drawn(title, headings, rows, is_right))
+
+
+def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table on standard output, for it is what was asked for; names come first, whole."""
+    drawn = _drawn(title, headings, rows, None)
+    drawn.columns[0].no_wrap = True
+    _print(output, drawn)
+
+
+def _print(to: Console, drawn: Table) -> None:
+    """Print a table as wide as the terminal, or, into a file or pipe, as it is itself."""
+    if not (to.is_terminal or "COLUMNS" in os.environ):
+        to = Console(file=to.file, width=_UNBOUNDED, quiet=to.quiet, highlight=False)
+    to.print(drawn)
+
+
+def _drawn(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    is_right: Sequence[bool] | None,
+) -> Table:
     drawn = Table(title=title, title_justify="left")
     rows = [list(row) for row in rows]
     for place, heading in enumerate(headings):
@@ -77,7 +102,7 @@ def table(
         drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(_show(cell) for cell in row))
-    messages.print(drawn)
+    return drawn
 
 
 @contextmanager

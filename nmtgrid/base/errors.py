@@ -56,10 +56,22 @@ class TrainingError(NmtgridError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean `x`?`` for the known name nearest to `word`, or the names."""
+    """Return ``did you mean `x`?`` for the known name nearest to `word`, or the names.
+
+    One in another group is nearer than another one in its own, and so is one that it abbreviates.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    last = word.rpartition(".")[2]
+    close = [name for name in names if last in _short(name)]
+    close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"
     shown = ", ".join(f"`{name}`" for name in names[:12])
     return f"Known: {shown}{', ...' if len(names) > 12 else ''}." if names else ""
+
+
+def _short(name: str) -> list[str]:
+    """Return what a dotted name is called in short: without its groups, and by its initials."""
+    last = name.rpartition(".")[2]
+    words = last.split("_")
+    return [last, "".join(word[:1] for word in words)] if len(words) > 1 else [last]

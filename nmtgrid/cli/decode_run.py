@@ -105,6 +105,7 @@ def translate_text(
     elif sys.stdin is not None and sys.stdin.isatty():
         options = dataclasses.replace(translator.options, window=1)
         translator.options = options
+        console.say("Write a sentence on each line; Ctrl-D ends.")
     notes: Counter[str] = Counter()
     prefixes = read_prefixes(prefix, total)
     begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)

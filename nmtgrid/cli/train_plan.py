@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from nmtgrid.base import console
-from nmtgrid.base.config import describe, to_json
+from nmtgrid.base.config import describe, meanings, to_json
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import BatchPlan
@@ -97,30 +97,32 @@ def show_list(arch: str | None, objective: str | None = None) -> dict[str, Any]:
     chosen = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
-    console.table("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
+    console.listing("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
     presets = [(kind, preset) for kind in kinds for preset in zoo.presets(kind.name).values()]
     for kind in kinds:
-        console.table(
+        console.listing(
             f"presets of {kind.name} (--preset)", ["name", ""],
             [[preset.name, preset.description] for owner, preset in presets if owner is kind],
         )  # fmt: skip
     known = [objectives.get(name) for name in objectives]
-    console.table(
+    console.listing(
         "objectives (--objective)", ["name", ""], [[kind.name, kind.description] for kind in known]
     )
     settings: dict[str, list[dict[str, Any]]] = {}
     for kind in kinds:
         root = settings_type(kind.config, chosen.settings)
         defaults = _flat(to_json(root(kind.name)))
+        texts = meanings(root)
         rows = [[name, type_, defaults[name]] for name, type_ in describe(root) if "." in name]
         if arch:
-            console.table(
+            console.listing(
                 f"settings of {kind.name}, objective {chosen.name} (--set)",
                 ["name", "type", "default"],
                 [[name, type_, _shown(value)] for name, type_, value in rows],
             )  # fmt: skip
         settings[kind.name] = [
-            {"name": name, "type": type_, "default": value} for name, type_, value in rows
+            {"name": name, "type": type_, "default": value, "meaning": texts.get(name, "")}
+            for name, type_, value in rows
         ]
     if not arch:
         console.say(

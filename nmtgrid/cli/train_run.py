@@ -94,6 +94,10 @@ def run_one(
     )  # fmt: skip
     log = MetricsLog(out / METRICS)
     if processes.is_first:
+        console.say(
+            f"{settings.arch}, preset {settings.preset or 'none'}, objective "
+            f"{settings.objective_name}, seed {settings.training.seed}: {data} -> {out}"
+        )
         objective = trainer.weights.objective
         notes = objective.notes if isinstance(objective, Prepared) else ()
         for words in [*settings.smoothing.without_effect(), *notes]:

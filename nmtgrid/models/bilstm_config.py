@@ -14,28 +14,38 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class BiLSTMConfig:
-    """What a Bi-LSTM model is built from; the defaults are the thesis' baseline (section 3.3.1).
-
-    `size` is that of each direction of the encoder, of which a unidirectional one has one.
-    `decoder_size` and `embedding_size` None mean the same. `initial` says where the decoder's
-    first states come from: maps of the encoder's last ones, shared by all layers, or zero.
-    `first_symbol` end lets the target begin with `</s>`, as in fairseq.
-    """
+    """What a Bi-LSTM model is built from; the defaults are the thesis' baseline (section 3.3.1)."""
 
     encoder_depth: int = 2
+    """Layers of the encoder."""
     decoder_depth: int = 2
+    """Layers of the decoder."""
     size: int = 256
+    """Features of each direction of the encoder, of which a unidirectional one has one."""
     encoder: Literal["bidirectional", "unidirectional"] = "bidirectional"
+    """Whether the encoder reads backwards too."""
     decoder_size: int | None = None
+    """Features of the decoder; none: `size`."""
     embedding_size: int | None = None
+    """Features of an embedding; none: `size`."""
     input_feeding: bool = True
+    """Whether the decoder reads the output that predicted the last token, beside that token."""
     initial: Literal["mapped", "zero"] = "mapped"
+    """Where the decoder's first states come from: maps of the encoder's last ones, shared by all
+    layers, or zero."""
     output_bias: bool = False
+    """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
+    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
+    vocabulary, the source embeddings too."""
     first_symbol: FirstSymbol = "begin"
+    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     dropout: float = 0.3
+    """On what the LSTM of each layer puts out."""
     embedding_dropout: float = 0.3
+    """On embeddings."""
     output_dropout: float = 0.3
+    """On what the classifier reads."""
 
     @property
     def both_ways(self) -> bool:

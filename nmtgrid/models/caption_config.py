@@ -12,17 +12,21 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """What both have; the sizes None mean `size`.
-
-    `tie` target shares the embeddings with the classifier, through a map where their sizes differ.
-    """
+    """What both have."""
 
     size: int = 512
+    """Features of a state."""
     embedding_size: int | None = None
+    """Features of an embedding; none: `size`."""
     tie: Literal["none", "target"] = "none"
+    """Matrices that are one: none, or the embeddings and the classifier, through a map where their
+    sizes differ."""
     output_bias: bool = True
+    """Whether the classifier has a bias."""
     embedding_dropout: float = 0.0
+    """On embeddings."""
     output_dropout: float = 0.3
+    """On what the classifier reads."""
 
     @property
     def embedded(self) -> int:
@@ -50,7 +54,9 @@ class CaptionLSTMConfig(CaptionConfig):
     """
 
     depth: int = 1
+    """Layers of the LSTM."""
     picture: Literal["input", "state"] = "input"
+    """How it is seen: as the first input, or as the first states."""
     dropout: float = 0.0
     """Between layers."""
 

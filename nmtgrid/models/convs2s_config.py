@@ -19,22 +19,25 @@ MOST_POSITIONS = 65536
 class ConvS2SConfig:
     """What a ConvS2S model is built from; the defaults are the thesis' baseline (section 3.3.1).
 
-    size is the number of channels, kernel the width of the filters in tokens (odd), and dropout
-    the rate at the inputs of the convolutions.
-
     Departs: section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
     is on their inputs and before the classifier, as in Gehring et al. (2017), whose published
     system the tables compare with.
     """
 
     encoder_depth: int = 16
+    """Layers of the encoder."""
     decoder_depth: int = 16
+    """Layers of the decoder, each with an attention."""
     size: int = 256
+    """Channels of a layer."""
     embedding_size: int = 256
+    """Features of an embedding."""
     output_size: int | None = None
     """Features that the classifier reads; none: as many as an embedding has."""
     kernel: int = 3
+    """Tokens that a filter spans (odd)."""
     positions: Positions = "learned"
+    """Added to the embeddings of both sides."""
     max_positions: int = 1024
     """Learned positions of each side; the last one serves all places beyond."""
     residual: Literal["convolution", "layer"] = "convolution"
@@ -47,15 +50,22 @@ class ConvS2SConfig:
     gradient_scale: bool = True
     """Whether the gradient into the encoder is divided by twice the number of attentions."""
     weight_norm: bool = True
+    """Whether filters and maps are parametrised by direction and length."""
     output_bias: bool = True
+    """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
+    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
+    vocabulary, the source embeddings too."""
     first_symbol: FirstSymbol = "begin"
     """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     alignment: Literal["average", "last"] = "average"
     """Which decoder layers' attention counts as the alignment."""
     dropout: float = 0.3
+    """On the inputs of the convolutions."""
     embedding_dropout: float = 0.3
+    """On embeddings."""
     output_dropout: float = 0.3
+    """On what the classifier reads."""
 
     @property
     def classified(self) -> int:

@@ -186,16 +186,21 @@ def _checksum(path: Path) -> str | None:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
+    advice = "Name one that `train` wrote, or that `import-fairseq` made of a model of fairseq."
+    if folder.is_file():
+        raise ModelError(f"{folder} is a file, not a model directory.", advice)
     if not folder.is_dir():
-        raise ModelError(f"There is no model directory {folder}.", "Name one that `train` wrote.")
+        raise ModelError(f"There is no model directory {folder}.", advice)
     try:
         config = read_json(folder / "config.json")
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice or "Is it a model directory?") from fault
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        found = config.get("format") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or config.get("format") is None:
+        raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
+    if config["format"] != FORMAT:
         raise ModelError(
-            f"{folder / 'config.json'} has format {found}, but this program reads {FORMAT}.",
+            f"{folder / 'config.json'} has format {config['format']}, but this program reads "
+            f"{FORMAT}.",
             "Use the version of nmtgrid that wrote it.",
         )
     check_unaltered(folder / "config.json", config)

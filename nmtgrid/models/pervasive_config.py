@@ -16,50 +16,76 @@ from nmtgrid.models.first_symbol import FirstSymbol
 class PervasiveConfig:
     """What a Pervasive Attention model is built from; the defaults are the thesis' base model.
 
-    depth is N in blocks (2N layers), size is d, kernels are in cells (odd). `embedding_size` None
-    means d. The `printed` preset follows the text, the others what the published checkpoint does.
-
-    With `source_causal` no filter sees to the right, so the model can go online (section 4.3.2).
-    `online_features` says what a prediction is made of (fig. 4.4): the row of cells so far,
-    aggregated; the last cell alone, whatever `aggregation` says; or the grid, all cells of this
-    row and those above, aggregated as one.
-
-    `reader` decides when to read on: "own" is the thesis' network over a grid of its own (4.4.2),
-    as deep as `reader_depth` says (0: as the translation network); "shared" reads the translation
-    network's cells, at next to no cost, and `reader_detached` keeps its gradient out of them.
+    The `printed` preset follows the text, the others what the published checkpoint does.
     """
 
     depth: int = 14
+    """N, blocks of the network over the grid: 2N layers."""
     size: int = 256
+    """d, features of a cell."""
     embedding_size: int | None = None
+    """Features of an embedding; none: `size`."""
     feed_forward_size: int = 1024
+    """d_FF, features between the two maps of a block."""
     target_kernel: int = 11
+    """Cells that a filter spans along the target (odd), those to come counted, which it never
+    sees."""
     source_kernel: int = 11
+    """Cells that a filter spans along the source (odd)."""
     source_causal: bool = False
+    """Whether no filter sees to the right, so that the model can go online (section 4.3.2)."""
     online_features: Literal["cell", "row", "grid"] = "row"
+    """What a prediction is made of (fig. 4.4): the row of cells so far, aggregated; the last cell
+    alone, whatever `aggregation` says; or the grid, all cells of this row and those above,
+    aggregated as one."""
     reader: Literal["none", "own", "shared"] = "none"
+    """What decides when to read on: `own`, the thesis' network over a grid of its own (4.4.2), or
+    `shared`, which reads the translation network's cells, at next to no cost."""
     reader_depth: int = 0
+    """Blocks of a reader of its own; 0: as many as the translation network has."""
     reader_detached: bool = False
+    """Whether a shared reader's gradient stays out of the translation network."""
     skip: Skip = "residual-cumulative"
+    """How layers are connected (section 3.2.4, table 3.4)."""
     aggregation: Aggregation = "attention"
+    """From a row of cells to one vector (section 3.2.5, table 3.5)."""
     attention_activation: Literal["none", "tanh"] = "none"
+    """Between the two maps by which cells are scored: nothing, as printed, or tanh."""
     accumulate: Accumulate = "blocks"
+    """What residual-cumulative sums up: all 2N + 1 layers' outputs, as printed, or one for each
+    block."""
     accumulate_scale: AccumulateScale = "count"
+    """What that sum is divided by: the square root of its number of terms, as printed, or that
+    number."""
     growth: int = 48
+    """g, features that a layer adds (skip dense)."""
     bottleneck: int = 4
+    """The layer's 1 x 1 map makes so many times g features (skip dense)."""
     dense_norm: bool = True
+    """Whether a dense layer normalises what it reads."""
     positions: Positions = "sinusoidal"
+    """Added to the embeddings of both sides."""
     scale_embeddings: bool = True
+    """Whether embeddings are multiplied by the square root of their size."""
     grid_bias: bool = True
+    """Whether the first cells have a bias."""
     output_map: bool = False
+    """Whether a map stands before the classifier even where sizes agree without one."""
     output_bias: bool = True
+    """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
+    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
+    vocabulary, the source embeddings too."""
     first_symbol: FirstSymbol = "begin"
     """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     dropout: float = 0.2
+    """On what each layer adds."""
     embedding_dropout: float = 0.2
+    """On embeddings: a row or a column of the grid has one mask."""
     output_dropout: float = 0.2
+    """On what the classifier reads."""
     checkpoint_activations: bool = False
+    """Whether layers are computed again in the backward pass: less memory, more time."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""

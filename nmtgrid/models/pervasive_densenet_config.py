@@ -13,35 +13,47 @@ from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveDensenetConfig:
-    """What a densely connected Pervasive Attention is built from; defaults: CoNLL table 1, Max.
-
-    depth is L in layers, growth g, embedding_size d = d_s = d_t, kernel k in cells (odd),
-    bottleneck the 4 of the 1 x 1 map to 4 g features. `halve_input` and `halve_output` are maps to
-    half the features before and behind the dense layers. `gates` puts linear units on the masked
-    convolution alone (as the published count of the gated model says) or on both (as the text
-    says).
-    `normalisation` batch is the published one; with layer or none no prediction depends on its
-    batch in training mode either.
-    """
+    """What a densely connected Pervasive Attention is built from; defaults: CoNLL table 1, Max."""
 
     depth: int = 24
+    """L, layers."""
     growth: int = 32
+    """g, features that a layer adds."""
     bottleneck: int = 4
+    """The 1 x 1 map before a layer's convolution makes so many times g features."""
     kernel: int = 5
+    """k, cells that a filter spans along either side (odd); it never sees the target to come."""
     embedding_size: int = 128
+    """d, features of an embedding of either side."""
     halve_input: bool = True
+    """Whether a map to half the features stands before the dense layers."""
     halve_output: bool = True
+    """Whether one stands behind them."""
     normalise_input: bool = False
+    """Whether the first cells are normalised."""
     gates: Gates = "none"
+    """Gated linear units: none, on the masked convolution alone (as the published count of the
+    gated model says), or on both maps of a layer (as the text says)."""
     normalisation: Normalisation = "batch"
+    """`batch` is the published one; with layer or none no prediction depends on its batch in
+    training mode either."""
     aggregation: Aggregation = "max"
+    """From a row of cells to one vector."""
     positions: Positions = "none"
+    """Added to the embeddings of both sides."""
     output_bias: bool = True
+    """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
+    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
+    vocabulary, the source embeddings too."""
     dropout: float = 0.2
+    """On what each layer adds."""
     embedding_dropout: float = 0.2
+    """On embeddings: a row or a column of the grid has one mask."""
     output_dropout: float = 0.2
+    """On what the classifier reads."""
     checkpoint_activations: bool = False
+    """Whether layers are computed again in the backward pass: less memory, more time."""
 
     @property
     def input_size(self) -> int:

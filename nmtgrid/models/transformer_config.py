@@ -27,58 +27,71 @@ _RATES = (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """What a Transformer is built from; the defaults are the base model of section 2.6.3.
-
-    Depths are in blocks, sizes in features. `norm` post normalises after each sum as printed
-    (2.42), pre before each sub-layer and once behind each stack. `transparent` gives each decoder
-    block its own mixture of all encoder states, with dropout on the mixture's scores;
-    `alignment` says whose attention over the source is the by-product alignment: the last decoder
-    block's or the mean of all.
-
-    `encoder` says what a source state sees: all that has been read (4.16: every prefix is encoded
-    anew, so a limited read is costly), itself and what precedes it (4.17), or the last `window`
-    tokens, itself included (4.18). `source_marker` (appendix C): the source as it comes, with its
-    end symbol; none, not even that (an empty source keeps it, for there must be something to
-    read), and translations are as long as their sources; begin, with `<s>` before it too;
-    add-zero, with a pair of a zero key and a zero value before it in the decoder's attention over
-    the source. Reads count the tokens of the source as it comes whatever the marker: `<s>` and the
-    zero pair are there before the first READ, and without an end symbol its READ shows nothing new.
-
-    `positions` sinusoidal-halves and `first_symbol` end (the target begins with `</s>`) are what
-    other programs' models have.
-
-    `encoder_size` gives the encoder features of its own (0: `size`). `exits` puts a classifier
-    behind every decoder block (5.3): the same one, or one for each, of which the last is the
-    model's own, tied or not; with `norm` pre a norm stands before each, shared or not likewise.
-    `halting` is the network that says when to exit: from the mean source state (5.11), from the
-    first block's state (5.19), or from each block's (5.20); it reads what the classifiers read.
-    """
+    """What a Transformer is built from; the defaults are the base model of section 2.6.3."""
 
     encoder_depth: int = 6
+    """Blocks of the encoder."""
     decoder_depth: int = 6
+    """Blocks of the decoder."""
     size: int = 512
+    """d, features of a state; a multiple of `heads`."""
     encoder_size: int = 0
+    """Features of the encoder's states, if not `size` (0)."""
     feed_forward_size: int = 2048
+    """d_FF, features between the two maps of a block."""
     heads: int = 8
+    """Heads of each attention."""
     norm: Norm = "post"
+    """`post` normalises after each sum, as printed (2.42); `pre` before each sub-layer, and once
+    behind each stack."""
     encoder: Encoder = "bidirectional"
+    """What a source state sees: all that has been read (4.16: every prefix is encoded anew, so a
+    limited read is costly), itself and what precedes it (4.17), or the last `window` tokens
+    (4.18)."""
     window: int = 7
+    """Tokens that a source state of encoder `window` sees, itself included."""
     source_marker: SourceMarker = "end"
+    """How the source ends or begins (appendix C): `end`, as it comes, with its end symbol; `none`,
+    without (an empty source keeps it, for there must be something to read), and translations are as
+    long as their sources; `begin`, with `<s>` before it too; `add-zero`, with a pair of a zero key
+    and a zero value before it in the decoder's attention over the source. Reads count the tokens of
+    the source as it comes whatever the marker: `<s>` and the zero pair are there before the first
+    READ, and without an end symbol its READ shows nothing new."""
     transparent: bool = False
+    """Whether each decoder block has its own mixture of all encoder blocks' states."""
     transparent_dropout: float = 0.1
+    """On the scores of those mixtures."""
     positions: Positions = "sinusoidal"
+    """Added to the embeddings of both sides; `sinusoidal-halves` are other programs'."""
     max_positions: int = 1024
+    """Learned positions of each side; the last one serves all places beyond."""
     scale_embeddings: bool = True
+    """Whether embeddings are multiplied by the square root of their size."""
     tie: Literal["none", "target", "all"] = "target"
+    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
+    vocabulary, the source embeddings too."""
     first_symbol: FirstSymbol = "begin"
+    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
     output_bias: bool = False
+    """Whether the classifier has a bias."""
     exits: Exits = "none"
+    """A classifier behind every decoder block (5.3): the same one, or one for each, of which the
+    last is the model's own, tied or not; with `norm` pre a norm stands before each, shared or not
+    likewise."""
     halting: Halting = "none"
+    """The network that says when to exit: from the mean source state (5.11), from the first block's
+    state (5.19), or from each block's (5.20); it reads what the classifiers read."""
     alignment: Literal["last", "mean"] = "last"
+    """Whose attention over the source is the by-product alignment: the last decoder block's or the
+    mean of all."""
     dropout: float = 0.1
+    """On what each sub-layer adds."""
     embedding_dropout: float = 0.1
+    """On embeddings."""
     attention_dropout: float = 0.0
+    """On the weights of attention."""
     activation_dropout: float = 0.0
+    """Between the two maps of a feed-forward layer."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""

@@ -34,6 +34,7 @@ class SearchPlan:
     """At most a + b|x| target tokens; both sides are counted without the end symbol, and a picture
     counts 20 tokens."""
     max_length_b: float = 2.0
+    """See `max_length_a`."""
     min_length: int = 0
     """At least so many target tokens before the end symbol."""
     sample: bool = False

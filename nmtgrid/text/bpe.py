@@ -72,6 +72,12 @@ class Codes:
                     line=number,
                 )
             merges.append(" ".join(fields))
+        if merges and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
+            raise InputError(
+                "these are words with their counts, not merges.",
+                "Give the codes of `bpe learn` or subword-nmt; lists of units are for "
+                "`--vocab-source` and `--vocab-target`.", path=path, line=1,
+            )  # fmt: skip
         if not merges:
             raise InputError(
                 "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path

@@ -24,21 +24,31 @@ class TrainingSettings:
     """
 
     optimiser: Optimiser = "adamw"
+    """`nesterov` is SGD with Nesterov's momentum."""
     learning_rate: float = 0.002
+    """The highest one, at the end of the warm-up."""
     beta1: float = 0.9
+    """Of Adam: what the mean of gradients keeps at each update."""
     beta2: float = 0.98
+    """Of Adam: what the mean of their squares keeps."""
     epsilon: float = 1e-8
+    """Of Adam: added to the root of that mean."""
     momentum: float = 0.99
     """Of Nesterov's SGD."""
     weight_decay: float = 0.0001
     """Decoupled for adamw, an L2 penalty for the others; on all parameters of two dimensions or
     more, never on vectors, such as biases and normalisation."""
     clip_norm: float = 5.0
+    """Longest gradient, of the loss per target token; longer ones are scaled down to it."""
     shard: bool = False
     """With several processes: spread weights, gradients and moments over them (for models that do
     not fit otherwise)."""
     schedule: Schedule = "inverse-sqrt"
+    """How the rate falls after the warm-up: with the inverse root of the updates; by a cosine over
+    the updates, or over `max_minutes`; when validation no longer improves; every `decay_updates`;
+    not at all."""
     warmup_updates: int = 4000
+    """Updates over which the rate climbs."""
     warmup_fraction: float = 0.05
     """Part of max_minutes that the warm-up takes (cosine-time)."""
     initial_learning_rate: float = 1e-7
@@ -55,18 +65,26 @@ class TrainingSettings:
     decay_updates: int = 10000
     """Updates between decays (step)."""
     seed: int = 1
+    """Of the weights' draw, of dropout and of the order of the pairs."""
     precision: Precision = "auto"
+    """`auto`: bf16 where it is faster than fp32."""
     max_updates: int = 50000
+    """Updates after which the run ends."""
     max_minutes: float = 0.0
+    """Minutes after which it ends, but for the last validation."""
     clock: RunClock = "wall"
     """What minutes and rates are counted by: `processor` adds up the time of all CPU threads, so
     that runs compare on a machine that other work shares."""
     max_epochs: int = 0
+    """Epochs after which it ends."""
     patience: int = 0
     """Evaluations without improvement before the run stops."""
     validate_updates: int = 0
+    """Updates between validations."""
     validate_minutes: float = 0.0
+    """Minutes between validations."""
     validate_epochs: int = 1
+    """Epochs between validations."""
     validate_bleu: bool = True
     """Whether validation translates, for BLEU and, of captions, CIDEr-D."""
     validate_sentences: int = 1000
@@ -74,6 +92,7 @@ class TrainingSettings:
     save_minutes: float = 10.0
     """Longest time between two saved states."""
     log_updates: int = 50
+    """Updates between two lines of the log."""
     watch_gradients: int = 0
     """Updates between two measurements of the loss's gradient at each layer's output; their norms,
     and the ratio of the first to the last encoder layer's, go to metrics.jsonl."""
@@ -145,6 +164,7 @@ class BatchSettings:
     max_length: int = 100
     """Training pairs with more tokens on either side are skipped, counted and told."""
     accumulation: int = 1
+    """Batches of an update."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

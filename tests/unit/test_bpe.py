@@ -79,6 +79,15 @@ def test_a_faulty_line_is_named(tmp_path: Path, text: str, line: int) -> None:
     assert caught.value.line == line
 
 
+def test_a_dictionary_is_no_list_of_merges(tmp_path: Path) -> None:
+    path = tmp_path / "dict.txt"
+    path.write_text("the 512\nof@@ 77\n")
+    with pytest.raises(InputError, match="words with their counts"):
+        Codes.load(path)
+    path.write_text("1 0\n10 e\n")  # merges of digits
+    assert len(Codes.load(path)) == 2
+
+
 WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=12).filter(
     lambda word: "@@" not in word and not word.endswith("@") and not word.startswith("@")
 )

@@ -14,6 +14,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train_run import parse_seeds
+from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import events
 from nmtgrid.training.meters import MetricsLog
@@ -73,6 +74,7 @@ def test_resuming_goes_on_where_it_stopped(data: str, tmp_path: Path, told: list
     lines = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     assert [x["update"] for x in lines if x["event"] == "updated"] == [1, 2, 3, 4]
     assert any("Going on from update 2" in line for line in told)
+    assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in told)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -225,6 +227,23 @@ def test_the_plan_asks_for_vocabularies(told: list[str]) -> None:
     assert train("--dry-run", *sizes) == 0
 
 
+@pytest.mark.parametrize("columns", ["80", None])
+def test_the_list_goes_out_with_whole_names(
+    columns: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert train("--list", "--arch", "transformer") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("smoothing.sequence.proposal_temperature │" in line for line in lines)
+    longest = zoo.preset("transformer", "iwslt14-de-en-exits").description
+    whole = any(longest in line for line in lines)
+    # A pipe is as wide as what goes through it.
+    assert (max(map(len, lines)) <= 80 and not whole) if columns else whole
+
+
 def test_the_list_shows_names_and_settings(tmp_path: Path) -> None:
     report = tmp_path / "list.json"
     assert train("--list", "--json", report) == 0
@@ -233,6 +252,7 @@ def test_the_list_shows_names_and_settings(tmp_path: Path) -> None:
     assert "likelihood" in [objective["name"] for objective in values["objectives"]]
     names = {setting["name"]: setting for setting in values["settings"]["pervasive"]}
     assert names["model.depth"]["default"] == 14
+    assert names["model.depth"]["meaning"].startswith("N, blocks")
     assert names["training.schedule"]["type"].startswith("inverse-sqrt")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from nmtgrid.base.config import check, describe, from_json, override, to_json
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,14 @@ def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
     assert "name a setting in it" in faults
     assert "`--set depth` is not of the form name=value" in faults
     assert "must be a whole number, but is `x`" in faults
+
+
+def test_abbreviations_and_other_groups_are_near() -> None:
+    known = ["training.learning_rate", "training.shard", "model.dropout", "batches.max_tokens"]
+    assert "`training.learning_rate`" in nearest("training.lr", known)
+    assert "`model.dropout`" in nearest("dropout", known)
+    assert "`batches.max_tokens`" in nearest("training.max_tokens", known)
+    assert "`training.shard`" in nearest("training.shart", known)
 
 
 def test_values_are_checked_too() -> None:

@@ -17,10 +17,12 @@ from docs.commands import commands
 from docs.departures import departures
 from docs.generate import BLOCKS, PAGES, TUTORIALS, main, stale
 from docs.markdown import plain, table
-from docs.settings import documented, presets, settings
+from docs.settings import presets, settings
+from nmtgrid.base.config import describe, meanings
 from nmtgrid.cli import app
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
-from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.settings import RunSettings, TrainingSettings, settings_type
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE_NAMES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -185,8 +187,17 @@ def test_references_name_everything() -> None:
 
 
 def test_texts_below_fields_are_found() -> None:
-    assert documented(TrainingSettings)["decay_updates"] == "Updates between decays (step)."
-    assert "learning_rate" not in documented(TrainingSettings)
+    assert meanings(TrainingSettings)["decay_updates"] == "Updates between decays (step)."
+    assert meanings(RunSettings)["batches.accumulation"] == "Batches of an update."
+
+
+@pytest.mark.parametrize("arch", [*zoo.architectures()])
+def test_every_setting_has_a_meaning(arch: str) -> None:
+    for name in objectives:
+        held = zoo.architectures().get(arch)
+        root = settings_type(held.config, objectives.get(name).settings)
+        known = meanings(root)
+        assert [name for name, _ in describe(root) if "." in name and name not in known] == []
 
 
 def test_every_departure_is_listed() -> None:

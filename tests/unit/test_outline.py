@@ -60,3 +60,20 @@ def test_a_config_that_asks_for_more_than_there_is(tmp_path: Path, size: int) ->
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ModelError, match=r"does not fit the model|no machine can hold"):
         load_model(folder)
+
+
+def test_what_is_no_model_directory_is_told_apart(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "config.json").write_text('{"model_type": "marian"}')
+    for path, words in (
+        (foreign, "is no model directory of nmtgrid"),
+        (foreign / "config.json", "is a file, not a model directory"),
+        (tmp_path / "none", "There is no model directory"),
+    ):
+        with pytest.raises(ModelError, match=words) as caught:
+            load_model(path)
+        assert "import-fairseq" in caught.value.advice
+    (foreign / "config.json").write_text('{"format": 99}')
+    with pytest.raises(ModelError, match="has format 99"):
+        load_model(foreign)
