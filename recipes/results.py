@@ -35,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 KEPT, PUBLISHED = HERE / "records", HERE / "published.json"
 LONGER, PAGE = HERE / "longer-runs.md", HERE / "RESULTS.md"
 MOST_ROWS = 40
+PART = "part of the page"
 PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
 
@@ -109,11 +110,15 @@ def _rows(values: Any) -> list[Row]:
     if "fixed" in values and "full" in values:
         return _tuned(values)
     # A page of several sections, or one section under its name.
-    return [row for held in values.values() if isinstance(held, dict) for row in _rows(held)]
+    parts = {name: _rows(held) for name, held in values.items() if isinstance(held, dict)}
+    parts = {name: rows for name, rows in parts.items() if rows}
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    return [{PART: name} | row for name, rows in parts.items() for row in rows]
 
 
 def _tuned(values: Mapping[str, Any]) -> list[Row]:
-    """Return what `adaptive-tune` found: fixed exits, chosen points, and models trained alone."""
+    """Return what `adaptive-tune` found: fixed exits, points, models trained alone, a promise."""
     kinds: dict[str, Callable[[Row], str]] = {
         "fixed": lambda row: f"exit {row['exit']}",
         "points": lambda row: f"budget {row['budget']:g}",
@@ -123,7 +128,21 @@ def _tuned(values: Mapping[str, Any]) -> list[Row]:
         {"decoding": label(row)} | (row["test"] if isinstance(row.get("test"), dict) else row)
         for kind, label in kinds.items()
         for row in values[kind]
-    ]
+    ] + ([_promise(values["calibrated"])] if values.get("calibrated") else [])
+
+
+def _promise(held: Mapping[str, Any]) -> Row:
+    """Return what was promised of thresholds, and whether other sentences have kept to it."""
+    test = held.get("test") or {}
+    return {
+        "decoding": f"promised to lose at most {held['allow_loss']:g} % ({held['risk']})",
+        "confidence": held["confidence"],
+        "certified": held["certified"],
+        "loss_percent": held["loss"],
+        "p_value": held["p_value"],
+        "test_loss_percent": test.get("loss"),
+        "holds_on_test": test.get("holds"),
+    }
 
 
 def _flat(row: Mapping[str, Any]) -> Row:
@@ -169,7 +188,7 @@ def page(records: Mapping[str, Record], published: Mapping[str, Any], longer: st
     parts = [INTRODUCTION, "## What there is\n\n" + _overview(groups, published)]
     for experiment in sorted({*groups, *published}, key=_order):
         held = groups.get(experiment, [])
-        parts.append(f"## {_title(experiment)}\n")
+        parts.append(f"## {_title(experiment, held)}\n")
         parts += [_ours(record) for record in held]
         if not held:
             parts.append("Not run yet.\n")
@@ -182,7 +201,7 @@ def _overview(groups: Mapping[str, Sequence[Record]], published: Mapping[str, An
     lines = ["| experiment | runs |", "|---|---|"]
     for experiment in sorted({*groups, *published}, key=_order):
         runs = dict.fromkeys(f"`{one['command']}`" for one in groups.get(experiment, []))
-        name = _title(experiment)
+        name = _title(experiment, groups.get(experiment, []))
         anchor = re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-")
         lines.append(f"| [{name}](#{anchor}) | {'<br>'.join(runs) or 'none'} |")
     return "\n".join(lines) + "\n"
@@ -210,28 +229,50 @@ def _order(experiment: str) -> tuple[int, list[int], str]:
     return (0 if chapter.isdigit() else 1, [number, int(found[2])], experiment)
 
 
-def _title(experiment: str) -> str:
+def _title(experiment: str, held: Sequence[Record]) -> str:
+    """Return a heading: the number of a table or figure, or what the first record is called."""
     kind, _, rest = experiment.partition("-")
-    return f"{kind.capitalize()} {rest}" if kind in ("table", "figure") else experiment
+    if kind in ("table", "figure"):
+        return f"{kind.capitalize()} {rest}"
+    return str(held[0]["title"]) if held else experiment
 
 
 def _ours(record: Record) -> str:
     scale = "**SMALL.** " if record["small"] else ""
-    rows = record["rows"][:MOST_ROWS]
-    left = len(record["rows"]) - len(rows)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    signatures = sorted({str(row[n]) for row in rows for n in row if n.startswith("signature")})
-    names = [
-        name for name in names
-        if not name.startswith("signature") and any(row.get(name) not in (None, "") for row in rows)
-    ]  # fmt: skip
-    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
-    lines += [[shown(row.get(name)) for name in names] for row in rows]
-    more = f"\n{left} more rows are in the JSON.\n" if left else ""
+    parts: dict[str, list[Row]] = {}
+    for row in record["rows"][:MOST_ROWS]:
+        parts.setdefault(str(row.get(PART, "")), []).append(row)
+    tables = [(f"{name.capitalize()}:\n\n" if name else "") + _table(rows)
+              for name, rows in parts.items()]  # fmt: skip
+    left = len(record["rows"]) - MOST_ROWS
+    more = f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
+    signatures = sorted({
+        str(value) for row in record["rows"] for name, value in row.items()
+        if name.startswith("signature")
+    })  # fmt: skip
     return (
         f"{scale}{record['title']}: `{record['command']}`, {record['date']}, {record['machine']}, "
-        f"{record['software']}.\n\n" + _markdown(lines) + more + _notes(record, signatures)
+        f"{record['software']}.\n\n" + "\n".join(tables) + more + _notes(record, signatures)
     )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Return rows as a table; columns without a value are left out."""
+    names = [
+        name for name in dict.fromkeys(name for row in rows for name in row)
+        if name != PART and not name.startswith("signature")
+        and any(row.get(name) not in (None, "") for row in rows)
+    ]  # fmt: skip
+    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    lines += [[_cell(row, name) for name in names] for row in rows]
+    return _markdown(lines)
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.get(name)
+    if name == "k" and row.get("policy") == "wait-k":
+        return "∞" if value is None else f"{value:g}"
+    return shown(value)
 
 
 def _notes(record: Record, signatures: Sequence[str]) -> str:

@@ -153,29 +153,19 @@ def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[s
 
 
 def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt:
-    """Return what `choice` asks for, as `chosen_halt`, of a model with its weights.
-
-    Raises ConfigError where stored settings were tuned on other ones; see `check_weights`.
-    """
-    halt = chosen_halt(choice, loaded.folder, loaded.model)
-    if not _is_number(choice) and choice != AUTO:
-        check_weights(load_exit(loaded.folder, choice, loaded.model), loaded, warn)
-    return halt
-
-
-def chosen_halt(choice: str, folder: Path, model: TranslationModel) -> AnyHalt:
     """Return what `choice` asks for: an exit's number, "auto", or the name of stored settings.
 
     "auto" is the model's own exit predictor, which stops where that is likelier than not, or at the
-    likeliest exit. Raises ConfigError for what is not there or does not fit.
+    likeliest exit. Raises ConfigError for what is not there or does not fit, and where stored
+    settings were tuned on other weights; see `check_weights`.
     """
+    model = loaded.model
     with_exits(model)
-    if _is_number(choice):
-        halt: AnyHalt = FixedExit(int(choice))
-    elif choice == AUTO:
-        halt = _own(model)
-    else:
-        return load_exit(folder, choice, model).halt()
+    if not _is_number(choice) and choice != AUTO:
+        stored = load_exit(loaded.folder, choice, model)
+        check_weights(stored, loaded, warn)
+        return stored.halt()
+    halt = _own(model) if choice == AUTO else FixedExit(int(choice))
     check_halt(halt, model)
     return halt
 

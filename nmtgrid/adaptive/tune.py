@@ -72,15 +72,8 @@ def finalists(
     With the full stack, or, if `truth`, with the tokens that were forced. Of vectors that do the
     same one is kept; on equal agreement the faster comes first.
     """
-    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
-    order = numpy.lexsort((found.average_exit, -found.agreement))
     kept: dict[int, list[Finalist]] = {}
-    for place in order.tolist():
-        one = Finalist(
-            tuple(thresholds[place].tolist()),
-            float(found.average_exit[place]),
-            float(found.agreement[place]),
-        )
+    for one in _ranked(records, thresholds, truth):
         held = kept.setdefault(budgets.place(one.average_exit), [])
         if len(held) < keep and not any(_alike(one, other) for other in held):
             held.append(one)
@@ -96,20 +89,25 @@ def refills(
 
     A shift is how much deeper than replayed such vectors decode. Those `tried` are left out.
     """
-    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
-    order = numpy.lexsort((found.average_exit, -found.agreement)).tolist()
+    ranked = _ranked(records, thresholds, truth)
     chosen = []
     for budget, shift in shifts.items():
         held: list[Finalist] = []
-        for place in order:
-            depth = float(found.average_exit[place])
-            if len(held) == keep or budgets.budget(depth + shift) != budget:
-                continue
-            one = Finalist(tuple(thresholds[place].tolist()), depth, float(found.agreement[place]))
-            if one.thresholds not in tried and not any(_alike(one, other) for other in held):
+        for one in ranked:
+            keeps = budgets.budget(one.average_exit + shift) == budget
+            if keeps and one.thresholds not in tried and not any(_alike(one, h) for h in held):
                 held.append(one)
-        chosen += held
+        chosen += held[:keep]
     return chosen
+
+
+def _ranked(records: Records, thresholds: NDArray[Any], truth: bool) -> list[Finalist]:
+    """Return all vectors by falling agreement, the faster of equals first."""
+    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
+    order = numpy.lexsort((found.average_exit, -found.agreement))
+    columns = thresholds[order], found.average_exit[order], found.agreement[order]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [Finalist(tuple(vector), depth, agreement) for vector, depth, agreement in rows]
 
 
 def frontier(
@@ -119,14 +117,10 @@ def frontier(
 
     From the safest to the fastest, in even ratios of what does not agree.
     """
-    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
-    order = numpy.lexsort((found.average_exit, -found.agreement))
     best: list[Finalist] = []
-    for place in order.tolist():
-        speed = float(found.average_exit[place])
-        if not best or speed < best[-1].average_exit:
-            vector = tuple(thresholds[place].tolist())
-            best.append(Finalist(vector, speed, float(found.agreement[place])))
+    for one in _ranked(records, thresholds, truth):
+        if not best or one.average_exit < best[-1].average_exit:
+            best.append(one)
     return thinned(best, count)
 
 

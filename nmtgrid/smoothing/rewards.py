@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -41,9 +42,6 @@ class BleuReward:
     It is that of units, subwords where there are such, and with several references the best.
     """
 
-    def __init__(self) -> None:
-        self._losses: dict[int, float] = {}
-
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
         """See `Reward`."""
         count = tokens.shape[1]
@@ -59,13 +57,7 @@ class BleuReward:
 
     def loss_of_one(self, length: int) -> float:
         """See `Reward`."""
-        if length not in self._losses:
-            lengths = torch.full((length,), length)
-            truth = torch.arange(length).expand(length, -1)
-            ours, theirs = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
-            kept = sentence_bleus(bleu_counts(ours, theirs)) / 100.0
-            self._losses[length] = 1.0 - float(kept.mean()) if length else 1.0
-        return self._losses[length]
+        return _bleu_of_one(length)
 
 
 class CiderReward:
@@ -76,9 +68,6 @@ class CiderReward:
 
     def __init__(self, train: Split) -> None:
         self._scorer = Cider(DocumentFrequencies.count(documents(train)))
-        # Nothing is known of any n-gram, so that all weigh the same.
-        self._even = Cider(DocumentFrequencies({}, pictures=3))
-        self._losses: dict[int, float] = {}
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
         """See `Reward`."""
@@ -99,12 +88,30 @@ class CiderReward:
 
     def loss_of_one(self, length: int) -> float:
         """See `Reward`."""
-        if length not in self._losses:
-            truth = list(range(length))
-            several = [truth, *_each_changed(length).tolist()]
-            own, *scores = self._even.scores(several, [truth])
-            self._losses[length] = 1.0 - sum(scores) / (own * length) if length else 1.0
-        return self._losses[length]
+        return _cider_of_one(length)
+
+
+@functools.cache
+def _bleu_of_one(length: int) -> float:
+    """Return what `BleuReward.loss_of_one` does."""
+    if not length:
+        return 1.0
+    lengths = torch.full((length,), length)
+    truth = torch.arange(length).expand(length, -1)
+    ours, theirs = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+    return 1.0 - float(sentence_bleus(bleu_counts(ours, theirs)).mean()) / 100.0
+
+
+@functools.cache
+def _cider_of_one(length: int) -> float:
+    """Return what `CiderReward.loss_of_one` does."""
+    if not length:
+        return 1.0
+    # Nothing is known of any n-gram, so that all weigh the same.
+    even = Cider(DocumentFrequencies({}, pictures=3))
+    truth = list(range(length))
+    own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
+    return 1.0 - sum(scores) / (own * length)
 
 
 def _each_changed(length: int) -> Tensor:

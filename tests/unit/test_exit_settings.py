@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmtgrid.adaptive.halting import FixedExit, Predicted, Thresholds
+from nmtgrid.adaptive.halting import AnyHalt, FixedExit, Predicted, Thresholds
 from nmtgrid.adaptive.settings_store import (
     ExitSettings,
-    chosen_halt,
     halt_of,
     load_exit,
     load_exits,
@@ -32,6 +32,14 @@ def model(halting: Halting = "geometric", count: int = 3) -> ExitModel:
     found.architecture = "transformer"  # type: ignore[misc]
     found.traits = Traits(num_exits=count, halting=halting)
     return found
+
+
+def chosen(
+    choice: str, folder: Path, held: ExitModel, told: Callable[[str], None] = print,
+    weights: str = "best", checksum: str | None = None,
+) -> AnyHalt:  # fmt: skip
+    none: Any = None
+    return halt_of(choice, LoadedModel(held, none, {}, folder, weights, checksum), told)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -63,10 +71,10 @@ def test_a_tuning_replaces_what_an_earlier_one_of_its_name_left(tmp_path: Path) 
 
 def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
     save_exits(tmp_path, model(), [FAST])
-    assert chosen_halt("2", tmp_path, model()) == FixedExit(2)
-    assert chosen_halt("fast", tmp_path, model()) == Thresholds("geometric", (0.25, 1.0))
-    assert chosen_halt("auto", tmp_path, model()) == Thresholds("geometric", (0.5, 0.5))
-    assert chosen_halt("auto", tmp_path, model("sequence")) == Predicted("sequence")
+    assert chosen("2", tmp_path, model()) == FixedExit(2)
+    assert chosen("fast", tmp_path, model()) == Thresholds("geometric", (0.25, 1.0))
+    assert chosen("auto", tmp_path, model()) == Thresholds("geometric", (0.5, 0.5))
+    assert chosen("auto", tmp_path, model("sequence")) == Predicted("sequence")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     save_exits(tmp_path, model(), [FAST])
     with pytest.raises(ConfigError, match=message):
-        chosen_halt(choice, tmp_path, held)
+        chosen(choice, tmp_path, held)
 
 
 def test_without_any_settings_the_way_to_some_is_told(tmp_path: Path) -> None:
@@ -113,15 +121,13 @@ def test_impossible_thresholds_are_refused(tmp_path: Path) -> None:
 
 
 def test_thresholds_go_with_their_weights(tmp_path: Path) -> None:
-    none: Any = None
     last = dataclasses.replace(FAST, weights="last", checksum="a")
     save_exits(tmp_path, model(), [last, dataclasses.replace(FAST, name="old")])
     assert load_exit(tmp_path, "fast", model()) == last
     told: list[str] = []
 
     def halt(name: str, weights: str, checksum: str | None) -> object:
-        held = LoadedModel(model(), none, {}, tmp_path, weights, checksum)
-        return halt_of(name, held, told.append)
+        return chosen(name, tmp_path, model(), told.append, weights, checksum)
 
     assert halt("fast", "last", "a") == halt("fast", "best", "a") == FAST.halt()
     assert halt("old", "best", "b") == FAST.halt(), "nothing is known of its weights"

@@ -53,13 +53,20 @@ def _tuned(bleu: float) -> dict[str, Any]:
         ({"unit": "token", "settings": [{"system": "x", "k": 3}]}, [{"system": "x", "k": 3}]),
         ({"split": "valid", "systems": [{"system": "x", "points": [1]}]}, [{"system": "x"}]),
         ({"latency": {"settings": [{"k": 1}]}, "depth": {"rows": [{"exit": 2}]}},
-         [{"k": 1}, {"exit": 2}]),
+         [{"part of the page": "latency", "k": 1}, {"part of the page": "depth", "exit": 2}]),
+        ({"latency": {"settings": [{"k": 1}]}, "title": "one section"}, [{"k": 1}]),
         ({"full": {}, "fixed": [{"exit": 1, **_tuned(30.0)}],
           "points": [{"budget": 2.0, **_tuned(31.0)}],
           "baselines": [{"name": "p", "depth": 3, "bleu": 5.0, "test": None}]},
          [{"decoding": "exit 1", "average_exit": 2.0, "bleu": 31.0},
           {"decoding": "budget 2", "average_exit": 2.0, "bleu": 32.0},
           {"decoding": "p, 3 blocks alone", "name": "p", "depth": 3, "bleu": 5.0, "test": None}]),
+        ({"full": {}, "fixed": [], "points": [], "baselines": [],
+          "calibrated": {"risk": "bleu", "allow_loss": 1.0, "confidence": 0.95, "certified": True,
+                         "loss": 0.25, "p_value": 0.5, "test": {"loss": 1.5, "holds": False}}},
+         [{"decoding": "promised to lose at most 1 % (bleu)", "confidence": 0.95,
+           "certified": True, "loss_percent": 0.25, "p_value": 0.5, "test_loss_percent": 1.5,
+           "holds_on_test": False}]),
     ],
 )  # fmt: skip
 def test_rows_of_what_commands_write(
@@ -117,6 +124,19 @@ def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
     assert text.count("## Figure 4.12") == 1
     assert "Part" in text[text.index("## Figure 4.12") : text.index("Published (curves)")]
     assert "[Table 3.4](#table-34)" in text
+
+
+def test_parts_of_a_page_are_tables_of_their_own(results: ModuleType) -> None:
+    rows = [
+        {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
+        {"part of the page": "latency", "policy": "wait-k", "k": None, "bleu": 2.0},
+        {"part of the page": "depth", "exit": 2},
+    ]
+    record = _record(experiment="report", title="Four systems", rows=rows)
+    text = results.page({"report": record}, {}, "")
+    assert "## Four systems\n" in text and "(#four-systems)" in text
+    assert "Latency:\n\n| policy | k | bleu |" in text and "Depth:\n\n| exit |" in text
+    assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
 
 
 def test_cells_show_the_digits_that_tell(results: ModuleType) -> None:

@@ -17,18 +17,11 @@ from nmtgrid.smoothing.rewards import BleuReward
 from nmtgrid.smoothing.vectors import few_vectors
 from nmtgrid.training.api import KEPT, LossParts
 from nmtgrid.training.smoothing_settings import SequenceSmoothing, SmoothingSettings
-from tests.unit.test_smoothing import BOTH, SMALL, settings
+from tests.unit.test_smoothing import BOTH, SMALL, data, settings
+
+__all__ = ["data"]
 
 TOKENS = ["--set", "smoothing.token.alpha=0.2", "--set", "objective.label_smoothing=0"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small toy dataset."""
-    folder = tmp_path_factory.mktemp("data") / "toy"
-    main(["preprocess", "--toy", "400", "--out", str(folder)])
-    main(["bpe", "learn", str(folder), "--words", "--min-count", "1"])
-    return folder
 
 
 def write_vectors(path: Path, data: Path, count: int, seed: int = 0) -> None:
