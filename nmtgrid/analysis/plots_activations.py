@@ -20,6 +20,7 @@ _ACROSS = 3
 _UNLIKE = 6.0
 """Models whose activations differ more than so in size have scales of their own."""
 _GREY = _CHANGE = "#888888"
+_KEY_LINE = 0.18
 
 
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
@@ -35,8 +36,10 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
         limits = [_limits(profiles)] * len(profiles)
     gap = _GAP if is_shared else _GAP + 0.35
     pitch = (_WIDTH + gap, _HEIGHT + _TITLE + bottom)
-    key = 0.3
-    size = (_LEFT + across * pitch[0] - gap + _RIGHT, down * pitch[1] + key)
+    width = _LEFT + across * pitch[0] - gap + _RIGHT
+    written = _key(width, profiles, is_shared)
+    key = 0.12 + _KEY_LINE * len(written)
+    size = (width, down * pitch[1] + key)
     figure = new_figure(*size)
     for place, one in enumerate(profiles):
         start = _LEFT + place % across * pitch[0]
@@ -49,7 +52,12 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
         elif is_shared:
             axes.tick_params(labelleft=False)
     top = figure.add_axes((0.0, 1 - key / size[1], 1.0, key / size[1]))
-    _write_key(top, size[0], profiles, is_shared)
+    top.set_axis_off()
+    top.set(xlim=(0.0, width), ylim=(key, 0.0))
+    for line, texts in enumerate(written):
+        for start, text, colour in texts:
+            height = 0.12 + _KEY_LINE * (line + 0.5)
+            top.text(start, height, text, fontsize=_FONT, color=colour, va="center")
     save(figure, path)
 
 
@@ -220,15 +228,20 @@ def _limits(profiles: Sequence[Profile]) -> tuple[float, float]:
     return low - air, high + air
 
 
-def _write_key(axes: Axes, width: float, profiles: Sequence[Profile], is_shared: bool) -> None:
-    """Say above what colours and greys are, and whether the scales are alike."""
-    axes.set_axis_off()
-    axes.set(xlim=(0.0, width), ylim=(0.0, 1.0))
+def _key(
+    width: float, profiles: Sequence[Profile], is_shared: bool
+) -> list[list[tuple[float, str, str]]]:
+    """Return lines of (place, text, colour) that tell what is drawn and whether scales differ."""
     has_changes = any(p.kind == "change" for one in profiles for p in one.points)
+    samples = [("in colour: what layers pass on", darker(COLOURS[0]))]
+    samples += [("in grey: changes before the skip connection", _CHANGE)] if has_changes else []
+    samples += [] if is_shared else [("the scales differ", INK)]
+    lines: list[list[tuple[float, str, str]]] = [[]]
     start = _LEFT
-    samples = [("what layers pass on", darker(COLOURS[0]), "in colour: ")]
-    samples += [("changes before the skip connection", _CHANGE, "in grey: ")] if has_changes else []
-    samples += [] if is_shared else [("the scales differ", INK, "")]
-    for text, colour, lead in samples:
-        axes.text(start, 0.35, lead + text, fontsize=_FONT, color=colour, va="center")
-        start += text_width(lead + text, _FONT) + 0.3
+    for text, colour in samples:
+        if lines[-1] and start + text_width(text, _FONT) > width:
+            lines.append([])
+            start = _LEFT
+        lines[-1].append((start, text, colour))
+        start += text_width(text, _FONT) + 0.3
+    return lines

@@ -51,11 +51,18 @@ def command(
         Literal["delay", "printed"],
         typer.Option(help="Reading cost of the oracle; `printed` is the thesis' to the letter."),
     ] = "delay",
+    source: Annotated[
+        Literal["words", "line"],
+        typer.Option(
+            help="Tokenise the source word by word, as it would arrive, or the whole line, as the "
+            "dataset is and as published figures were made; that knows words to come."
+        ),
+    ] = "words",
     unit: Annotated[
         Literal["token", "word"] | None,
         typer.Option(
-            help="What latency counts: subword units, or words: of the raw source, and tokenised "
-            "ones of the target.  [default: token]"
+            help="What latency counts: subword units, or words: the source's (see `--source`), and "
+            "tokenised ones of the target.  [default: token]"
         ),
     ] = None,
     convention: Annotated[
@@ -148,6 +155,7 @@ def command(
         precision=precision,
         device=device,
         exit=exit,
+        source=source,
     )
     if log is not None:
         asked = {"--k": k, "--thresholds": thresholds, "--oracle": oracle, "--split": split}

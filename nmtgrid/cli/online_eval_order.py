@@ -10,7 +10,7 @@ from typing import Literal
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import Setting
+from nmtgrid.online.settings import Setting, SourceText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Order:
     device: DeviceName
     exit: str | None = None
     """Where tokens leave the decoder early, as `decode --exit` has it."""
+    source: SourceText = "words"
 
     def faults(self) -> list[str]:
         """Return what is wrong, one sentence each."""
@@ -107,6 +108,7 @@ def check_alone(order: Order, asked: Sequence[str]) -> None:
         "--sentences": order.sentences,
         "--finish-reading": order.finish_reading,
         "--exit": order.exit,
+        "--source": order.source != "words",
     }
     names = [name for name, value in given.items() if value]
     if names or asked:

@@ -80,6 +80,7 @@ def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[s
         "split": order.split,
         "sentences": len(sentences),
         "empty_sources": sum(not one.source for one in sentences),
+        "source": order.source,
         "unit": order.unit,
         "convention": order.convention,
         "beam": order.beam,
@@ -200,8 +201,8 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
         pipeline = system.decoder.translator.pipeline
         longest = system.decoder.translator.options.max_source
         system.sentences = read_sentences(
-            pipeline, split, order.sentences, longest, console.warn
-        )  # fmt: skip
+            pipeline, split, order.sentences, longest, console.warn, order.source
+        )
     return systems
 
 

@@ -1,7 +1,7 @@
 """Decodes sentences along settings: wait-k, an agent's thresholds, the oracle's paths.
 
-Batched; what is written, and when, does not depend on the batch. Nothing is known of a source but
-what a stream would know: its words are tokenised one by one.
+Batched; what is written, and when, does not depend on the batch. Unless they are asked for by line,
+nothing is known of a source but what a stream would know: its words are tokenised one by one.
 """
 
 from __future__ import annotations

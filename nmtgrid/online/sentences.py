@@ -1,4 +1,4 @@
-"""The sentences of a split as online evaluation reads them: raw words, each with its units."""
+"""The sentences of a split as online evaluation reads them: words, each with its units."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from nmtgrid.data.dataset import Split
+from nmtgrid.online.settings import SourceText
 from nmtgrid.text.pipeline import Pipeline
 
 
@@ -13,8 +14,9 @@ from nmtgrid.text.pipeline import Pipeline
 class Sentence:
     """A source as a stream would bring it, and its reference; an empty line has no words.
 
-    `words` are the raw line's, `sizes` how many of the `units` each of them makes. `reference` is
-    tokenised, `raw_reference` as it stood; `source` and `target` are ids.
+    `words` are the raw line's, or the tokenised line's, `sizes` how many of the `units` each of
+    them makes. `reference` is tokenised, `raw_reference` as it stood; `source` and `target` are
+    ids.
     """
 
     line: int
@@ -33,8 +35,12 @@ def read_sentences(
     count: int | None = None,
     longest: int = 512,
     warn: Callable[[str], None] = lambda text: None,
+    source_text: SourceText = "words",
 ) -> list[Sentence]:
     """Return the first `count` sentences of a split (None: all).
+
+    A line that is tokenised whole has the dataset's units, of which a few need words to come: a
+    full stop after an abbreviation is the word's or not by what follows.
 
     Sources are cut after `longest` units, at the end of a word where there is one, and `warn` is
     told so: a stream that is evaluated cannot be taken in pieces.
@@ -47,7 +53,7 @@ def read_sentences(
     for line, (source, raw, tokenized) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
-        held = list(zip(source.split(), pipeline.source_words(source), strict=True))
+        held = _units(pipeline, source, source_text)
         kept = _within(held, longest)
         if sum(len(units) for _, units in kept) < sum(len(units) for _, units in held):
             cut.append(line)
@@ -68,6 +74,14 @@ def read_sentences(
         shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
         warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
     return found
+
+
+def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
+    """Return a source's words with the units of each."""
+    if source_text == "words":
+        return list(zip(line.split(), pipeline.source_words(line), strict=True))
+    words = pipeline.source.moses.tokenize(line).split()
+    return [(word, pipeline.source.units([word])) for word in words]
 
 
 def _within(held: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:

@@ -11,6 +11,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import Bounds, decimals, whole_numbers
 
 Policy = Literal["wait-k", "threshold", "oracle"]
+SourceText = Literal["words", "line"]
+"""Whether a source is tokenised raw word by raw word, as it would arrive, or line by line."""
 DEFAULT_K = "1,3,5,7,9"
 
 _KEYS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}

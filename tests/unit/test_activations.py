@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.analysis import plots_activations
 from nmtgrid.analysis.activation_section import section
 from nmtgrid.analysis.activation_watch import Activations, chosen_points
 from nmtgrid.analysis.activations import Profile, along, parts, profile
+from nmtgrid.analysis.plots import text_width
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch
@@ -189,6 +191,20 @@ def test_pictures(tmp_path: Path) -> None:
         for picture in made.pictures:
             picture.draw(tmp_path / f"{picture.name}.png")
             assert (tmp_path / f"{picture.name}.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("width", [3.9, 7.0, 10.0])
+def test_the_key_stays_within_the_picture(width: float) -> None:
+    held = [profile("one", pervasive(), Sentences(2))]
+    lines = plots_activations._key(width, held, False)
+    assert [text for line in lines for _, text, _ in line] == [
+        "in colour: what layers pass on", "in grey: changes before the skip connection",
+        "the scales differ",
+    ]  # fmt: skip
+    for line in lines:
+        ends = [start + text_width(text, 8.0) for start, text, _ in line]
+        assert max(ends) <= width
+        assert all(end < start for end, (start, _, _) in zip(ends, line[1:], strict=False))
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
 from nmtgrid.online.agents import Threshold, WaitK
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Outcome
 from nmtgrid.online.measures import delays_of_tokens, delays_of_words, instances, measure
-from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.sentences import read_sentences
+from nmtgrid.online.settings import Setting, SourceText, read_settings
 from nmtgrid.online.simuleval import read_log, score, write_log
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.online.writing_costs import writing_costs
@@ -256,3 +259,22 @@ def test_a_stream_writes_the_same_with_the_same_delays() -> None:
             written += stream.end()
             assert " ".join(written) == outcome.words
             assert stream.word_delays() == delays_of_words(one, outcome, "@@")
+
+
+def test_a_source_that_is_tokenised_by_line_is_the_datasets(tmp_path: Path) -> None:
+    lines = ["Mr. Smith left.", "He left Mr. Smith.", ""]
+    for name in ("test.en", "test.de"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    out, files = tmp_path / "data", str(tmp_path / "test")
+    sides = ["--source-lang", "en", "--target-lang", "de"]
+    parts = ["--train", files, "--valid", files, "--test", files]
+    assert main(["preprocess", *sides, *parts, "--out", str(out)]) == 0
+    assert main(["bpe", "learn", str(out), "--words", "--min-count", "1"]) == 0
+    data = Dataset.open(out)
+    split = data.split("test")
+    ways: tuple[SourceText, ...] = ("words", "line")
+    by_word, by_line = (read_sentences(data.pipeline, split, source_text=way) for way in ways)
+    assert [one.source for one in by_line] == [split.source(place) for place in range(3)]
+    assert by_line[0].words == ["Mr.", "Smith", "left", "."] and by_line[0].sizes == [1, 1, 1, 1]
+    assert by_word[0].words == ["Mr.", "Smith", "left."] and by_word[0].sizes == [2, 1, 2]
+    assert [one.words for one in by_line + by_word][2::3] == [[], []]
