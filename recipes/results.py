@@ -242,8 +242,11 @@ def _ours(record: Record) -> str:
     parts: dict[str, list[Row]] = {}
     for row in record["rows"][:MOST_ROWS]:
         parts.setdefault(str(row.get(PART, "")), []).append(row)
-    tables = [(f"{name.capitalize()}:\n\n" if name else "") + _table(rows)
-              for name, rows in parts.items()]  # fmt: skip
+    tables = [
+        (f"{name.replace('_', ' ').capitalize()}:\n\n" if name else "") + _table(rows)
+        for name, rows in parts.items()
+        if not name or len(_names(rows)) > 1
+    ]
     left = len(record["rows"]) - MOST_ROWS
     more = f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
     signatures = sorted({
@@ -257,15 +260,20 @@ def _ours(record: Record) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Return rows as a table; columns without a value are left out."""
-    names = [
+    """Return rows as a table."""
+    names = _names(rows)
+    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    lines += [[_cell(row, name) for name in names] for row in rows]
+    return _markdown(lines)
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that have a value somewhere, of those that a page shows."""
+    return [
         name for name in dict.fromkeys(name for row in rows for name in row)
         if name != PART and not name.startswith("signature")
         and any(row.get(name) not in (None, "") for row in rows)
     ]  # fmt: skip
-    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
-    lines += [[_cell(row, name) for name in names] for row in rows]
-    return _markdown(lines)
 
 
 def _cell(row: Row, name: str) -> str:
