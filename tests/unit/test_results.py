@@ -130,12 +130,17 @@ def test_parts_of_a_page_are_tables_of_their_own(results: ModuleType) -> None:
     rows = [
         {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
         {"part of the page": "latency", "policy": "wait-k", "k": None, "bleu": 2.0},
-        {"part of the page": "depth", "exit": 2},
+        {"part of the page": "exit_depth", "exit": 2, "bleu": 3.0},
+        {"part of the page": "names", "system": "nothing else is told of"},
     ]
     record = _record(experiment="report", title="Four systems", rows=rows)
     text = results.page({"report": record}, {}, "")
     assert "## Four systems\n" in text and "(#four-systems)" in text
-    assert "Latency:\n\n| policy | k | bleu |" in text and "Depth:\n\n| exit |" in text
+    assert (
+        "Latency:\n\n| policy | k | bleu |" in text
+        and "Exit depth:\n\n| exit | bleu |" in text
+        and "Names" not in text
+    )
     assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
 
 
