@@ -138,7 +138,7 @@ class Dynamic:
             extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
         nll = _along(costs, paths, batch)
         criterion = None
-        if settings.delay_weight:
+        if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
         return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
 

@@ -28,7 +28,8 @@ class LossParts:
     the negative log-likelihood `nll` (a sum without gradient or smoothing, natural logarithm),
     and named sums worth logging, divided by `tokens` when they are shown.
 
-    Validation prefers weights of a small `criterion`, a sum as well (None: `nll`).
+    Validation prefers weights of a small `criterion`, a sum as well (None: `nll`); in training it
+    need not be there.
     """
 
     total: Tensor
