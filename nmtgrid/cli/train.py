@@ -75,7 +75,7 @@ def command(
     if list_:
         from nmtgrid.cli.train_plan import show_list
 
-        write_report(json, show_list(arch, objective))
+        write_report(json, show_list(arch, objective, aside=json == Path("-")))
         return
     flags = {
         "training.precision": precision,

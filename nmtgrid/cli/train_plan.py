@@ -92,20 +92,26 @@ def show_plan(
     return values
 
 
-def show_list(arch: str | None, objective: str | None = None) -> dict[str, Any]:
-    """Show architectures, presets, objectives and settings; return them."""
+def show_list(
+    arch: str | None, objective: str | None = None, *, aside: bool = False
+) -> dict[str, Any]:
+    """Show architectures, presets, objectives and settings; return them.
+
+    On standard output, or `aside`, on standard error.
+    """
+    show = console.table if aside else console.listing
     chosen = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
-    console.listing("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
+    show("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
     presets = [(kind, preset) for kind in kinds for preset in zoo.presets(kind.name).values()]
     for kind in kinds:
-        console.listing(
+        show(
             f"presets of {kind.name} (--preset)", ["name", ""],
             [[preset.name, preset.description] for owner, preset in presets if owner is kind],
         )  # fmt: skip
     known = [objectives.get(name) for name in objectives]
-    console.listing(
+    show(
         "objectives (--objective)", ["name", ""], [[kind.name, kind.description] for kind in known]
     )
     settings: dict[str, list[dict[str, Any]]] = {}
@@ -115,7 +121,7 @@ def show_list(arch: str | None, objective: str | None = None) -> dict[str, Any]:
         texts = meanings(root)
         rows = [[name, type_, defaults[name]] for name, type_ in describe(root) if "." in name]
         if arch:
-            console.listing(
+            show(
                 f"settings of {kind.name}, objective {chosen.name} (--set)",
                 ["name", "type", "default"],
                 [[name, type_, _shown(value)] for name, type_, value in rows],

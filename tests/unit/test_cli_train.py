@@ -244,10 +244,11 @@ def test_the_list_goes_out_with_whole_names(
     assert (max(map(len, lines)) <= 80 and not whole) if columns else whole
 
 
-def test_the_list_shows_names_and_settings(tmp_path: Path) -> None:
-    report = tmp_path / "list.json"
-    assert train("--list", "--json", report) == 0
-    values = json.loads(report.read_text())
+def test_the_list_shows_names_and_settings(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert train("--list", "--json", "-") == 0
+    told = capfdbinary.readouterr()
+    values = json.loads(told.out)
+    assert b"architectures" in told.err, "the tables make room for it"
     assert "multi30k" in [preset["name"] for preset in values["presets"]]
     assert "likelihood" in [objective["name"] for objective in values["objectives"]]
     names = {setting["name"]: setting for setting in values["settings"]["pervasive"]}
