@@ -222,8 +222,7 @@ table_3_8() {
         train transformer-base transformer "$PRESET-base"
         ;;
     wmt15-*)
-        train transformer transformer "$PRESET" --set model.size=256 \
-            --set model.feed_forward_size=1024 --set model.heads=4
+        train transformer transformer "$PRESET-small"
         train transformer-base transformer "$PRESET"
         ;;
     *)
