@@ -18,32 +18,66 @@ Precision = Annotated[
 
 
 def command(
-    data: Annotated[Path | None, typer.Argument(help="Dataset directory.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Model directory to write.")] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture (see `--list`).")] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings by name.")] = None,
-    objective: Annotated[str | None, typer.Option(help="What is minimised.")] = None,
+    data: Annotated[Path | None, typer.Argument(metavar="DATA", help="Dataset directory.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="Model directory to write.")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Architecture; see `--list`.", show_default="pervasive"),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The architecture's settings by name.", show_default="none"
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What is minimised.", show_default="likelihood"),
+    ] = None,
     changes: Overrides = None,
     device: Device = "auto",
     precision: Precision = None,
-    max_updates: Annotated[int | None, typer.Option(help="Updates to do; 0: no limit.")] = None,
+    max_updates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Updates to do; 0: no limit.", show_default="the preset's, or 50,000"
+        ),
+    ] = None,
     max_minutes: Annotated[
         float | None,
         typer.Option(
+            metavar="M",
             help="Minutes to train, validation and saving included, carried over `--resume`; "
-            "the last validation comes after them."
+            "the last validation comes after them.",
+            show_default="the preset's, or no limit",
         ),
     ] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="Epochs to do.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N.")
+    max_epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Epochs to do.", show_default="the preset's, or no limit"),
     ] = None,
-    init: Annotated[Path | None, typer.Option(help="Begin from another model's weights.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed of everything that is random.", show_default="1"),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N."),
+    ] = None,
+    init: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="Begin from another model's weights.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUT.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
     average: Annotated[
-        int | None, typer.Option(help="Also try the mean of the last N checkpoints.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Also try the mean of the last N checkpoints.",
+            show_default="the preset's, or 0",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its cost; train nothing.")
@@ -52,10 +86,10 @@ def command(
         bool, typer.Option("--list", help="Show architectures, presets, objectives, settings.")
     ] = False,
     source_vocab_size: Annotated[
-        int | None, typer.Option(help="For `--dry-run` without data.")
+        int | None, typer.Option(metavar="N", help="For `--dry-run` without data.")
     ] = None,
     target_vocab_size: Annotated[
-        int | None, typer.Option(help="For `--dry-run` without data.")
+        int | None, typer.Option(metavar="N", help="For `--dry-run` without data.")
     ] = None,
     json: JsonFile = None,
 ) -> None:

@@ -247,9 +247,12 @@ TRANSFORMER = (
         60.5e6,
     ),
     Preset(
-        "wmt15-de-en-small", "table 3.8: small, likewise", {**_DE_EN, **_SMALL}, (32000, 32000),
+        "wmt15-de-en-small",
+        "table 3.8: small, likewise",
+        {**_DE_EN, **_SMALL},
+        (32000, 32000),
         19.3e6,
-    ),  # fmt: skip
+    ),
     Preset("wmt15-de-en-big", "section 4.5: big, likewise", {**_DE_EN, **_BIG}, (32000, 32000)),
     Preset(
         "wmt14-en-fr",
