@@ -94,10 +94,12 @@ def refills(
     for budget, shift in shifts.items():
         held: list[Finalist] = []
         for one in ranked:
+            if len(held) == keep:
+                break
             keeps = budgets.budget(one.average_exit + shift) == budget
             if keeps and one.thresholds not in tried and not any(_alike(one, h) for h in held):
                 held.append(one)
-        chosen += held[:keep]
+        chosen += held
     return chosen
 
 

@@ -57,7 +57,7 @@ class Run:
         """The validation of least criterion, or loss where that is all there is, or None."""
         is_judged = any(row["criterion"] is not None for row in self.validation)
         by = "criterion" if is_judged else "nll"
-        scored = [row for row in self.validation if not math.isnan(row[by] or math.nan)]
+        scored = [row for row in self.validation if row[by] is not None and not math.isnan(row[by])]
         return min(scored, key=lambda row: row[by], default=None)
 
     @property

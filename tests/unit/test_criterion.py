@@ -42,7 +42,7 @@ class Judged(Scores):
 
 
 def test_the_best_weights_are_those_of_the_least_criterion(tmp_path: Path) -> None:
-    made = trainer(tmp_path, validator=Judged(3.0, 1.0, 2.0), max_updates=3, validate_updates=1)
+    made = trainer(tmp_path, validator=Judged(3.0, 0.0, 2.0), max_updates=3, validate_updates=1)
     kept: dict[str, Tensor] = {}
     log = MetricsLog(tmp_path / NAME)
     for event in made.run():
@@ -52,11 +52,11 @@ def test_the_best_weights_are_those_of_the_least_criterion(tmp_path: Path) -> No
             if event.update == 2:
                 kept = {name: t.clone() for name, t in made.model.state_dict().items()}
     assert isinstance(event, events.Finished)
-    assert (event.best_update, event.best_nll, event.best_criterion) == (2, 9.0, 1.0)
+    assert (event.best_update, event.best_nll, event.best_criterion) == (2, 10.0, 0.0)
     best = load_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(tensor, kept[name]) for name, tensor in best.items())
     read = read_run(tmp_path / NAME, "run")
-    assert read.best is not None and (read.best["update"], read.best["criterion"]) == (2, 1.0)
+    assert read.best is not None and (read.best["update"], read.best["criterion"]) == (2, 0.0)
     told = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
     assert [line["extra"] for line in told if line["event"] == "validated"] == [
         {"agreement": 0.5}
