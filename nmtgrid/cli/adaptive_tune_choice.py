@@ -47,13 +47,13 @@ def mechanism_of(asked: MechanismName | None, model: ExitModel) -> Mechanism:
 def choices(
     order: Order, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample], way: Way,
     budgets: Budgets,
-) -> tuple[list[Choice], Refill]:  # fmt: skip
+) -> tuple[list[Choice], Refill | None]:  # fmt: skip
     """Return what is worth decoding: the best few of each budget, or the one predictor.
 
-    And what finds more for budgets that decoding left empty.
+    And what finds more for budgets that decoding left empty, where there is more.
     """
     if mechanism == "multinomial" or mechanism == "sequence":
-        return [predicted(model, mechanism)], lambda shifts, tried: []
+        return [predicted(model, mechanism)], None
     records = recorded(order, model, mechanism, samples, way)
     drawn = draw_thresholds(order.samples, model.traits.num_exits, order.seed)
     truth = order.judge == "references"

@@ -80,17 +80,14 @@ def tune(order: Order, json: Path | None) -> None:
         ran += zip(more, map(Row, measured([one.system for one in more], 0)), strict=True)
     report.finalists = ran
     report.points = _best(ran, budgets)
+    rows = [report.full, *report.beside, *(row for _, row in report.points)]
+    shown = [row.tuned.decoded.system for row in rows]
     if len(ran) > len(found):
         # Times compare among what was decoded in turn.
-        rows = [report.full, *report.beside, *(row for _, row in report.points)]
-        again = measured([row.tuned.decoded.system for row in rows], 0)
-        for row, one in zip(rows, again, strict=True):
-            row.tuned = one
+        for row, again in zip(rows, measured(shown, 0), strict=True):
+            row.tuned = again
     if order.test_split:
-        rows = [report.full, *report.beside, *(row for _, row in report.points)]
-        for row, test in zip(
-            rows, measured([row.tuned.decoded.system for row in rows], 1), strict=True
-        ):
+        for row, test in zip(rows, measured(shown, 1), strict=True):
             row.test = test
     if order.keep:
         _keep(order, report, loaded, budgets)

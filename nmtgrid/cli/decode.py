@@ -185,11 +185,11 @@ def command(
         "prefix": prefix, "replace-unknown": replace_unknown, "max-source": max_source,
         "long-lines": long_lines, "set": changes,
     }  # fmt: skip
-    in_vain_when_forced = [
-        name for name, held in of_search.items() if held not in (None, False, [])
+    faults += [
+        f"`--{name}` has no effect with `--forced`, which translates nothing."
+        for name, held in of_search.items()
+        if forced and held not in (None, False, [])
     ]
-    for name in in_vain_when_forced if forced else ():
-        faults.append(f"`--{name}` has no effect with `--forced`, which translates nothing.")
     if exit is not None and forced:
         faults.append("`--exit` is for decoding; `--forced` runs all blocks: leave one of them.")
     if exit is not None and ensemble:

@@ -72,16 +72,16 @@ class Codes:
                     line=number,
                 )
             merges.append(" ".join(fields))
-        if merges and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
+        if not merges:
+            raise InputError(
+                "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
+            )
+        if all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
             raise InputError(
                 "these are words with their counts, not merges.",
                 "Give the codes of `bpe learn` or subword-nmt; lists of units are for "
                 "`--vocab-source` and `--vocab-target`.", path=path, line=1,
             )  # fmt: skip
-        if not merges:
-            raise InputError(
-                "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
-            )
         return cls(merges, header)
 
     def save(self, path: str | Path) -> None:
