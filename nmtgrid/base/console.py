@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 Item = TypeVar("Item")
 
@@ -83,7 +84,9 @@ def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def _print(to: Console, drawn: Table) -> None:
     """Print a table as wide as the terminal, or, into a file or pipe, as it is itself."""
     if not (to.is_terminal or "COLUMNS" in os.environ):
-        to = Console(file=to.file, width=_UNBOUNDED, quiet=to.quiet, highlight=False)
+        to = Console(
+            file=to.file, width=_UNBOUNDED, quiet=to.quiet, soft_wrap=True, highlight=False
+        )
     to.print(drawn)
 
 
@@ -93,15 +96,15 @@ def _drawn(
     rows: Iterable[Sequence[Any]],
     is_right: Sequence[bool] | None,
 ) -> Table:
-    drawn = Table(title=title, title_justify="left")
+    drawn = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
     for place, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[place], (int, float)) for row in rows)
         numeric = numeric if is_right is None else is_right[place]
         # Folded, not cut: what stands in a table can be copied whole.
-        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(_show(cell) for cell in row))
+        drawn.add_row(*(Text(_show(cell)) for cell in row))  # as it is: `[b]` is no markup here
     return drawn
 
 

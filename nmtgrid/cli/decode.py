@@ -9,7 +9,9 @@ import typer
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import (
+    ONE_LEAVES,
     Device,
+    Ensemble,
     JsonFile,
     Overrides,
     Precision,
@@ -38,6 +40,9 @@ def command(
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="The split of `--data`.  [default: test]")
     ] = None,
+    ter: Annotated[
+        bool, typer.Option("--ter", help="With `--data`: TER too (slow, minutes for bad ones).")
+    ] = False,
     forced: Annotated[
         bool,
         typer.Option(
@@ -66,10 +71,7 @@ def command(
         int | None,
         typer.Option(metavar="N", help="Write N lines `line ||| text ||| log-prob. ||| score`."),
     ] = None,
-    ensemble: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="MODEL2", help="Average with this model; may be repeated."),
-    ] = None,
+    ensemble: Ensemble = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw translations instead of seeking the best.")
     ] = False,
@@ -155,18 +157,18 @@ def command(
     """
     if stream:
         in_vain = {
-            "out": out, "data": data, "split": split, "forced": forced, "energies": energies,
-            "beam": beam if beam != 1 else None, "length-penalty": length_penalty,
-            "coverage-penalty": coverage_penalty, "nbest": nbest if nbest != 1 else None,
-            "ensemble": ensemble, "sample": sample, "temperature": temperature, "top-k": top_k,
-            "top-p": top_p, "seed": seed, "prefix": prefix, "alignments": alignments,
-            "replace-unknown": replace_unknown, "batch-tokens": batch_tokens,
-            "long-lines": long_lines,
+            "out": out, "data": data, "split": split, "ter": ter, "forced": forced,
+            "energies": energies, "beam": beam if beam != 1 else None,
+            "length-penalty": length_penalty, "coverage-penalty": coverage_penalty,
+            "nbest": nbest if nbest != 1 else None, "sample": sample, "temperature": temperature,
+            "top-k": top_k, "top-p": top_p, "seed": seed, "prefix": prefix,
+            "alignments": alignments, "replace-unknown": replace_unknown,
+            "batch-tokens": batch_tokens, "long-lines": long_lines,
         }  # fmt: skip
         from nmtgrid.cli import decode_stream
 
         order = decode_stream.StreamOrder(
-            model, source or Path("-"), k, threshold, finish_reading, traces,
+            [model, *(ensemble or [])], source or Path("-"), k, threshold, finish_reading, traces,
             512 if max_source is None else max_source, changes or [], weights, precision, device,
             exit,
         )  # fmt: skip
@@ -183,7 +185,7 @@ def command(
         "out": out, "ensemble": ensemble, "beam": beam, "length-penalty": length_penalty,
         "coverage-penalty": coverage_penalty, "nbest": nbest, "sample": sample,
         "prefix": prefix, "replace-unknown": replace_unknown, "max-source": max_source,
-        "long-lines": long_lines, "set": changes,
+        "long-lines": long_lines, "set": changes, "ter": ter,
     }  # fmt: skip
     faults += [
         f"`--{name}` has no effect with `--forced`, which translates nothing."
@@ -193,11 +195,13 @@ def command(
     if exit is not None and forced:
         faults.append("`--exit` is for decoding; `--forced` runs all blocks: leave one of them.")
     if exit is not None and ensemble:
-        faults.append("`--exit` leaves one decoder early; it cannot go with `--ensemble`.")
+        faults.append(ONE_LEAVES)
     if energies and not forced:
         faults.append("`--energies` are those of given translations: add `--forced`.")
     if split is not None and data is None:
         faults.append("`--split` belongs to `--data`: name the dataset.")
+    if ter and data is None:
+        faults.append("`--ter` needs references: name a dataset with `--data`.")
     streams = {"k": k, "threshold": threshold, "finish-reading": finish_reading or None}
     for name, asked in streams.items():
         if asked is not None:
@@ -247,7 +251,7 @@ def command(
 
     of_text = {
         "replace-unknown": replace_unknown or None, "max-source": max_source,
-        "long-lines": long_lines, "prefix": prefix,
+        "long-lines": long_lines, "prefix": prefix, "ter": ter or None,
     }  # fmt: skip
     useless = [name for name, held in of_text.items() if held is not None]
     decode_pictures.check_source(translator, source, data, useless)
@@ -264,5 +268,5 @@ def command(
     elif data is None:
         report = decode_run.translate_text(translator, source or Path("-"), outputs, prefix)
     else:
-        report = decode_run.translate_split(translator, data, split or "test", outputs, prefix)
+        report = decode_run.translate_split(translator, data, split or "test", outputs, prefix, ter)
     write_report(json, report)

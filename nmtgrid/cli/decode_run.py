@@ -117,7 +117,12 @@ def translate_text(
 
 
 def translate_split(
-    translator: Translator, data: Path, name: str, outputs: Outputs, prefix: Path | None = None
+    translator: Translator,
+    data: Path,
+    name: str,
+    outputs: Outputs,
+    prefix: Path | None = None,
+    with_ter: bool = False,
 ) -> dict[str, Any]:
     """Translate a split of a dataset; return its scores and what was done."""
     dataset = Dataset.open(data)
@@ -128,7 +133,7 @@ def translate_split(
     begin = functools.partial(translator.stream, lines, prefixes=prefixes)
     report, translations = write_translations(translator, begin, len(lines), outputs, keep=True)
     lowercase = dataset.pipeline.facts.lowercase
-    found = scores(translations, split, lowercase=lowercase)
+    found = scores(translations, split, lowercase=lowercase, with_ter=with_ter)
     _show(found, split, report)
     return {**found, "split": name, **report}
 
@@ -241,8 +246,9 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
         "bleu_tokenized": "BLEU, tokenised (%)",
         "bleu": "BLEU, raw text (%)",
         "chrf": "chrF2, raw text (%)",
-        "ter": "TER, raw text (%)",
     }
+    if "ter" in found:
+        names["ter"] = "TER, raw text (%)"
     console.table(
         f"{split.name}: {report['sentences']:,} sentences in {report['seconds']:.1f} s, "
         f"{report['tokens_per_second']:,.0f} target tokens/s",

@@ -15,7 +15,7 @@ from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.decode_run import chosen
-from nmtgrid.cli.options import PIPE_CLOSED, DeviceName, Leave, write_report
+from nmtgrid.cli.options import ONE_LEAVES, PIPE_CLOSED, DeviceName, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.agents import Threshold, WaitK
@@ -23,6 +23,7 @@ from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent
 from nmtgrid.search.devices import find_device
+from nmtgrid.search.given import check_shared
 from nmtgrid.search.pieces import join
 from nmtgrid.search.traces import Trace, numbers
 from nmtgrid.search.translate import default_plan
@@ -37,7 +38,7 @@ _WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
 class StreamOrder:
     """What the command line asks of a stream; exactly one of `k` and `threshold` is to be given."""
 
-    model: Path
+    models: Sequence[Path]
     source: Path
     k: str | None
     threshold: float | None
@@ -65,6 +66,8 @@ def check(order: StreamOrder, meaningless: Iterable[str]) -> None:
         faults.append(f"`--stream` needs one of `--k` and `--threshold`, but {given}.")
     if order.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {order.max_source}.")
+    if order.exit is not None and len(order.models) > 1:
+        faults.append(ONE_LEAVES)
     for one in (order.k, None), (None, order.threshold):
         try:
             if one != (None, None):
@@ -96,18 +99,18 @@ def translate_stream(order: StreamOrder, json: Path | None = None) -> None:
     """
     setting, agent = _agent(order.k, order.threshold, order.finish_reading)
     device = find_device(order.device)
-    loaded = load_model(order.model, device, order.weights)
+    loaded = [load_model(path, device, order.weights) for path in order.models]
+    check_shared(loaded)
     plan = dataclasses.replace(
-        default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
+        default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
     )
     plan = override(plan, [text.removeprefix("search.") for text in order.changes])
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
         raise ConfigError("A stream is decoded greedily: change nothing but lengths by `--set`.")
-    halt = None if order.exit is None else chosen(order.exit, loaded)
-    translator = StreamTranslator(
-        [loaded.model], loaded.pipeline, agent, plan, device, order.precision == "bf16", halt
-    )
+    halt = None if order.exit is None else chosen(order.exit, loaded[0])
+    models, bf16 = [one.model for one in loaded], order.precision == "bf16"
+    translator = StreamTranslator(models, loaded[0].pipeline, agent, plan, device, bf16, halt)
     translator.begin()
     run = _Run(translator, order.max_source)
     words = arriving_words(order.source, console.warn)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmtgrid.cli.online_eval_order import Order, check, check_alone
-from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_outputs
+from nmtgrid.cli.options import Device, Ensemble, JsonFile, Precision, Weights, check_outputs
 from nmtgrid.online.settings import read_settings
 
 
@@ -25,6 +25,7 @@ def command(
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="What to translate.  [default: test]")
     ] = None,
+    ensemble: Ensemble = None,
     k: Annotated[
         str | None,
         typer.Option(
@@ -156,6 +157,7 @@ def command(
         device=device,
         exit=exit,
         source=source,
+        ensemble=ensemble or [],
     )
     if log is not None:
         asked = {"--k": k, "--thresholds": thresholds, "--oracle": oracle, "--split": split}

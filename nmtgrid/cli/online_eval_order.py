@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
+from nmtgrid.cli.options import ONE_LEAVES, DeviceName, PrecisionName, WeightsName
 from nmtgrid.online.published import curves
 from nmtgrid.online.settings import Setting, SourceText
 
@@ -37,6 +37,8 @@ class Order:
     exit: str | None = None
     """Where tokens leave the decoder early, as `decode --exit` has it."""
     source: SourceText = "words"
+    ensemble: Sequence[Path] = ()
+    """What is averaged with the only model."""
 
     def faults(self) -> list[str]:
         """Return what is wrong, one sentence each."""
@@ -45,6 +47,13 @@ class Order:
             found.append("Name a model, or a log with `--log FILE`.")
         if self.data is None:
             found.append("Name the dataset to translate with `--data DATA`.")
+        if self.ensemble and len(self.models) > 1:
+            found.append(
+                "`--ensemble` averages with one MODEL, but several are named; `analyze latency` "
+                "lays results side by side."
+            )
+        if self.ensemble and self.exit is not None:
+            found.append(ONE_LEAVES)
         if self.convention == "simuleval" and self.unit == "token":
             found.append("SimulEval's convention counts words: leave out `--unit token`.")
         elif self.published and (self.unit, self.convention) != ("token", "thesis"):
@@ -101,6 +110,7 @@ def check_alone(order: Order, asked: Sequence[str]) -> None:
     given = {
         "MODEL": order.models,
         "--data": order.data,
+        "--ensemble": order.ensemble,
         "--out": order.out,
         "--simuleval": order.simuleval,
         "--published": order.published,

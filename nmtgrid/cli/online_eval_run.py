@@ -93,6 +93,7 @@ def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[s
             {
                 "name": system.name,
                 "model": str(system.folder),
+                "ensemble": [str(folder) for folder in order.ensemble],
                 "arch": system.decoder.translator.models[0].architecture,
             }
             for system in systems
@@ -169,7 +170,10 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
     """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
     split = dataset.split(order.split)
     named = [split_label(text) for text in order.models]
-    names = [label or path.resolve().name for label, path in named]
+    names = [
+        label or "+".join(one.resolve().name for one in (path, *order.ensemble))
+        for label, path in named
+    ]
     faults = [
         f"Two models are called `{name}`: name one by `NAME=MODEL`."
         for place, name in enumerate(names)
@@ -179,12 +183,15 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
     systems: list[System] = []
     for name, (_, path) in zip(names, named, strict=True):
         try:
-            loaded = load_model(path, device, order.weights)
-            plan = dataclasses.replace(default_plan(loaded), beam=order.beam, nbest=1, sample=False)
+            folders = [path, *order.ensemble]
+            loaded = [load_model(folder, device, order.weights) for folder in folders]
+            plan = dataclasses.replace(
+                default_plan(loaded[0]), beam=order.beam, nbest=1, sample=False
+            )
             options = TranslationOptions(batch_tokens=order.batch_tokens)
-            halt = None if order.exit is None else chosen(order.exit, loaded)
+            halt = None if order.exit is None else chosen(order.exit, loaded[0])
             translator = Translator(
-                [loaded], plan, options, device=device, precision=order.precision, halt=halt
+                loaded, plan, options, device=device, precision=order.precision, halt=halt
             )
             check_languages(translator, dataset)
         except NmtgridError as fault:
@@ -193,7 +200,9 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
         decoder = OnlineDecoder(
             translator, finish_reading=order.finish_reading, oracle_cost=order.oracle_cost
         )
-        faults += [f"{path}: {fault}" for fault in decoder.faults(settings)]
+        faults += [
+            f"{' + '.join(map(str, folders))}: {fault}" for fault in decoder.faults(settings)
+        ]
         systems.append(System(name, path, decoder, []))
     if faults:
         raise ConfigError(faults)

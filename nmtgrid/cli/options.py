@@ -31,6 +31,10 @@ Precision = Annotated[
 ]
 WeightsName = Literal["best", "last", "average"]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option("--ensemble", metavar="MODEL2", help="Average with this model; may be repeated."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; may be repeated."),
@@ -44,6 +48,8 @@ Workers = Annotated[
 ]
 
 
+ONE_LEAVES = "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
+"""What is said where both are given."""
 PIPE_CLOSED = 1
 """The exit code when the reader of standard output has gone away."""
 

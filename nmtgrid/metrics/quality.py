@@ -62,25 +62,6 @@ def sentence_bleu(hypothesis: str, reference: str, tokenize: str = "13a") -> flo
     return float(metric.sentence_score(hypothesis, [reference]).score)
 
 
-def score(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> dict[str, Any]:
-    """Return BLEU, chrF and TER with their signatures, as JSON keys.
-
-    Raises InputError unless there are as many hypotheses as references, and at least one.
-    """
-    scores = {
-        "bleu": bleu(hypotheses, references, tokenize, lowercase),
-        "chrf": chrf(hypotheses, references, lowercase),
-        "ter": ter(hypotheses, references, lowercase),
-    }
-    values: dict[str, Any] = {name: found.value for name, found in scores.items()}
-    return values | {f"signature_{name}": found.signature for name, found in scores.items()}
-
-
 def caption_bleu(
     captions: Sequence[str], references: Sequence[Sequence[str]], order: int = 4
 ) -> Score:

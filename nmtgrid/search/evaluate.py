@@ -11,8 +11,10 @@ from nmtgrid.search.lines import Translation
 from nmtgrid.text.moses import count_escaped
 
 
-def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool) -> dict[str, Any]:
-    """Return JSON keys: tokenised and raw scores in percent, with signatures.
+def scores(
+    translations: Sequence[Translation], split: Split, *, lowercase: bool, with_ter: bool = False
+) -> dict[str, Any]:
+    """Return JSON keys: tokenised and raw scores in percent, with signatures; TER takes minutes.
 
     `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
     compare raw text, all in lower case if `lowercase`, as a lower-cased model can give no more.
@@ -24,8 +26,9 @@ def scores(translations: Sequence[Translation], split: Split, *, lowercase: bool
         "bleu_tokenized": bleu(words, tokenized, "none"),
         "bleu": bleu(text, raw, lowercase=lowercase),
         "chrf": chrf(text, raw, lowercase),
-        "ter": ter(text, raw, lowercase),
     }
+    if with_ter:
+        found["ter"] = ter(text, raw, lowercase)
     written = sum(len(line.split()) for line in words)
     wanted = sum(len(line.split()) for line in tokenized)
     return {

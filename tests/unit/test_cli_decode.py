@@ -15,6 +15,7 @@ import torch
 
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.metrics.quality import ter
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.search.traces import read_traces
@@ -176,7 +177,13 @@ def test_scores_of_a_split(home: Path, tmp_path: Path, capsys: pytest.CaptureFix
     source.write_text("".join(f"{line}\n" for line in split.raw_source()), encoding="utf-8")
     decode(home, source, "--beam", "1", "--out", tmp_path / "p.txt")
     assert (tmp_path / "p.txt").read_bytes() == (tmp_path / "o.txt").read_bytes()
-    assert "BLEU" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "BLEU" in told and "TER" not in told and "ter" not in found, "it is slow"
+    assert decode(home, *arguments, "--ter") == 0
+    assert "TER, raw text (%)" in capsys.readouterr().err
+    found = json.loads(report.read_text())
+    wanted = ter((tmp_path / "o.txt").read_text().splitlines(), split.raw_target())
+    assert (found["ter"], found["signature_ter"]) == (wanted.value, wanted.signature)
 
 
 @pytest.mark.parametrize("escaped", [0, 1, 3])
@@ -235,6 +242,7 @@ def test_faults_are_told_before_anything_is_written(
     assert "Did you mean `max_length_a`" in tell(text, "--set", "max_lenght_a=3")
     assert "batch_tokens" in tell(text, "--batch-tokens", "0")
     assert "no such file" in tell(tmp_path / "none.txt")
+    assert "`--ter` needs references" in tell(text, "--ter")
     assert "not both" in tell(text, "--data", home / "data")
     assert "no split `tset`" in tell("--data", home / "data", "--split", "tset")
     assert "no model directory" in tell(text, "--ensemble", tmp_path / "nowhere")

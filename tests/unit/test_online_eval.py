@@ -162,6 +162,29 @@ def test_systems_side_by_side(here: Path, tmp_path: Path) -> None:
     assert "Line 2, reference" in (out / "paths.svg").read_text()
 
 
+def test_an_ensemble(here: Path, tmp_path: Path) -> None:
+    """Read at once it is greedy decoding; behind a reader, what a stream writes."""
+    out, file, raw = tmp_path / "out", tmp_path / "r.json", Dataset.open("data").split("test")
+    text = tmp_path / "in.txt"
+    text.write_text("".join(f"{line}\n" for line in raw.raw_source()[:6]), encoding="utf-8")
+    both = ("blocks", "--ensemble", "grid")
+    given = ("--data", "data", "--sentences", 6, "--k", "2,inf", "--out", out, "--json", file)
+    assert online(*both, *given) == 0
+    assert {one["system"] for one in report(file)["settings"]} == {"blocks+grid"}
+    assert report(file)["systems"][0]["ensemble"] == ["grid"]
+    decode = ["decode", *both, str(text), "--device", "cpu"]
+    assert main([*decode, "--beam", "1", "--out", str(tmp_path / "greedy.txt")]) == 0
+    assert (out / "k-inf.txt").read_text() == (tmp_path / "greedy.txt").read_text()
+    assert main([*decode, "--stream", "--k", "2", "--traces", str(tmp_path / "t.jsonl")]) == 0
+    streamed, batched = (
+        [(one.target, one.reads or []) for one in read_traces(path)]
+        for path in (tmp_path / "t.jsonl", out / "k-2.traces.jsonl")
+    )
+    assert streamed == batched
+    assert online("blocks", "--data", "data", "--sentences", 6, "--k", "inf", "--out", out) == 0
+    assert (out / "k-inf.txt").read_text() != (tmp_path / "greedy.txt").read_text()
+
+
 def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     assert online("grid", "--data", "data", "--sentences", 2, "--json", file) == 0
@@ -209,12 +232,14 @@ def test_an_interruption_keeps_what_is_done(
 def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(
         capsys, "--k", "0", "--thresholds", "1", "--oracle", "x", "--unit", "token",
-        "--convention", "simuleval", "--published", "iwslt14-de-fr", "--beam", 0,
+        "--convention", "simuleval", "--published", "iwslt14-de-fr", "--beam", 0, "--exit", 1,
+        "--ensemble", "grid",
     )  # fmt: skip
     for part in (
         "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
         "no published curves", "`--beam` must be at least 1",
+        "cannot go with `--ensemble`",
     ):  # fmt: skip
         assert part in message
 
@@ -228,6 +253,11 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
     assert "blocks: The oracle needs" in message and "has no reader" in message
     assert "nowhere" in message
     assert "has no split `tset`" in refused(capsys, "grid", "--data", "data", "--split", "tset")
+    assert "grid + both: This `pervasive` reads its source in both directions" in refused(
+        capsys, "grid", "--ensemble", "both", "--data", "data"
+    )
+    message = refused(capsys, "grid", "blocks", "--ensemble", "grid", "--data", "data")
+    assert "averages with one MODEL, but several are named" in message
     assert "Two models are called `grid`" in refused(capsys, "grid", "grid", "--data", "data")
     given = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
     assert "only 2 sentences" in refused(capsys, *given)
