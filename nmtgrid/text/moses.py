@@ -24,6 +24,8 @@ _ESCAPES = (
     ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
 )  # fmt: skip
 """As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
+_CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
+"""Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
@@ -61,7 +63,10 @@ class Moses:
         """Return tokenised `text` as people write it; the case is not restored."""
         if not self.tokenizes:
             return " ".join(text.split())
-        detokenized: str = self._detokenizer.detokenize(text.split())
+        words = " ".join(text.split())
+        if self.lang == "cs":
+            words = _CZECH_DASH.sub(r"\1\2", words)
+        detokenized: str = self._detokenizer.detokenize(words.split())
         return " ".join(detokenized.split())
 
     @cached_property

@@ -101,6 +101,20 @@ def test_detokenise_undoes_escapes_and_spaces() -> None:
     assert Moses("en", tokenize=False).detokenize("a  ,") == "a ,"
 
 
+@pytest.mark.parametrize(
+    ("words", "raw"),
+    [
+        ("je x&apos; - li to", "je x'-li to"),
+        ("je x' – li", "je x'–li"),
+        ("x' - mailem", "x'-mailem"),
+        ("x' - limit", "x' - limit"),
+    ],
+)
+def test_czech_words_around_a_dash(words: str, raw: str) -> None:
+    """As the Perl detokenizer joins them; sacremoses raises TypeError there."""
+    assert Moses("cs").detokenize(words) == raw
+
+
 def test_copies_to_other_processes() -> None:
     moses = Moses("en", lowercase=True)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
