@@ -14,6 +14,7 @@ from nmtgrid.cli import preprocess_pictures
 from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
 from nmtgrid.text.files import NOTES
 
+_MAX_RATIO = 1.5
 _NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
@@ -36,7 +37,9 @@ def command(
     test: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]P", help="Test text; the same name again is put behind the first."
+            metavar="[NAME=]P",
+            help="Test text (of captions: a file or a number); the same name again is put behind "
+            "the first.",
         ),
     ] = None,
     toy: Annotated[
@@ -58,7 +61,9 @@ def command(
     ] = None,
     features: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Features of the pictures (safetensors)."),
+        typer.Option(
+            metavar="FILE", help="Features of the pictures (safetensors); may be repeated."
+        ),
     ] = None,
     restval: Annotated[
         bool, typer.Option("--restval", help="Karpathy's `restval` pictures train too.")
@@ -83,7 +88,7 @@ def command(
     ] = 175,
     max_ratio: Annotated[
         float, typer.Option(help="Drop training pairs whose lengths differ by a larger factor.")
-    ] = 1.5,
+    ] = _MAX_RATIO,
     valid_every: Annotated[
         int | None,
         typer.Option(metavar="N", help="Move each N-th kept training pair to validation."),
@@ -106,12 +111,13 @@ def command(
 
     if captions is not None or features or restval or toy_pictures is not None:
         order = preprocess_pictures.PictureOrder(
-            captions, features or [], {"valid": valid or [], "test": test or []}, restval,
-            toy_pictures, toy_seed, target_lang, tokenize, lowercase is not False, max_words,
+            captions, features or [], _prefixes(None, valid, test), restval, toy_pictures,
+            toy_seed, target_lang, tokenize, lowercase is not False, max_words,
         )  # fmt: skip
         about_text = {
             "source-lang": source_lang, "train": train, "toy": toy,
             "toy-difficulty": toy_difficulty, "xml": xml, "valid-every": valid_every,
+            "max-ratio": max_ratio != _MAX_RATIO, "workers": workers != 1,
         }  # fmt: skip
         preprocess_pictures.check(order, about_text)
         check_outputs({"--json": json})
@@ -192,7 +198,7 @@ def show(manifest: dict[str, Any], out: Path) -> None:
 def _prefixes(
     train: list[str] | None, valid: list[str] | None, test: list[str] | None
 ) -> dict[str, list[str]]:
-    prefixes: dict[str, list[str]] = {"train": train or []}
+    prefixes: dict[str, list[str]] = {} if train is None else {"train": train}
     if valid:
         prefixes["valid"] = valid
     for text in test or []:

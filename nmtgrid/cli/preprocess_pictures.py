@@ -26,6 +26,11 @@ class PictureOrder:
     max_words: int
 
 
+def option(split: str) -> str:
+    """Return how the command line names a split that is held out."""
+    return f"--{split}" if split in ("valid", "test") else f"--test {split}="
+
+
 def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
     """Raise ConfigError with all that does not go together; `in_vain` are options about text."""
     faults = [
@@ -35,11 +40,11 @@ def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
     ]
     if order.toy is not None:
         inputs = {
-            "captions": order.captions, "features": order.features, "restval": order.restval,
-            **order.held_out,
+            "--captions": order.captions, "--features": order.features, "--restval": order.restval,
+            **{option(name): given for name, given in order.held_out.items()},
         }  # fmt: skip
         faults += [
-            f"`--toy-pictures` makes its own pictures: leave `--{name}` out."
+            f"`--toy-pictures` makes its own pictures: leave `{name}` out."
             for name, given in inputs.items()
             if given
         ]
@@ -50,7 +55,7 @@ def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
     if order.toy is None and not order.features:
         faults.append("`--features` is missing: name the file of the pictures' features.")
     faults += [
-        f"`--{name}` is given {len(given)} times: name one file, or a number of pictures."
+        f"`{option(name)}` is given {len(given)} times: name one file, or a number of pictures."
         for name, given in order.held_out.items()
         if len(given) > 1
     ]

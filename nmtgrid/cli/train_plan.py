@@ -84,6 +84,8 @@ def show_plan(
     drawn = sequence.samples if sequence.alpha and not sequence.lazy else 0
     values["drawn_sentences_per_pair"] = drawn
     _draw_plan(values, _published(settings), assumed=dataset is None)
+    for words in settings.notes():
+        console.warn(words)
     if drawn:
         console.say(
             f"Costs are those of the true sentences. Smoothing draws {drawn:,} more for each, and "

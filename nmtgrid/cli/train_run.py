@@ -100,7 +100,7 @@ def run_one(
         )
         objective = trainer.weights.objective
         notes = objective.notes if isinstance(objective, Prepared) else ()
-        for words in [*settings.smoothing.without_effect(), *notes]:
+        for words in [*settings.notes(), *notes]:
             console.warn(words)
         for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
             console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,12 +130,13 @@ class _Entry:
     @classmethod
     def read(cls, path: Path, name: str, entry: Any) -> _Entry:
         try:
-            kind, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-            first, last = (int(place) for place in entry["data_offsets"])
+            kind, shape = str(entry["dtype"]), tuple(map(_size, entry["shape"]))
+            first, last = map(_size, entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as fault:
             raise InputError(f"its entry `{name}` makes no sense.", _LAYOUT, path=path) from fault
-        width = numpy.dtype({**KINDS, **_WHOLE}.get(kind, "V1")).itemsize
-        if kind in KINDS and int(numpy.prod(shape, dtype=numpy.int64)) * width != last - first:
+        kinds = {**KINDS, **_WHOLE}
+        width = numpy.dtype(kinds.get(kind, "V1")).itemsize
+        if kind in kinds and math.prod(shape) * width != last - first:
             raise InputError(
                 f"the size of `{name}` does not fit its shape.", "Make it again.", path=path
             )
@@ -146,6 +148,13 @@ class _Entry:
     @property
     def rows(self) -> int:
         return self.shape[0] if len(self.shape) == 2 else 1
+
+
+def _size(value: Any) -> int:
+    """Return a number of a header. Raises ValueError for what is no whole number from 0 on."""
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
 
 
 def _flat(

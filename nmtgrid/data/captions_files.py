@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeGuard
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.files import explain
@@ -21,6 +22,7 @@ _LAYOUTS = (
     "`captions_*.json` (`images` and `annotations`)."
 )
 _MOST_NAMED = 5
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str
         for number, sentence in enumerate(sentences):
             raw = sentence.get("raw") if isinstance(sentence, dict) else None
             tokens = sentence.get("tokens") if isinstance(sentence, dict) else None
-            if not isinstance(raw, str) or not (tokens is None or _are_words(tokens)):
+            if not _is_text(raw) or not (tokens is None or _are_words(tokens)):
                 where = f"images[{place}].sentences[{number}]"
                 raise _misses(path, where, "a text `raw` and, if any, words `tokens`")
             captions.append(Caption(raw, None if tokens is None else tuple(tokens)))
@@ -120,7 +122,7 @@ def _of_coco(path: Path, images: list[dict[str, Any]], annotations: list[Any]) -
         keys[held[0]], captions[held[0]] = held, []
     for place, annotation in enumerate(annotations):
         text = annotation.get("caption") if isinstance(annotation, dict) else None
-        if not isinstance(text, str):
+        if not _is_text(text):
             raise _misses(path, f"annotations[{place}]", "a text `caption`")
         owner = str(annotation.get("image_id"))
         if owner not in captions:
@@ -138,7 +140,9 @@ def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for field in fields:
         value = image.get(field)
-        if isinstance(value, bool) or not isinstance(value, (int, str)) or value == "":
+        if isinstance(value, bool) or not (isinstance(value, int) or _is_text(value)):
+            continue
+        if value == "":
             continue
         found.append(str(value))
         if field in ("filename", "file_name"):
@@ -155,7 +159,12 @@ def _check_keys(path: Path, pictures: list[Captioned]) -> None:
 
 
 def _are_words(tokens: Any) -> bool:
-    return isinstance(tokens, list) and all(isinstance(word, str) for word in tokens)
+    return isinstance(tokens, list) and all(map(_is_text, tokens))
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether it is a string; JSON can escape halves of characters, which are no text."""
+    return isinstance(value, str) and not _HALVES.search(value)
 
 
 def _misses(path: Path, where: str, what: str) -> InputError:

@@ -122,7 +122,8 @@ def _cut(train: list[Captioned], count: int, name: str) -> tuple[list[Captioned]
     """Return what stays and `count` pictures that are held out, evenly spread over the file."""
     if not 0 < count < len(train):
         raise ConfigError(
-            f"`--{name} {count}` must leave pictures on both sides of {len(train):,}.",
+            f"`{name}`: {count:,} of {len(train):,} pictures cannot be held out; there must be "
+            "some on both sides.",
             "Give a number of pictures to hold out, or a file.",
         )
     places = {(2 * place + 1) * len(train) // (2 * count) for place in range(count)}

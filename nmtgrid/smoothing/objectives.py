@@ -170,12 +170,7 @@ def smooth(
     sequence = smoothing.sequence
     train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
     spread: VectorSpread | NeighbourSpread | None = None
-    vectors, notes = None, []
-    if getattr(settings.objective, "label_smoothing", 0.0):
-        notes.append(
-            "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
-            "set it to 0 for the losses of appendix E."
-        )
+    vectors, notes = None, list[str]()
     if smoothing.needs_spread:
         token = smoothing.token
         frequencies = type_frequencies(train, size)

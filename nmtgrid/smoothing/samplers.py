@@ -5,7 +5,7 @@ that may change, m substitutes for each, and a reward of `-cost * d`, the distri
 distance the chance `C(n, d) m^d exp(-cost d)`, normalised: what is drawn has exactly that
 distribution. With a cost of `1 / temperature + log m` that is `C(n, d) exp(-d / temperature)`: the
 prior on the distance does not depend on how many substitutes there are. End symbols never change,
-so lengths stay.
+so lengths stay; nor do unknown tokens, and nothing becomes one.
 Letters: B sentences, T target positions, L samples, V types, W types to choose from.
 """
 
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.aims import Spread
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS
 from nmtgrid.training.smoothing_settings import Vocabulary
 
-_SPECIAL = 1 + max(PAD, BEGIN, END)
+_SPECIAL = len(SPECIALS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Choices:
     """The types that may take a token's place.
 
     types [B or 1, W] rise in each row and are padded with a large number; counts [B or 1] say how
-    many there are. The true tokens of a sentence are among its types.
+    many there are. The true tokens of a sentence are among its types, but for unknown ones.
     """
 
     types: Tensor
@@ -39,7 +39,7 @@ class Choices:
     def of(cls, vocabulary: Vocabulary, batch: Batch, size: int) -> Choices:
         """Return those for a batch: all `size` types, or those of the batch or the references.
 
-        Padding, begin and end symbols are never among them.
+        Special symbols, the unknown token's too, are never among them.
         """
         device = batch.target_output.device
         if vocabulary == "all":

@@ -188,6 +188,17 @@ class RunSettings:
     smoothing: SmoothingSettings = dataclasses.field(default_factory=SmoothingSettings)
     search: SearchPlan = dataclasses.field(default_factory=SearchPlan)
 
+    def notes(self) -> list[str]:
+        """Return what is worth a warning in settings that are right, a sentence or two each."""
+        found = self.smoothing.without_effect()
+        label_smoothing: float = getattr(self.objective, "label_smoothing", 0.0)
+        if self.smoothing.is_on and label_smoothing:
+            found.append(
+                "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
+                "set it to 0 for the losses of appendix E."
+            )
+        return found
+
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     """Return RunSettings whose groups `model` and `objective` have these types."""

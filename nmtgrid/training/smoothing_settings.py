@@ -62,8 +62,10 @@ class SequenceSmoothing:
     """Predict drawn sentences from the true prefix: one pass through the model. Eq. (E.16)."""
     rescale: bool = True
     """Count rewards in substitutions, and let the sentences of a distance share what one would
-    have: a token then changes with odds of exp(-1 / temperature), 6 % at 0.37, whatever the
-    vocabulary. Off: the exponent is the reward over the temperature, as printed."""
+    have: by the Hamming distance a token then changes with odds of exp(-1 / temperature), a
+    chance of 6 % at 0.37, whatever the vocabulary. BLEU and CIDEr count in what the first one
+    costs; further ones cost less. Off: the exponent is the reward over the temperature, as
+    printed."""
     proposal_temperature: float = 0.37
     """Tau of the Hamming distance by which sentences are drawn whose BLEU or CIDEr counts."""
 

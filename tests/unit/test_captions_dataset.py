@@ -163,7 +163,7 @@ def _faults(folder: Path) -> list[tuple[CaptionSources, str]]:
         (change(karpathy, held_out={"valid": "2"}), "has splits of its own"),
         (change(whole, restval=True), "`--restval` belongs to Karpathy's"),
         (change(karpathy, captions=other), "its splits are `dev`"),
-        (change(whole, held_out={"valid": "4"}), "`--valid 4` must leave pictures on both sides"),
+        (change(whole, held_out={"valid": "4"}), "`valid`: 4 of 4 pictures cannot be held"),
         (change(whole, held_out={"test": str(karpathy.captions)}), "one split is wanted"),
         (change(whole, held_out={"test": str(again)}), r"1 pictures .* twice: `1 \(train, test\)`"),
         (change(whole, captions=far), "1 of 2 pictures of `train` have no features: `77`"),

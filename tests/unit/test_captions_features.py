@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -81,6 +84,25 @@ FLAT = {"features": torch.ones(4, 3), "offsets": torch.tensor([0, 1, 4])}
 def test_what_is_wrong_is_named(tmp_path: Path, tensors: dict[str, Tensor], words: str) -> None:
     with pytest.raises(InputError, match=words):
         written(tmp_path, tensors)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"shape": [-2, -3], "data_offsets": [0, 24]},
+        {"shape": [2, 3], "data_offsets": [0.5, 24.5]},
+        {"shape": [2, 3], "data_offsets": [-24, 0]},
+        {"shape": [2, 3], "data_offsets": [24, 0]},
+        {"shape": [2, 3.0], "data_offsets": [0, 24]},
+    ],
+    ids=str,
+)
+def test_headers_that_make_no_sense(tmp_path: Path, entry: dict[str, Any]) -> None:
+    header = json.dumps({"a": {"dtype": "F32", **entry}}).encode()
+    path = tmp_path / "f"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    with pytest.raises(InputError, match=r"makes no sense|its shape|is damaged"):
+        FeatureFiles([path])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -154,16 +154,7 @@ def test_traces_and_alignments(home: Path, text: Path, tmp_path: Path) -> None:
 
 def test_scores_of_a_split(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "r.json"
-    arguments: list[str | Path] = [
-        "--data",
-        home / "data",
-        "--split",
-        "valid",
-        "--json",
-        report,
-        "--beam",
-        "1",
-    ]
+    arguments = ("--data", home / "data", "--split", "valid", "--json", report, "--beam", "1")
     assert decode(home, *arguments, "--out", tmp_path / "o.txt") == 0
     found = json.loads(report.read_text())
     names = ("bleu_tokenized", "bleu", "chrf", "seconds", "tokens_per_second", "length_ratio")

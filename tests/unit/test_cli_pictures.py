@@ -240,6 +240,11 @@ def test_cocos_own_files_with_a_number_and_a_file(tmp_path: Path, told: list[str
     assert any("1 pictures of `test` have no caption" in line for line in told)
     assert run(*given, *both, "--overwrite") == 0
     assert any("no validation pictures" in line for line in told)
+    tests = ("--valid", "1", "--test", f"later={tmp_path / 't.json'}", "--test", "1", "--overwrite")
+    assert run(*given, *both, *tests) == 0
+    names = ("train", "valid", "later", "test")
+    found = [lines(tmp_path / "data", f"pictures/{name}.txt") for name in names]
+    assert list(map(len, found)) == [4, 1, 1, 1] and found[2] == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -263,6 +268,14 @@ def test_cocos_own_files_with_a_number_and_a_file(tmp_path: Path, told: list[str
         (
             ["--captions", "c", "--features", "f", "--valid", "1", "--valid", "2"],
             ["`--valid` is given 2 times"],
+        ),
+        (
+            ["--captions", "c", "--features", "f", "--test", "a=1", "--test", "a=2"],
+            ["`--test a=` is given 2 times"],
+        ),
+        (
+            ["--captions", "c", "--features", "f", "--max-ratio", "3", "--workers", "2"],
+            ["`--max-ratio` is about text", "`--workers` is about text"],
         ),
         (
             ["--toy-pictures", "5", "--captions", "c", "--test", "t", "--restval"],

@@ -16,12 +16,12 @@ from nmtgrid.layers.aims import VectorSpread
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward, importance_weights, in_substitutions
 from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.smoothing_settings import SequenceSmoothing, SmoothingSettings, Vocabulary
 
-SIZE = 7
-"""Types: three symbols and 3 to 6."""
+SIZE = 8
+"""Types: four symbols and 4 to 7."""
 TRUTH, OTHER = [4, 5, 4], [6, 4]
 DRAWS = 40_000
 
@@ -46,7 +46,7 @@ def chi_square(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], 
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "types"), [("all", [3, 4, 5, 6]), ("batch", [4, 5, 6]), ("references", [4, 5])]
+    ("vocabulary", "types"), [("all", [4, 5, 6, 7]), ("batch", [4, 5, 6]), ("references", [4, 5])]
 )
 @pytest.mark.parametrize("rescale", [False, True])
 def test_drawn_from_the_reward(vocabulary: Vocabulary, types: list[int], rescale: bool) -> None:
@@ -74,7 +74,7 @@ def test_similar_substitutes() -> None:
     torch.manual_seed(4)
     angles = torch.tensor([0.0, 0.4, 1.0, 2.0])
     vectors = torch.zeros(SIZE, 2)
-    vectors[3:] = torch.stack([angles.cos(), angles.sin()], 1)
+    vectors[4:] = torch.stack([angles.cos(), angles.sin()], 1)
     vectors[6] = 0.0
     spread = VectorSpread(vectors, 0.5, torch.ones(SIZE))
     held = batch()
@@ -84,7 +84,7 @@ def test_similar_substitutes() -> None:
     cost, others = 1 / 0.7, 3
     distances = {d: math.comb(3, d) * others**d * math.exp(-cost * d) for d in range(4)}
     chances = {}
-    for one in itertools.product([3, 4, 5], repeat=3):
+    for one in itertools.product([4, 5, 7], repeat=3):
         d = distance(one)
         chance = distances[d] / sum(distances.values()) / math.comb(3, d)
         for mine, true in zip(one, TRUTH, strict=True):
@@ -97,17 +97,27 @@ def test_similar_substitutes() -> None:
     torch.testing.assert_close(samples.logs[0, :50].float(), logs, atol=1e-4, rtol=1e-4)
     # What has no vector has no substitute: of [6, 4] only the second token changes.
     assert (samples.tokens[1, :, 0] == 6).all()
-    assert set(samples.tokens[1, :, 1].tolist()) == {3, 4, 5}
+    assert set(samples.tokens[1, :, 1].tolist()) == {4, 5, 7}
+
+
+@pytest.mark.parametrize("vocabulary", ["all", "batch", "references"])
+def test_unknown_tokens_stay_and_nothing_becomes_one(vocabulary: Vocabulary) -> None:
+    held = collate([[3], [3]], [[4, UNKNOWN, 5], [UNKNOWN, UNKNOWN]])
+    choices = Choices.of(vocabulary, held, SIZE)
+    tokens = draw_samples(held, choices, 500, 2.0, rescale=True).tokens
+    assert (tokens[0, :, 1] == UNKNOWN).all() and (tokens[1, :, :2] == UNKNOWN).all()
+    changed = set(tokens[0, :, 0].tolist()) | set(tokens[0, :, 2].tolist())
+    assert changed == ({4, 5, 6, 7} if vocabulary == "all" else {4, 5})
 
 
 def test_several_references_are_chosen_from() -> None:
     held = dataclasses.replace(
-        collate([[3]], [TRUTH]), references=torch.tensor([[[4, 5, 4, 0], [6, 6, 3, 4]]])
+        collate([[3]], [TRUTH]), references=torch.tensor([[[4, 5, 4, 0], [6, 6, UNKNOWN, 4]]])
     )
     given: tuple[Vocabulary, ...] = ("batch", "references")
     for vocabulary in given:
         choices = Choices.of(vocabulary, held, SIZE)
-        assert choices.types.tolist() == [[3, 4, 5, 6]] and choices.counts.tolist() == [4]
+        assert choices.types.tolist() == [[4, 5, 6]] and choices.counts.tolist() == [3]
 
 
 def test_a_sentence_with_no_choice_stays() -> None:

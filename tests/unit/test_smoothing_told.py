@@ -35,8 +35,10 @@ def write_vectors(path: Path, data: Path, count: int, seed: int = 0) -> None:
 def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m"
     idle = [*SMALL, "--set", "smoothing.sequence.lazy=true", "--max-updates", "1"]
-    assert main(["train", str(data), "--out", str(out), *idle]) == 0
-    assert "`smoothing.sequence.lazy` has no effect" in " ".join(capfd.readouterr().err.split())
+    for plan in ["--dry-run"], []:
+        assert main(["train", str(data), "--out", str(out), *idle, *plan]) == 0
+        told = " ".join(capfd.readouterr().err.split())
+        assert "`smoothing.sequence.lazy` has no effect" in told
     again = [*SMALL, *BOTH, "--max-updates", "2", "--overwrite"]
     assert main(["train", str(data), "--out", str(out), *again]) == 0
     assert "no effect" not in capfd.readouterr().err
@@ -71,8 +73,9 @@ def test_label_smoothing_beside_it_is_told(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, "--max-updates", "1"]
-    assert main([*given, *TOKENS[:2]]) == 0
-    assert "`objective.label_smoothing` spreads" in " ".join(capfd.readouterr().err.split())
+    for plan in ["--dry-run"], []:
+        assert main([*given, *TOKENS[:2], *plan]) == 0
+        assert "`objective.label_smoothing` spreads" in " ".join(capfd.readouterr().err.split())
     assert main([*given, *TOKENS, "--overwrite"]) == 0
     assert "`objective.label_smoothing`" not in capfd.readouterr().err
 
