@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune_order import Order, check
-from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_outputs
+from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_alone, check_outputs
 
 _OF_RESULTS = ("results", "out", "json")
 """Options that `--results` heeds."""
@@ -138,7 +137,7 @@ def command(
     exits, exits drawn at random, the full stack and models trained separately.
     """
     if results:
-        _check_alone(context)
+        check_alone(context, "--results draws what was done before", _OF_RESULTS)
         from nmtgrid.cli.adaptive_tune_results import draw_results
 
         draw_results(results, out, json)
@@ -178,19 +177,3 @@ def command(
     from nmtgrid.cli.adaptive_tune_run import tune
 
     tune(order, json)
-
-
-def _check_alone(context: typer.Context) -> None:
-    """Raise ConfigError for arguments given beside `--results` that it has no use for."""
-    given = [
-        "MODEL" if one.name == "model" else f"`{one.opts[0]}`"
-        for one in context.command.params
-        if one.name not in _OF_RESULTS
-        and (source := context.get_parameter_source(one.name or "")) is not None
-        and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise ConfigError(
-            f"`--results` draws what was done before, so that {', '.join(given)} would be ignored.",
-            f"Leave out {', '.join(given)}.",
-        )

@@ -7,12 +7,24 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmtgrid.cli.online_eval_order import Order, check, check_alone
-from nmtgrid.cli.options import Device, Ensemble, JsonFile, Precision, Weights, check_outputs
+from nmtgrid.cli.online_eval_order import Order, check
+from nmtgrid.cli.options import (
+    Device,
+    Ensemble,
+    JsonFile,
+    Precision,
+    Weights,
+    check_alone,
+    check_outputs,
+)
 from nmtgrid.online.settings import read_settings
+
+_OF_LOGS = ("log", "json", "unit", "convention", "device")
+"""Options that may stand beside `--log`, which counts words and shows both conventions."""
 
 
 def command(
+    context: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(
@@ -22,9 +34,7 @@ def command(
     data: Annotated[
         Path | None, typer.Option(metavar="DATA", help="The dataset with the split.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What to translate.  [default: test]")
-    ] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="What to translate.")] = "test",
     ensemble: Ensemble = None,
     k: Annotated[
         str | None,
@@ -137,10 +147,17 @@ def command(
     wait CW and the longest one, LAAL, YAAL, and the length ratio. `--log` scores the log of another
     program, in both conventions.
     """
+    if log is not None:
+        check_alone(context, "--log scores what another program has done", _OF_LOGS)
+        check_outputs({"--json": json}, {"--log": log})
+        from nmtgrid.cli.online_eval_log import score_log
+
+        score_log(log, json)
+        return
     order = Order(
         models=models or [],
         data=data,
-        split=split or "test",
+        split=split,
         oracle_cost=oracle_cost,
         unit=unit or ("word" if convention == "simuleval" else "token"),
         convention=convention,
@@ -159,14 +176,6 @@ def command(
         source=source,
         ensemble=ensemble or [],
     )
-    if log is not None:
-        asked = {"--k": k, "--thresholds": thresholds, "--oracle": oracle, "--split": split}
-        check_alone(order, [name for name, given in asked.items() if given is not None])
-        check_outputs({"--json": json}, {"--log": log})
-        from nmtgrid.cli.online_eval_log import score_log
-
-        score_log(log, json)
-        return
     check_outputs({"--json": json})
     settings = check(order, lambda: read_settings(k, thresholds, oracle))
     from nmtgrid.cli.online_eval_run import evaluate

@@ -103,27 +103,3 @@ def check(order: Order, read: Callable[[], list[Setting]]) -> list[Setting]:
     if faults:
         raise ConfigError(faults, advice)
     return settings
-
-
-def check_alone(order: Order, asked: Sequence[str]) -> None:
-    """Raise ConfigError if more is asked for than to score a log."""
-    given = {
-        "MODEL": order.models,
-        "--data": order.data,
-        "--ensemble": order.ensemble,
-        "--out": order.out,
-        "--simuleval": order.simuleval,
-        "--published": order.published,
-        "--line": order.lines,
-        "--sentences": order.sentences,
-        "--finish-reading": order.finish_reading,
-        "--exit": order.exit,
-        "--source": order.source != "words",
-    }
-    names = [name for name, value in given.items() if value]
-    if names or asked:
-        shown = "`, `".join([*names, *asked])
-        raise ConfigError(
-            f"`--log` scores what another program has done: leave out `{shown}`.",
-            "Without `--log`, models are evaluated.",
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -85,6 +85,26 @@ def check_outputs(
         taken[key] = name
     if faults:
         raise ConfigError(faults)
+
+
+def check_alone(context: typer.Context, what: str, fits: Collection[str]) -> None:
+    """Raise ConfigError for arguments on the command line other than `fits` (parameters' names).
+
+    `what` is the option that has no use for them, and what it does: "--log scores ...".
+    """
+    given = [
+        "MODEL" if one.param_type_name == "argument" else f"`{one.opts[0]}`"
+        for one in context.command.params
+        if one.name not in fits
+        and (source := context.get_parameter_source(one.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        option, _, does = what.partition(" ")
+        raise ConfigError(
+            f"`{option}` {does}, so that {', '.join(given)} would be ignored.",
+            f"Leave out {', '.join(given)}.",
+        )
 
 
 def _unwritable(name: str, path: Path) -> list[str]:

@@ -270,7 +270,7 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     message = refused(capsys, "--log", path)
     assert f"{path}:2: delays never shrink" in message
     message = refused(capsys, "grid", "--log", path, "--k", "3", "--data", "data")
-    assert "leave out `MODEL`, `--data`, `--k`" in message
+    assert "Leave out MODEL, `--data`, `--k`." in message
     path.write_text("")
     assert "empty" in refused(capsys, "--log", path) or "no sentence" in message
     path.write_text(json.dumps(good))
