@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from nmtgrid.adaptive.halting import (
     Thresholds,
     check_halt,
 )
-from nmtgrid.base.errors import ConfigError, ModelError, nearest
+from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.files import damaged, read_json, write_json
 from nmtgrid.models.api import TranslationModel, with_exits
 from nmtgrid.models.directory import EXITS as FILE
@@ -89,6 +90,16 @@ def save_exits(
     held |= {one.name: one for one in settings}
     table = {name: _to_json(one) for name, one in held.items()}
     write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
+
+
+def check_place(folder: Path) -> None:
+    """Raise StorageError, before the work, where settings cannot be kept in a model's directory."""
+    load_exits(folder)
+    if not os.access(folder, os.W_OK):
+        raise StorageError(
+            f"{folder} may only be read: no settings can be kept in it.",
+            "Add `--no-keep`, or tune a copy of the model.",
+        )
 
 
 def load_exits(folder: Path) -> dict[str, ExitSettings]:

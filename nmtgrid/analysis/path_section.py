@@ -29,12 +29,16 @@ def section(
 ) -> Section:
     """Return the systems' averages, the chosen lines' numbers, and a picture of their paths.
 
-    `told` says where the links come from. Raises ConfigError for a line that is not there.
+    `told` says where the links come from. Raises ConfigError for a line that is not there, or
+    empty.
     """
     chosen = list(dict.fromkeys(lines)) or _typical(systems)
     held = {one.line: place for place, one in enumerate(systems[0].paths)}
     if missing := [line for line in chosen if line not in held]:
         raise ConfigError(f"There is no line {missing[0]} in the traces.")
+    for line in chosen:
+        if not any(system.paths[held[line]].target for system in systems):
+            raise ConfigError(f"There is no path of line {line}: no system wrote anything there.")
     tables = [_table(systems, unit)]
     pictures = []
     if chosen:

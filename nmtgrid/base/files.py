@@ -88,6 +88,14 @@ def read_json(path: Path) -> Any:
         raise explain(path, fault, "read") from fault
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there. Raises StorageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise explain(folder, fault) from fault
+
+
 def split_label(text: str) -> tuple[str | None, Path]:
     """Return label and path of `LABEL=PATH`; no label for what is a path as it stands."""
     label, sign, path = text.partition("=")

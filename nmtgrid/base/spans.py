@@ -21,6 +21,7 @@ INFINITE = "inf"
 _MOST_FAULTS = 10
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+_DIGITS = re.compile(r"[+-]?[0-9]{16,}(\.[0-9]*)?|[+-]?[0-9]*\.[0-9]{16,}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")
 
 
@@ -134,6 +135,8 @@ class _Reader:
         if not self.number.fullmatch(text):
             kind = "a whole number" if self.number is _WHOLE else "a number"
             where = "" if text == part else f" in `{part}`"
+            if _DIGITS.fullmatch(text):
+                raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
             raise ValueError(f"`{text}`{where} is not {kind}.")
         return Decimal(text)
 

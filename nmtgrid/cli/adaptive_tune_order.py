@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName
+from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName, unusable, unwritable
 
 MechanismName = Literal["confidence", "geometric", "multinomial", "sequence"]
 _LARGEST_SEED = 2**63 - 1
+_LEAST_BUDGET = 1e-3
+"""Blocks: as wide a range of average exits as can be told apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +75,10 @@ class Order:
                 f"`--split` and `--test-split` are both `{self.split}`: what is tuned on says "
                 "nothing about new sentences."
             )
-        if not self.budget > 0:
-            found.append(f"`--budget` must be above 0, but is {self.budget:g}.")
+        if not _LEAST_BUDGET <= self.budget < math.inf:
+            found.append(
+                f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {self.budget:g}."
+            )
         if self.only == "fixed" and self.allow_loss is not None:
             found.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
         counts = {
@@ -92,9 +97,9 @@ class Order:
         ]
         if not 0 <= self.seed <= _LARGEST_SEED:
             found.append(f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {self.seed}.")
-        if self.out is not None:
-            found += _bad_output(self.out)
-        return found
+        if self.out is not None and self.out.suffix == ".json":
+            return [*found, *unwritable("--out", self.out)]
+        return [*found, *unusable("--out", self.out)]
 
 
 def check(order: Order, asked: Sequence[str]) -> None:
@@ -107,14 +112,3 @@ def check(order: Order, asked: Sequence[str]) -> None:
         )
     if faults:
         raise ConfigError(faults)
-
-
-def _bad_output(out: Path) -> list[str]:
-    if out.suffix == ".json":
-        if out.is_dir():
-            return [f"`--out {out}` is a folder: name a file, or a folder without `.json`."]
-        if not out.parent.is_dir():
-            return [f"`--out {out}`: there is no folder {out.parent}. Make it, or mend the path."]
-    elif out.exists() and not out.is_dir():
-        return [f"`--out {out}` is a file: name a folder, or a file that ends in `.json`."]
-    return []

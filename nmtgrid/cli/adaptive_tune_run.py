@@ -11,7 +11,7 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt
 from nmtgrid.adaptive.measure import Measured, System, Way, decode, measure
 from nmtgrid.adaptive.samples import read_samples
-from nmtgrid.adaptive.settings_store import ExitSettings, save_exits
+from nmtgrid.adaptive.settings_store import ExitSettings, check_place, save_exits
 from nmtgrid.adaptive.tune import Budgets, lost_budgets
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
@@ -36,6 +36,8 @@ def tune(order: Order, json: Path | None) -> None:
     assert order.model is not None and order.data is not None
     dataset = Dataset.open(order.data)
     loaded, way, others = _load(order, dataset)
+    if order.keep:
+        check_place(loaded.folder)
     model = with_exits(loaded.model)
     mechanism = mechanism_of(order.mechanism, model)
     name = order.name or mechanism
@@ -89,9 +91,10 @@ def tune(order: Order, json: Path | None) -> None:
     if order.test_split:
         for row, test in zip(rows, measured(shown, 1), strict=True):
             row.test = test
-    if order.keep:
-        _keep(order, report, loaded, budgets)
+    fault = _kept(order, report, loaded, budgets) if order.keep else None
     write(report, budgets, json)
+    if fault is not None:
+        raise fault
 
 
 def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System]]:
@@ -109,9 +112,13 @@ def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System
         label, path = split_label(text)
         try:
             other = load_model(path, device, order.weights)
-            _checked(other, way, order, dataset)
         except NmtgridError as fault:
             faults.append(str(fault))
+            continue
+        try:
+            _checked(other, way, order, dataset)
+        except NmtgridError as fault:
+            faults.append(f"{path}: {fault}")
             continue
         name = label or path.resolve().name
         if name in names:
@@ -169,8 +176,13 @@ def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Cho
     return [best[place] for place in sorted(best)]
 
 
-def _keep(order: Order, report: Report, loaded: LoadedModel, budgets: Budgets) -> None:
-    """Keep the points, instead of those of an earlier tuning; what is promised is kept beside."""
+def _kept(
+    order: Order, report: Report, loaded: LoadedModel, budgets: Budgets
+) -> NmtgridError | None:
+    """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
+
+    Returns what prevented it: the results are to be written in any case.
+    """
     found = []
     for choice, row in report.points:
         row.stored = report.stored_name(row, budgets)
@@ -182,7 +194,13 @@ def _keep(order: Order, report: Report, loaded: LoadedModel, budgets: Budgets) -
         )  # fmt: skip
     if found:
         tuning = report.name if order.allow_loss is None else None
-        save_exits(loaded.folder, loaded.model, found, tuning)
+        try:
+            save_exits(loaded.folder, loaded.model, found, tuning)
+        except NmtgridError as fault:
+            for _, row in report.points:
+                row.stored = None
+            return fault
+    return None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from nmtgrid.adaptive.tune import Budgets, lost_budgets
 from nmtgrid.analysis.exit_curves import draw_exit_curves
 from nmtgrid.analysis.exit_results import curves, tuned
 from nmtgrid.base import console
-from nmtgrid.base.files import numbered, write_json
+from nmtgrid.base.files import make_folder, numbered, write_json
 from nmtgrid.cli.adaptive_tune_choice import Choice
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.options import write_report
@@ -148,12 +148,12 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
     results, picture = report.order.results_file, report.order.picture_file
     values["pictures"] = [str(picture)] if picture else []
     values = sealed(numbered(values))
+    write_report(json, values)
     if results is not None and picture is not None:
-        results.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(results.parent)
+        write_json(results, values)
         draw(values, picture)
         console.say(f"Drawn: {picture}")
-        write_json(results, values)
-    write_report(json, values)
 
 
 def draw(values: dict[str, Any], path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME=]MODEL...", help="Model directories, side by side."),
+        typer.Argument(metavar="[NAME=]MODEL", help="Model directories, side by side."),
     ],
     data: Annotated[
         Path, typer.Option(metavar="DATA", help="A dataset with the models' vocabularies.")

@@ -26,9 +26,7 @@ Words = Annotated[
 def command(
     traces: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[NAME=]TRACES...", help="Files of `decode --traces`, a model each."
-        ),
+        typer.Argument(metavar="[NAME=]TRACES", help="Files of `decode --traces`, a model each."),
     ],
     out: Out = None,
     line: Lines = None,

@@ -40,7 +40,7 @@ def command(
     systems: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME=]FILE...", help="Translations: sentence BLEU by difficulty, a bar each."
+            metavar="[NAME=]FILE", help="Translations: sentence BLEU by difficulty, a bar each."
         ),
     ] = None,
     alignments: Annotated[

@@ -16,9 +16,7 @@ from nmtgrid.cli.options import JsonFile
 def command(
     systems: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[NAME=]TRACES...", help="Files of `decode --exit ... --traces FILE`."
-        ),
+        typer.Argument(metavar="[NAME=]TRACES", help="Files of `decode --exit ... --traces FILE`."),
     ],
     reference: Annotated[
         Path | None,

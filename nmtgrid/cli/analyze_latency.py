@@ -18,7 +18,7 @@ def command(
     results: Annotated[
         list[str],
         typer.Argument(
-            metavar="RESULTS...",
+            metavar="RESULTS",
             help="Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.",
         ),
     ],

@@ -30,7 +30,7 @@ def command(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME=]TRACES...", help="Files of `decode --stream --traces`, a system each."
+            metavar="[NAME=]TRACES", help="Files of `decode --stream --traces`, a system each."
         ),
     ],
     out: Out = None,

@@ -26,7 +26,7 @@ def command(
     systems: Annotated[
         Named,
         typer.Argument(
-            metavar="[NAME=]FILE...",
+            metavar="[NAME=]FILE",
             help="Translations: text of any system, or traces of `decode` (.jsonl): more.",
         ),
     ] = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Systems = Annotated[
     list[str],
     typer.Argument(
-        metavar="[NAME=]FILE...",
+        metavar="[NAME=]FILE",
         help="Translations, a line each: text of any system, or traces of `decode` (.jsonl).",
     ),
 ]

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that spin long while they wait for each other slow the work
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if sys.stderr is None:  # closed by whoever called, as by `2>&-`
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     given, debug = _take_debug(given)
     caught: list[int] = []
     try:

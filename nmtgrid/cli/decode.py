@@ -26,7 +26,7 @@ def command(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[INPUT|-]",
+            metavar="INPUT|-",
             help="Raw text, one sentence a line; or features of pictures (.safetensors).  "
             "[default: -]",
         ),
@@ -76,13 +76,13 @@ def command(
         bool, typer.Option("--sample", help="Draw translations instead of seeking the best.")
     ] = False,
     temperature: Annotated[
-        float | None, typer.Option(help="Of sampling; below 1 is sharper.")
+        float | None, typer.Option(help="Of sampling; below 1 is sharper.  [default: 1]")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Sample among the likeliest that hold this share.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling.  [default: 1]")] = None,
     prefix: Annotated[
         Path | None,
         typer.Option(
@@ -103,10 +103,12 @@ def command(
         bool, typer.Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
     ] = False,
     batch_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Source tokens x beam of a batch.")
+        int | None,
+        typer.Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]"),
     ] = None,
     max_source: Annotated[
-        int | None, typer.Option(metavar="N", help="Units of the longest source taken whole.")
+        int | None,
+        typer.Option(metavar="N", help="Units of the longest source taken whole.  [default: 512]"),
     ] = None,
     long_lines: Annotated[
         Literal["split", "cut"] | None,

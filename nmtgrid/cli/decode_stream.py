@@ -178,7 +178,7 @@ class _Line:
         """Return the record of a line that has ended."""
         parts = [stream for stream in self.streams if stream.source]
         if not parts:
-            return Trace(self.number, [], [], "", [], 0.0, 0.0)
+            return Trace(self.number, [], [], "", [], 0.0, 0.0, reads=[])
         whole = join([stream.hypothesis() for stream in parts], self._translator.plan)
         reads: list[int] = []
         before = 0

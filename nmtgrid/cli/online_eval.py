@@ -28,7 +28,7 @@ def command(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...", help="Model directories, side by side; NAME=MODEL names one."
+            metavar="MODEL", help="Model directories, side by side; NAME=MODEL names one."
         ),
     ] = None,
     data: Annotated[

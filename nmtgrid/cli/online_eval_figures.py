@@ -40,17 +40,28 @@ def draw_curve(order: Order, results: Path, path: Path) -> bool:
 
 def draw_path_grids(order: Order, systems: Sequence[System], path: Path) -> bool:
     """Draw the paths of some sentences under one or two settings; return whether there were any."""
-    chosen = compared(order, systems)
-    lines = order.lines or _typical(chosen)
-    rows = []
-    for line in lines if chosen else ():
-        sentence = chosen[0][0].sentences[line - 1]
-        grids = [_grid(order, system, found, line) for system, found in chosen]
-        if any(grid.delays for grid in grids):
-            rows.append(Row(f"Line {line}, reference: {sentence.reference}", grids))
+    rows = list(_rows(order, systems).values())
     if rows:
         draw_paths(rows, path, title=f"READ/WRITE paths, {order.split}")
     return bool(rows)
+
+
+def undrawn(order: Order, systems: Sequence[System]) -> list[int]:
+    """Return the lines asked for of which there is no path to draw."""
+    drawn = _rows(order, systems)
+    return [line for line in order.lines if line not in drawn]
+
+
+def _rows(order: Order, systems: Sequence[System]) -> dict[int, Row]:
+    """Return what is drawn of each line that is asked for, or typical."""
+    chosen = compared(order, systems)
+    rows = {}
+    for line in (order.lines or _typical(chosen)) if chosen else ():
+        sentence = chosen[0][0].sentences[line - 1]
+        grids = [_grid(order, system, found, line) for system, found in chosen]
+        if any(grid.delays for grid in grids):
+            rows[line] = Row(f"Line {line}, reference: {sentence.reference}", grids)
+    return rows
 
 
 def compared(order: Order, systems: Sequence[System]) -> list[tuple[System, Measured]]:

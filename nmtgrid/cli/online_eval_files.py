@@ -9,7 +9,7 @@ from typing import Any
 from nmtgrid.analysis.plots import SUFFIXES
 from nmtgrid.analysis.result_files import NAME
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.files import explain, write_json, write_text
+from nmtgrid.base.files import make_folder, write_json, write_text
 from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
 from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
@@ -32,7 +32,7 @@ class Files:
             raise ConfigError("Two models would share a folder: name them by `NAME=MODEL`.")
         for folder in (order.out, order.simuleval):
             for name in self._names.values() if folder is not None else ():
-                _make(Path(str(folder), name))
+                make_folder(Path(str(folder), name))
 
     def results(self, values: Mapping[str, Any]) -> None:
         """Write what has been done so far."""
@@ -79,10 +79,3 @@ def _traces(system: System, found: Measured) -> list[str]:
         )  # fmt: skip
         lines.append(trace.to_line() + "\n")
     return lines
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise explain(folder, fault) from fault

@@ -43,14 +43,17 @@ def tell_skipped(found: Mapping[str, Latency]) -> None:
         for title, one in found.items()
         if len(found) == 1 or not math.isnan(one.yaal)
     }
+    total = max(one.sentences for one in found.values())
     if text := _counted(skipped):
-        total = next(iter(found.values())).sentences
         console.say(
-            f"{text} of {total:,} sentences have an empty source or translation and count in no "
-            "average."
+            f"In {text} of {total:,} sentences source or translation is empty: no average counts "
+            "them."
         )
     if text := _counted(late):
-        console.say(f"{text} sentences wrote nothing before all was read and count in no YAAL.")
+        console.say(
+            f"In {text} of {total:,} sentences nothing was written before all was read: no YAAL "
+            "counts them."
+        )
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.options import ONE_LEAVES, DeviceName, PrecisionName, WeightsName
+from nmtgrid.cli.options import ONE_LEAVES, DeviceName, PrecisionName, WeightsName, unusable
 from nmtgrid.online.published import curves
 from nmtgrid.online.settings import Setting, SourceText
 
@@ -78,12 +78,9 @@ class Order:
             for number in numbers
             if number is not None and number < 1
         ]
-        found += [
-            f"`{name} {folder}` is a file: name a folder."
-            for name, folder in (("--out", self.out), ("--simuleval", self.simuleval))
-            if folder is not None and folder.exists() and not folder.is_dir()
-        ]
-        return found
+        return [
+            *found, *unusable("--out", self.out), *unusable("--simuleval", self.simuleval)
+        ]  # fmt: skip
 
 
 def check(order: Order, read: Callable[[], list[Setting]]) -> list[Setting]:

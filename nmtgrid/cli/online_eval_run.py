@@ -14,6 +14,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.decode_run import check_languages, chosen
+from nmtgrid.cli.online_eval_figures import undrawn
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped
 from nmtgrid.cli.online_eval_order import Order
@@ -118,6 +119,11 @@ def _finish(
     files.results(values)
     for name in values["pictures"]:
         console.say(f"Drawn: {name}")
+    if left := undrawn(order, systems):
+        console.warn(
+            f"`--line {left[0]}`: there is no path to draw. Nothing stands in the line or was "
+            "written, or every setting reads all first."
+        )
     write_report(json, values)
 
 
@@ -182,9 +188,14 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
     device = find_device(order.device)
     systems: list[System] = []
     for name, (_, path) in zip(names, named, strict=True):
+        folders = [path, *order.ensemble]
+        told = " + ".join(map(str, folders))
         try:
-            folders = [path, *order.ensemble]
             loaded = [load_model(folder, device, order.weights) for folder in folders]
+        except NmtgridError as fault:
+            faults.append(str(fault))
+            continue
+        try:
             plan = dataclasses.replace(
                 default_plan(loaded[0]), beam=order.beam, nbest=1, sample=False
             )
@@ -195,14 +206,12 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
             )
             check_languages(translator, dataset)
         except NmtgridError as fault:
-            faults.append(str(fault))
+            faults.append(f"{told}: {fault}")
             continue
         decoder = OnlineDecoder(
             translator, finish_reading=order.finish_reading, oracle_cost=order.oracle_cost
         )
-        faults += [
-            f"{' + '.join(map(str, folders))}: {fault}" for fault in decoder.faults(settings)
-        ]
+        faults += [f"{told}: {fault}" for fault in decoder.faults(settings)]
         systems.append(System(name, path, decoder, []))
     if faults:
         raise ConfigError(faults)

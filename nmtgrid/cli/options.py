@@ -77,7 +77,7 @@ def check_outputs(
     for name, path in outputs.items():
         if path is None:
             continue
-        faults += _unwritable(name, path)
+        faults += unwritable(name, path)
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
         if key in taken and not (key != STANDARD and is_stream(path)):
@@ -107,7 +107,8 @@ def check_alone(context: typer.Context, what: str, fits: Collection[str]) -> Non
         )
 
 
-def _unwritable(name: str, path: Path) -> list[str]:
+def unwritable(name: str, path: Path) -> list[str]:
+    """Return why the file that the option `name` gives cannot be written, if so."""
     if str(path) == STANDARD:
         return []
     if path.is_dir():
@@ -116,6 +117,22 @@ def _unwritable(name: str, path: Path) -> list[str]:
         return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
     if not os.access(path if is_stream(path) else path.parent, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
+    return []
+
+
+def unusable(name: str, folder: Path | None) -> list[str]:
+    """Return why nothing can be put into the folder that the option `name` gives, if so.
+
+    It may be missing, as long as it can be made.
+    """
+    if folder is None:
+        return []
+    held = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+    if not held.is_dir():
+        where = "" if held == folder else f": {held}"
+        return [f"`{name} {folder}`{where} is a file: name a folder."]
+    if not os.access(held, os.W_OK | os.X_OK):
+        return [f"`{name} {folder}` cannot be written: {held} may only be read."]
     return []
 
 

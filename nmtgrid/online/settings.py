@@ -39,12 +39,12 @@ class Setting:
     @property
     def number(self) -> str:
         """The value for people."""
-        return "∞" if self.is_offline else f"{self.value:g}"
+        return "∞" if self.is_offline else f"{self.value:.15g}"
 
     @property
     def slug(self) -> str:
         """The setting as a part of file names."""
-        return f"{_KEYS[self.policy]}-{self.value:g}"
+        return f"{_KEYS[self.policy]}-{self.value:.15g}"
 
     def values(self) -> dict[str, Any]:
         """Return JSON keys; an infinite k is None."""
@@ -71,7 +71,7 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
     ]
     found: list[Setting] = []
     faults: list[str] = []
-    advice = ""
+    advice: list[str] = []
     for policy, text, read in readers:
         if text is None:
             continue
@@ -79,7 +79,7 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
             found += [Setting(policy, float(value)) for value in read(text)]
         except ConfigError as fault:
             faults += fault.faults
-            advice = advice or fault.advice
+            advice.append(fault.advice)
     if faults:
-        raise ConfigError(faults, advice)
+        raise ConfigError(faults, advice[0] if len(advice) == 1 else "")
     return found

@@ -29,3 +29,12 @@ def test_titles_are_whole_lines(project: Path, width: str | None) -> None:
     code = f"from nmtgrid.base import console; console.table({TITLE!r}, ['a', 'b'], [['x', 1]])"
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert run.returncode == 0 and run.stderr.splitlines()[0] == TITLE
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+def test_standard_error_may_be_closed(project: Path, tmp_path: Path, closed: str) -> None:
+    """A progress bar asks whether it is a terminal; the work is done all the same."""
+    command = f"{sys.executable} -m nmtgrid preprocess --toy 5 --out {tmp_path / 'data'} {closed}"
+    env = {**os.environ, "PYTHONPATH": str(project)}
+    run = subprocess.run(["sh", "-c", command], env=env, stdout=subprocess.PIPE)
+    assert run.returncode == 0 and (tmp_path / "data" / "manifest.json").is_file()

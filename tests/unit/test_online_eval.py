@@ -125,15 +125,15 @@ def test_sentences_without_latency_are_told_of_by_setting(
         return " ".join(capsys.readouterr().err.split())
 
     assert told(way(0, 0), way(0, 0)) == ""
-    alike = "2 of 9 sentences have an empty source or translation and count in no average."
+    alike = "In 2 of 9 sentences source or translation is empty: no average counts them."
     assert told(way(2, 0), way(2, 0)) == alike
     assert told(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
-        "2 (k=1, k=3), 3 (k=2) of 9 sentences have an empty source or translation and count in no "
-        "average. 1 (k=2), 4 (k=3) sentences wrote nothing before all was read and count in no "
-        "YAAL."
+        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: no average "
+        "counts them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before all was read: "
+        "no YAAL counts them."
     )
     assert told(way(0, 9), way(0, 0)) == ""
-    assert told(way(0, 9)).startswith("9 sentences wrote nothing before")
+    assert told(way(0, 9)).startswith("In 9 of 9 sentences nothing was")
 
 
 def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
@@ -160,6 +160,23 @@ def test_systems_side_by_side(here: Path, tmp_path: Path) -> None:
     text = (out / "curve.svg").read_text()
     assert "A/B, wait-k" in text and "blocks, wait-k" in text
     assert "Line 2, reference" in (out / "paths.svg").read_text()
+
+
+def test_a_line_without_a_path_is_told(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("grid", "--data", "data", "--sentences", 2, "--line", 2, "--out", tmp_path / "o")
+    for k, is_told in (("inf", True), ("1,inf", False)):
+        assert online(*given, "--k", k) == 0
+        told = " ".join(capsys.readouterr().err.split())
+        assert ("`--line 2`: there is no path to draw" in told) == is_told
+
+
+def test_settings_that_lie_close_have_files_of_their_own(here: Path, tmp_path: Path) -> None:
+    out, given = tmp_path / "out", ("grid", "--data", "data", "--sentences", 2)
+    assert online(*given, "--thresholds", "0.5,0.5000001,0.9999999", "--out", out) == 0
+    names = {path.name for path in out.glob("threshold-*.txt")}
+    assert names == {f"threshold-{one}.txt" for one in ("0.5", "0.5000001", "0.9999999")}
 
 
 def test_an_ensemble(here: Path, tmp_path: Path) -> None:
@@ -235,6 +252,7 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         "--convention", "simuleval", "--published", "iwslt14-de-fr", "--beam", 0, "--exit", 1,
         "--ensemble", "grid",
     )  # fmt: skip
+    assert "Write " not in message, "no advice fits all of them"
     for part in (
         "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
@@ -252,6 +270,9 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
     assert "both: This `pervasive` reads its source in both directions" in message
     assert "blocks: The oracle needs" in message and "has no reader" in message
     assert "nowhere" in message
+    both = ("b=both", "blocks", "--data", "data", "--exit", 9)
+    message = refused(capsys, *both)
+    assert "both: This `pervasive` has one exit" in message and "blocks: " in message
     assert "has no split `tset`" in refused(capsys, "grid", "--data", "data", "--split", "tset")
     assert "grid + both: This `pervasive` reads its source in both directions" in refused(
         capsys, "grid", "--ensemble", "both", "--data", "data"

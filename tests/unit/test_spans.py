@@ -75,7 +75,7 @@ def test_decimals_without_bounds() -> None:
         ("nan", "`nan` is not a whole number"),
         ("1_0", "`1_0` is not a whole number"),
         ("٣", "is not a whole number"),
-        ("9" * 5000, "is not a whole number"),
+        ("9" * 5000, f"`{'9' * 20}...` has more digits than can be told apart"),
     ],
 )
 def test_faults_of_whole_numbers(text: str, words: str) -> None:
