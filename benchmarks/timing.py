@@ -59,8 +59,9 @@ class Conditions:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
 
     def begin(self) -> None:
-        """Make this process ready: its threads, and drawn numbers that do not change."""
+        """Make this process ready: its threads, fp32 that is fp32, numbers drawn that stay."""
         torch.set_num_threads(self.threads)
+        torch.backends.cudnn.allow_tf32 = False  # as the command line has it
         torch.manual_seed(1)
 
 

@@ -40,6 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _same_start() -> Iterator[None]:
     """Start each test with the same random state; leave no setting of torch behind."""
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # as the command line has it
     torch.manual_seed(1)
     kind = torch.get_default_dtype()
     yield

@@ -8,6 +8,12 @@ import sys
 
 import torch
 
+_WANTS = (
+    "defaultcpuallocator", "not enough memory", "out of memory", "alloc_failed",
+    "unable to find an engine",
+)  # fmt: skip
+"""What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions."""
+
 
 def give_back() -> None:
     """Return what the C library holds of freed memory to the system (glibc only; else nothing).
@@ -23,5 +29,5 @@ def is_out_of_memory(fault: BaseException) -> bool:
     """Return whether `fault` says that memory ran out, on any device."""
     if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
         return True
-    text = str(fault)
-    return "DefaultCPUAllocator" in text or "not enough memory" in text
+    text = str(fault).lower()
+    return isinstance(fault, RuntimeError) and any(words in text for words in _WANTS)

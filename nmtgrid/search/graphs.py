@@ -41,19 +41,36 @@ Record = Callable[[Deed], Deed]
 
 def graphs_for(device: torch.device) -> Graphs | None:
     """Return recordings for a GPU; None where nothing is gained."""
-    return Graphs(functools.partial(record_on_gpu, device)) if device.type == "cuda" else None
+    return Graphs(_Recorder(device)) if device.type == "cuda" else None
 
 
-def record_on_gpu(device: torch.device, deed: Deed) -> Deed:
-    """Record `deed`, which computes on the GPU `device`, as a CUDA graph and return its replay.
+class _Recorder:
+    """Records what computes on one GPU as CUDA graphs.
 
-    `deed` is run before, so that libraries choose their kernels: doing it twice must not matter.
+    All on one stream of that GPU: libraries keep memory for each stream, and the stream that torch
+    would take is of whichever GPU recorded first in this process.
     """
-    with torch.cuda.device(device):  # streams and recordings belong to the current one
-        return _record(deed)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._aside: torch.cuda.Stream | None = None
+
+    def __call__(self, deed: Deed) -> Deed:
+        """Return the replay of `deed`, which is run before, so that libraries choose their kernels.
+
+        Doing it several times must not matter.
+        """
+        with torch.cuda.device(self._device):  # streams and recordings belong to the current one
+            self._aside = self._aside or torch.cuda.Stream()
+            current = torch.cuda.current_stream()
+            try:
+                return _record(deed, self._aside)
+            finally:
+                # A recording that fails may not have left its stream.
+                torch.cuda.set_stream(current)
 
 
-def _record(deed: Deed) -> Deed:
+def _record(deed: Deed, aside: torch.cuda.Stream) -> Deed:
     # A cast that autocast remembers would be freed with its context, and the graph read it still.
     autocast = torch.autocast(
         "cuda",
@@ -61,13 +78,13 @@ def _record(deed: Deed) -> Deed:
         enabled=torch.is_autocast_enabled("cuda"),
         cache_enabled=False,
     )
-    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph()
     aside.wait_stream(torch.cuda.current_stream())
     with autocast, torch.cuda.stream(aside):
         deed()
         deed()
     torch.cuda.current_stream().wait_stream(aside)
-    with autocast, torch.cuda.graph(graph):
+    with autocast, torch.cuda.graph(graph, stream=aside):
         found = deed()
 
     def replay() -> Outputs:
@@ -81,7 +98,7 @@ class Graphs:
     """The recordings of one or several models, for searches that come one after the other."""
 
     def __init__(self, record: Record) -> None:
-        """`record` makes a replay of a step, as `record_on_gpu` does."""
+        """`record` makes a replay of a step, and may do it several times."""
         self._record = record
         self._slots: dict[Any, _Slot] = {}
         self._place: Place | None = None

@@ -71,6 +71,21 @@ class Weights:
         return value.to(parameter.device)
 
 
+def keep_in_place(model: nn.Module) -> None:
+    """Have the weights of torch's recurrent layers stay where they are.
+
+    On a GPU such a layer moves new weights into one buffer of its own when it sees them first. Of
+    shards that are brought together it would see that buffer for ever after, not what was learnt.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters = _stay  # type: ignore[method-assign]
+
+
+def _stay() -> None:
+    """Do nothing."""
+
+
 class ShardedWeights(Weights):
     """The weights of a model, a shard of each in every process. All processes call alike."""
 
@@ -84,6 +99,7 @@ class ShardedWeights(Weights):
         device: torch.device,
     ) -> None:
         super().__init__(model, objective)
+        keep_in_place(model)
         mesh = init_device_mesh(device.type, (processes.count,))
         # Together from the forward pass to the end of the backward pass: exits, grids and tied
         # matrices are used in any order.

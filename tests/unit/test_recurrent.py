@@ -15,6 +15,7 @@ from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
 from nmtgrid.layers.lstm_step import StepWeights
 from nmtgrid.layers.plain_rnn import run_rnn
 from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, run_lstm, squash
+from nmtgrid.training.weights import keep_in_place
 
 Array = NDArray[Any]
 LENGTHS = (5, 3, 3, 1)
@@ -212,3 +213,17 @@ def test_a_step_is_that_of_the_library_cells() -> None:
     wanted_output = torch.tanh(context + second[0] @ readout.t())
     torch.testing.assert_close(ready.read_out(context, second[0]), wanted_output)
     assert ready.take_rows(torch.tensor([0])) is ready
+
+
+def test_weights_that_are_brought_together_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU torch's layers would move them away, and read that place for ever after."""
+    moved: list[nn.Module] = []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda part: moved.append(part))
+    model = nn.Sequential(nn.LSTM(3, 2), nn.GRU(2, 2))
+    moved.clear()
+    model.double()
+    assert len(moved) == 2, "this is when it would happen"
+    keep_in_place(model)
+    moved.clear()
+    model.float()
+    assert moved == []

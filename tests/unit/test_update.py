@@ -122,6 +122,20 @@ def test_a_single_pair_that_does_not_fit_is_named() -> None:
         narrow.apply([sentences.batch([7])], 0.1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "GET was unable to find an engine to execute this computation",
+        "Triton Error [CUDA]: out of memory",
+    ],
+)
+def test_want_of_memory_has_many_words(words: str) -> None:
+    assert is_out_of_memory(RuntimeError(words)) and not is_out_of_memory(ValueError(words))
+
+
 def test_other_faults_are_not_taken_for_want_of_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
     broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
