@@ -146,7 +146,9 @@ def test_what_is_refused(
     assert "no settings of early exit named `quick`" in refused(
         capsys, *ours, "geometric", "--exit", "quick"
     )
-    assert "`--exit` would be ignored" in refused(capsys, "online-eval", "--log", "data", "--exit", "1")
+    assert "`--exit` would be ignored" in refused(
+        capsys, "online-eval", "--log", "data", "--exit", "1"
+    )
     for model, choice, what in (
         ("sequence", "auto", "chosen from the whole source"),
         ("plain", "1", "has one exit"),
