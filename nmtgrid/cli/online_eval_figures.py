@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmtgrid.analysis.latency_curves import draw_curves
 from nmtgrid.analysis.latency_results import POLICIES, curves, published, read_results
-from nmtgrid.analysis.path_grids import Grid, Row, draw_paths
+from nmtgrid.analysis.path_grids import Grid, Row
 from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, delays_of_tokens, delays_of_words
@@ -38,22 +38,11 @@ def draw_curve(order: Order, results: Path, path: Path) -> bool:
     return True
 
 
-def draw_path_grids(order: Order, systems: Sequence[System], path: Path) -> bool:
-    """Draw the paths of some sentences under one or two settings; return whether there were any."""
-    rows = list(_rows(order, systems).values())
-    if rows:
-        draw_paths(rows, path, title=f"READ/WRITE paths, {order.split}")
-    return bool(rows)
+def path_rows(order: Order, systems: Sequence[System]) -> dict[int, Row]:
+    """Return the paths of each line that is asked for, or typical, under one or two settings.
 
-
-def undrawn(order: Order, systems: Sequence[System]) -> list[int]:
-    """Return the lines asked for of which there is no path to draw."""
-    drawn = _rows(order, systems)
-    return [line for line in order.lines if line not in drawn]
-
-
-def _rows(order: Order, systems: Sequence[System]) -> dict[int, Row]:
-    """Return what is drawn of each line that is asked for, or typical."""
+    Lines without a path are left out.
+    """
     chosen = compared(order, systems)
     rows = {}
     for line in (order.lines or _typical(chosen)) if chosen else ():

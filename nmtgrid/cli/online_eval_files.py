@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.analysis.path_grids import Row, draw_paths
 from nmtgrid.analysis.plots import SUFFIXES
 from nmtgrid.analysis.result_files import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.files import make_folder, write_json, write_text
-from nmtgrid.cli.online_eval_figures import draw_curve, draw_path_grids
+from nmtgrid.cli.online_eval_figures import draw_curve
 from nmtgrid.cli.online_eval_order import Order
 from nmtgrid.cli.online_eval_system import System
 from nmtgrid.online.measures import Measured, instances
@@ -51,8 +52,8 @@ class Files:
             logged = instances(system.sentences, outcomes, system.joiner)
             write_log(self.order.simuleval / name / slug, logged)
 
-    def draw(self) -> list[Path]:
-        """Draw what `results` wrote; return the pictures."""
+    def draw(self, rows: Sequence[Row]) -> list[Path]:
+        """Draw what `results` wrote, and the paths of `rows`; return the pictures."""
         if self.order.out is None:
             return []
         drawn = []
@@ -60,7 +61,8 @@ class Files:
             curve, paths = (self.order.out / f"{name}{kind}" for name in ("curve", "paths"))
             if draw_curve(self.order, self.order.out / NAME, curve):
                 drawn.append(curve)
-            if draw_path_grids(self.order, self.systems, paths):
+            if rows:
+                draw_paths(rows, paths, title=f"READ/WRITE paths, {self.order.split}")
                 drawn.append(paths)
         return drawn
 

@@ -14,7 +14,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.files import split_label
 from nmtgrid.cli.decode_run import check_languages, chosen
-from nmtgrid.cli.online_eval_figures import undrawn
+from nmtgrid.cli.online_eval_figures import path_rows
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped
 from nmtgrid.cli.online_eval_order import Order
@@ -115,11 +115,12 @@ def _finish(
             _show(order, system)
     values = report(order, systems, complete=complete)
     files.results(values)
-    values["pictures"] = [str(path) for path in files.draw()]
+    rows = path_rows(order, systems) if order.out is not None else {}
+    values["pictures"] = [str(path) for path in files.draw([*rows.values()])]
     files.results(values)
     for name in values["pictures"]:
         console.say(f"Drawn: {name}")
-    if left := undrawn(order, systems):
+    if left := [line for line in order.lines if line not in rows]:
         console.warn(
             f"`--line {left[0]}`: there is no path to draw. Nothing stands in the line or was "
             "written, or every setting reads all first."

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.files import explain, write_text
+from nmtgrid.base.files import make_folder, write_text
 from nmtgrid.metrics.latency import Latency, latency, reference_words
 from nmtgrid.text.files import read_lines
 
@@ -122,10 +122,7 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
             raise InputError(f"Sentence {one.index + 1}: {fault}") from fault
         lines.append(json.dumps(_record(one)) + "\n")
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise explain(folder, fault) from fault
+    make_folder(folder)
     write_text(folder / CONFIG, "source_type: text\ntarget_type: text\n")
     write_text(folder / LOG, "".join(lines))
 
