@@ -11,7 +11,11 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Things under names; an unknown name is answered with the nearest known one."""
+    """Things under names; an unknown name is answered with the nearest known one.
+
+    They come in the order of their names, whichever of them was entered first: that hangs on which
+    module was imported first.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -31,7 +35,7 @@ class Registry(Generic[Thing]):
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._things)
+        return iter(sorted(self._things))
 
     def __contains__(self, name: object) -> bool:
         return name in self._things

@@ -256,8 +256,7 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
     if isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
         return FAULT_OF_THE_USER
-    torch_says = ("allocate memory", "out of memory")
-    if isinstance(fault, MemoryError) or any(words in str(fault) for words in torch_says):
+    if _is_out_of_memory(fault):
         console.error("The memory of this machine is full.", "Use smaller batches or models.")
         return FAULT_OF_THE_USER
     console.error(
@@ -265,6 +264,15 @@ def _explain(fault: Exception, given: list[str], debug: bool) -> int:
         "Please report it; the same command with `--debug` shows where it happened.",
     )
     return FAULT_OF_OURS
+
+
+def _is_out_of_memory(fault: BaseException) -> bool:
+    if not isinstance(fault, (MemoryError, RuntimeError)):
+        return False
+    # Imported here: with torch, for which `--help` need not wait.
+    from nmtgrid.base.memory import is_out_of_memory
+
+    return is_out_of_memory(fault)
 
 
 def _drop_output() -> None:

@@ -38,6 +38,20 @@ def test_a_working_compiler_is_used(monkeypatch: pytest.MonkeyPatch, told: list[
     assert not told
 
 
+def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
+    """Smaller batches follow it, for which the kernels are to be used."""
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(on_gpu, "_try_kernel", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        on_gpu.has_triton()
+    monkeypatch.setattr(on_gpu, "_try_kernel", lambda: None)
+    assert on_gpu.has_triton()
+    assert not told
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     assert on_gpu.has_triton() == (torch.version.cuda is not None)

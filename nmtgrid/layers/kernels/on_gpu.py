@@ -7,14 +7,21 @@ import functools
 import torch
 
 from nmtgrid.base import console
+from nmtgrid.base.memory import is_out_of_memory
 
 
 @functools.cache
 def has_triton() -> bool:
-    """Return whether Triton compiles for this machine's GPU; where it does not, say so once."""
+    """Return whether Triton compiles for this machine's GPU; where it does not, say so once.
+
+    Raises what tells of too little memory, which says nothing of Triton and may pass: the next call
+    asks again.
+    """
     try:
         _try_kernel()
     except Exception as fault:  # a missing compiler, header or library: Triton raises anything
+        if is_out_of_memory(fault):
+            raise
         why = str(fault).strip().partition("\n")[0] or type(fault).__name__
         console.warn(
             f"triton: its kernels cannot be compiled here ({why}); slower ones of torch are used."
