@@ -20,7 +20,7 @@ from nmtgrid.cli.adaptive_tune_calibrated import calibrate
 from nmtgrid.cli.adaptive_tune_choice import Choice, Refill, choices, mechanism_of
 from nmtgrid.cli.adaptive_tune_order import Order
 from nmtgrid.cli.adaptive_tune_show import Report, Row, write
-from nmtgrid.cli.decode_run import check_languages, check_vocabularies
+from nmtgrid.cli.check_dataset import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -132,7 +132,7 @@ def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System
 
 def _checked(loaded: LoadedModel, way: Way, order: Order, dataset: Dataset) -> None:
     translator = Translator([loaded], way.plan, device=way.device, precision=order.precision)
-    check_languages(translator, dataset)
+    check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
 
 

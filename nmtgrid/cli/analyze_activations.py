@@ -69,7 +69,7 @@ def measure(
     from nmtgrid.analysis.activation_watch import chosen_points
     from nmtgrid.analysis.activations import profile
     from nmtgrid.analysis.systems import named_files
-    from nmtgrid.cli.decode_run import check_vocabularies
+    from nmtgrid.cli.check_dataset import check_vocabularies
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
     from nmtgrid.search.devices import find_device

@@ -10,7 +10,8 @@ from typing import Any
 
 from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
-from nmtgrid.cli.decode_run import Outputs, check_languages, check_vocabularies, progress
+from nmtgrid.cli.check_dataset import check_same_text, check_vocabularies
+from nmtgrid.cli.decode_run import Outputs, progress
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.forced import Kind, forced_traces
 from nmtgrid.search.translate import Translator
@@ -22,7 +23,7 @@ def force_split(
 ) -> dict[str, Any]:
     """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
     dataset = Dataset.open(data)
-    check_languages(translator, dataset)
+    check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
     split, total, started = dataset.split(name), 0.0, time.perf_counter()
     model = translator.models[0]

@@ -8,7 +8,8 @@ from typing import Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.cli.decode_run import Outputs, check_languages, write_translations
+from nmtgrid.cli.check_dataset import check_same_text
+from nmtgrid.cli.decode_run import Outputs, write_translations
 from nmtgrid.data.captions_features import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.search.captions import check_pictures, check_text
@@ -75,7 +76,7 @@ def caption_split(
     dataset = Dataset.open(data)
     split = dataset.split(name)
     assert isinstance(split, PictureSplit)
-    check_languages(translator, dataset)
+    check_same_text(translator, dataset)
     pictures = split.pictures
     begin = functools.partial(
         translator.caption, (pictures.features(place) for place in range(len(pictures)))

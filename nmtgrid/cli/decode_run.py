@@ -16,7 +16,8 @@ from nmtgrid.adaptive.settings_store import AUTO, halt_of
 from nmtgrid.analysis.alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.errors import DataError
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.check_dataset import check_same_text
 from nmtgrid.cli.decode_prefix import read_prefixes
 from nmtgrid.cli.options import PIPE_CLOSED, Leave
 from nmtgrid.data.dataset import Dataset, Split
@@ -76,11 +77,24 @@ def make_translator(
     if changes.search.get("sample"):
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     assignments = [text.removeprefix("search.") for text in changes.assignments]
+    _check_once(changes.search, assignments)
     plan = override(override(plan, _given(changes.search)), assignments)
     halt = None if exit is None else chosen(exit, loaded[0])
     return Translator(
         loaded, plan, options, device=device, precision=precision, warn=console.warn, halt=halt
     )
+
+
+def _check_once(options: Mapping[str, Any], assignments: Sequence[str]) -> None:
+    """Raise ConfigError for a setting that both an option and `--set` give."""
+    names = {text.partition("=")[0].strip() for text in assignments}
+    faults = [
+        f"`--{name.replace('_', '-')}` and `--set {name}=...` set the same: give one of them."
+        for name, value in options.items()
+        if value is not None and name in names
+    ]
+    if faults:
+        raise ConfigError(faults)
 
 
 def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
@@ -127,7 +141,7 @@ def translate_split(
     """Translate a split of a dataset; return its scores and what was done."""
     dataset = Dataset.open(data)
     split = dataset.split(name)
-    check_languages(translator, dataset)
+    check_same_text(translator, dataset)
     lines = split.raw_source()
     prefixes = read_prefixes(prefix, len(lines))
     begin = functools.partial(translator.stream, lines, prefixes=prefixes)
@@ -269,30 +283,6 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
             "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
             "high; quote tokenised BLEU."
         )
-
-
-def check_languages(translator: Translator, dataset: Dataset) -> None:
-    """Raise DataError unless model and dataset are of one direction."""
-    ours, theirs = translator.pipeline.facts, dataset.pipeline.facts
-    if (ours.source_lang, ours.target_lang) != (theirs.source_lang, theirs.target_lang):
-        raise DataError(
-            f"The model translates {ours.source_lang}-{ours.target_lang}, but {dataset.path} "
-            f"is {theirs.source_lang}-{theirs.target_lang}.",
-            "Use a dataset of the model's direction.",
-        )
-
-
-def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset's ids are the model's."""
-    ours, theirs = model.pipeline, dataset.pipeline
-    for side in ("source", "target"):
-        types = [getattr(one, f"{side}_vocabulary").types for one in (ours, theirs)]
-        if types[0] != types[1]:
-            raise DataError(
-                f"The {side} vocabularies of the model and of {dataset.path} differ "
-                f"({len(types[0]):,} and {len(types[1]):,} types).",
-                "Use the dataset that the model was trained on.",
-            )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

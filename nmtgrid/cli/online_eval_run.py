@@ -13,7 +13,8 @@ from typing import Any
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.files import split_label
-from nmtgrid.cli.decode_run import check_languages, chosen
+from nmtgrid.cli.check_dataset import check_same_text
+from nmtgrid.cli.decode_run import chosen
 from nmtgrid.cli.online_eval_figures import path_rows
 from nmtgrid.cli.online_eval_files import Files
 from nmtgrid.cli.online_eval_log import tell_skipped
@@ -205,7 +206,7 @@ def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> lis
             translator = Translator(
                 loaded, plan, options, device=device, precision=order.precision, halt=halt
             )
-            check_languages(translator, dataset)
+            check_same_text(translator, dataset)
         except NmtgridError as fault:
             faults.append(f"{told}: {fault}")
             continue

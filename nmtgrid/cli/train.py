@@ -122,23 +122,32 @@ def command(
     from nmtgrid.training.resolve import Request
 
     request = Request(arch, preset, objective, tuple(changes or ()), flags)
-    if dry_run:
-        from nmtgrid.cli.train_plan import show_plan
-
-        sizes = (source_vocab_size, target_vocab_size)
-        write_report(json, show_plan(request, data, sizes))
-        return
+    sizes = (source_vocab_size, target_vocab_size)
     faults = [
-        f"`--{side}-vocab-size` is for `--dry-run` alone: leave it out."
-        for side, given in (("source", source_vocab_size), ("target", target_vocab_size))
-        if given is not None
+        f"`--{side}-vocab-size` is for `--dry-run` alone, without DATA: leave it out."
+        for side, given in zip(("source", "target"), sizes, strict=True)
+        if given is not None and not (dry_run and data is None)
     ]
     if init is not None and resume and seeds is None:
         faults.append(
             "`--init` and `--resume` contradict each other: a resumed run goes on from its own "
             "weights."
         )
-    _check_arguments(data, out, resume, overwrite, seed, seeds, faults)
+    if data is None and not dry_run:
+        faults.append("The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.")
+    if out is None and (resume or not dry_run):
+        faults.append("`--out MODEL` is missing: where shall the model be written?")
+    _check_arguments(resume, overwrite, seed, seeds, faults)
+    if dry_run:
+        from nmtgrid.cli.train_plan import show_plan
+        from nmtgrid.training.resolve import resolve, resolve_resumed
+
+        if out is not None and resume and seeds is None:
+            settings = resolve_resumed(out, request)
+        else:
+            settings = resolve(request)
+        write_report(json, show_plan(settings, data, sizes))
+        return
     assert data is not None and out is not None
     from nmtgrid.cli.train_run import run_all
     from nmtgrid.search.devices import find_device
@@ -156,21 +165,15 @@ def command(
 
 
 def _check_arguments(
-    data: Path | None,
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-    seed: int | None,
-    seeds: str | None,
-    faults: list[str],
+    resume: bool, overwrite: bool, seed: int | None, seeds: str | None, faults: list[str]
 ) -> None:
-    if data is None:
-        faults.append("The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.")
-    if out is None:
-        faults.append("`--out MODEL` is missing: where shall the model be written?")
     if resume and overwrite:
         faults.append("`--resume` and `--overwrite` contradict each other; give one of them.")
     if seed is not None and seeds is not None:
         faults.append("`--seed` and `--seeds` contradict each other; give one of them.")
     if faults:
         raise ConfigError(faults)
+    if seeds is not None:
+        from nmtgrid.cli.train_run import parse_seeds
+
+        parse_seeds(seeds)

@@ -20,7 +20,6 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.properties import TABLE
 from nmtgrid.text.vocabulary import SPECIALS
 from nmtgrid.training.prepare import check_smoothing, check_tie
-from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings, settings_type
 
 ASSUMED_LENGTH = 25
@@ -44,10 +43,9 @@ class Work:
 
 
 def show_plan(
-    request: Request, data: Path | None, sizes: tuple[int | None, int | None]
+    settings: RunSettings, data: Path | None, sizes: tuple[int | None, int | None]
 ) -> dict[str, Any]:
     """Show parameters, receptive field, cost and properties; return them."""
-    settings = resolve(request)
     dataset = None if data is None else Dataset.open(data)
     if dataset is not None:
         check_tie(settings, dataset)

@@ -21,10 +21,10 @@ from nmtgrid.training.api import Prepared
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.gradients import check_watch
 from nmtgrid.training.meters import MetricsLog, perplexity
-from nmtgrid.training.prepare import METRICS, prepare
+from nmtgrid.training.prepare import METRICS, check_folder, prepare
 from nmtgrid.training.processes import Processes
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
-from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.shared_folder import check_shared
 from nmtgrid.training.trainer import Trainer
 
@@ -54,8 +54,11 @@ def run_all(
         )
         return code, report
     reports = []
-    for seed in parse_seeds(seeds):
-        folder = out / f"seed-{seed}"
+    folders = {seed: out / f"seed-{seed}" for seed in parse_seeds(seeds)}
+    if processes.is_first and not resume:
+        for folder in folders.values():
+            check_folder(folder, overwrite=overwrite)
+    for seed, folder in folders.items():
         started = resume and folder.exists()
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
@@ -110,12 +113,12 @@ def run_one(
     finished, ratio = None, None
     with (
         _stopping(stop, processes) as caught,
-        console.progress("training", _total(settings.training)) as bar,
+        console.progress("training, percent of its time", 100) as bar,
     ):
         for event in trainer.run():
             if processes.is_first:
                 log.write(event)
-                show(event, bar, settings.training, ratio)
+                show(event, bar, ratio)
             if isinstance(event, events.Gradients):
                 ratio = event.gradient_ratio
             if isinstance(event, events.Finished):
@@ -127,18 +130,20 @@ def run_one(
     return code, _report(finished, trainer)
 
 
-def show(
-    event: events.Event, bar: Any, training: TrainingSettings, ratio: float | None = None
-) -> None:
+def show(event: events.Event, bar: Any, ratio: float | None = None) -> None:
     """Tell people of `event`; `bar` is a progress bar of `base.console`.
 
     `ratio` is the last one that was measured of gradients, first to last encoder layer.
     """
     if isinstance(event, events.Updated):
-        done = event.update if training.max_updates else event.minutes
-        left = "" if event.minutes_left is None else f", {event.minutes_left:.1f} min left"
+        share, left = 0.0, ""
+        if event.minutes_left is not None:
+            share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
+            left = f", {event.minutes_left:.1f} min left"
         measured = "" if ratio is None else f"h1/hN {ratio:.2g}  "
-        bar.update(bar.task_ids[0], completed=done, note=f"{event.tokens_per_second:,.0f} tokens/s")
+        bar.update(
+            bar.task_ids[0], completed=100 * share, note=f"{event.tokens_per_second:,.0f} tokens/s"
+        )
         console.say(
             f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
             f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
@@ -211,10 +216,6 @@ def _stopping(stop: StopRequest, processes: Processes) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _total(training: TrainingSettings) -> float | None:
-    return training.max_updates or training.max_minutes or None
 
 
 def _started(event: events.Started) -> str:

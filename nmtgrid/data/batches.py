@@ -218,6 +218,12 @@ class BatchPlan:
                     yield following, batches[batch]
             epoch += 1
 
+    def epochs_done(self, place: Place, pairs_per_batch: float) -> float:
+        """Return about how many epochs lie before `place`, of batches of this size in the mean."""
+        pools = place.pool * self.pool_size / max(len(self.source_lengths), 1)
+        batches = place.batch * pairs_per_batch / max(self.count, 1)
+        return place.epoch + min(1.0, pools + batches)
+
     def cells(self, indices: NDArray[Any]) -> int:
         """Return the grid cells of the batch of these pairs, padding and end symbols included."""
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()

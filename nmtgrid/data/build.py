@@ -131,6 +131,8 @@ def preprocess_toy(
     `truth/<split>.jsonl` keeps for each pair that is kept what is known of it: `reads` and `links`
     in words. Return the manifest.
     """
+    if plan.valid_every:
+        raise ConfigError("`--toy` has a validation text of its own: leave `--valid-every` out.")
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")

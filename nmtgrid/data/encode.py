@@ -150,11 +150,13 @@ def write_split(
     parts = [
         (number, block) for number, text in held.items() for block in cut_file(text, _LARGEST_BLOCK)
     ]
+    # A process takes about as long to begin as to encode a block of text.
+    enough = 1 + sum(text.stat().st_size for text in held.values()) // _LARGEST_BLOCK
     file = ArrayFile(path, kinds)
     try:
         streams = {n: _Stream(file, SIDES[n], kinds[f"{SIDES[n]}.tokens"]) for n in held}
         work = BlockEncoder(pipeline, known or ({}, {}))
-        for (number, _), encoded in map_ordered(work, parts, min(workers, len(parts))):
+        for (number, _), encoded in map_ordered(work, parts, min(workers, enough)):
             count = streams[number].append(encoded)
             if report is not None and number == min(held):
                 report(count)

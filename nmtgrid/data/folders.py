@@ -21,7 +21,8 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises DataError when `path` is there already, unless it is an empty folder, or a dataset and
     `overwrite` is set. A fault in the block leaves what stood there untouched.
     """
-    path = Path(os.path.abspath(path))
+    # What a link names is replaced, never the link.
+    path = Path(os.path.realpath(path))
     _put_back(path)
     refuse_existing(path, overwrite)
     building = passing(path)
@@ -55,19 +56,38 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
             f"The folder {path} is there already.",
             "Choose another `--out`, or replace a dataset with `--overwrite`.",
         )
-    if not _is_dataset(path):
+    files = _files(path)
+    if files is None:
         raise DataError(
             f"The folder {path} is not a dataset; `--overwrite` replaces only datasets.",
             "Choose another `--out`, or remove the folder yourself.",
         )
+    strange = _strange(path, files)
+    if strange is not None:
+        raise DataError(
+            f"{strange} is no part of the dataset {path}, and would be lost with it.",
+            "Move it elsewhere, or choose another `--out`.",
+        )
 
 
-def _is_dataset(path: Path) -> bool:
+def _files(path: Path) -> set[str] | None:
+    """Return the names of the files of the dataset in `path`, or None if it is none."""
     try:
         found = read_json(path / manifests.NAME)
     except StorageError:
-        return False
-    return isinstance(found, dict) and found.get("kind") == manifests.KIND
+        return None
+    if not isinstance(found, dict) or found.get("kind") != manifests.KIND:
+        return None
+    return {manifests.NAME, *map(str, found.get("files") or ())}
+
+
+def _strange(path: Path, files: set[str]) -> Path | None:
+    """Return what lies in `path` beside the `files`; hidden leftovers of ours do not count."""
+    for held in sorted(path.rglob("*")):
+        name = held.relative_to(path).as_posix()
+        if name not in files and not held.is_dir() and not held.name.startswith("."):
+            return held
+    return None
 
 
 def _put_back(path: Path) -> None:

@@ -18,13 +18,7 @@ from nmtgrid.data.captions import PictureSource, feature_vocabulary
 from nmtgrid.data.encode import region_facts, write_split
 from nmtgrid.text.blocks import cut_file
 from nmtgrid.text.bpe import Codes, learn
-from nmtgrid.text.counting import (
-    WordCounts,
-    count_block,
-    count_units,
-    merge_counts,
-    most_frequent,
-)
+from nmtgrid.text.counting import WordCounts, count_block, count_units, merge_counts, most_frequent
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 from nmtgrid.text.workers import fault_of_workers, map_ordered
@@ -172,6 +166,10 @@ class _Learning:
         if (held := PictureSource.of(manifest)) is not None:
             self._plan = plan.for_pictures()
             self._given[0] = feature_vocabulary(held.size)
+        if plan.min_count > 1 and None not in self._given:
+            raise ConfigError(
+                "`--min-count` has no effect on vocabularies that are given: leave it out."
+            )
         self._pictures = held
         self._codes: list[Codes] = [Codes.load(path) for path in plan.codes]
         self._kept: list[dict[str, str]] = [{}, {}]

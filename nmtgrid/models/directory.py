@@ -143,7 +143,21 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         if name.split(".")[0] not in present
     }
     _check_fit(expected, {name: list(tensor.shape) for name, tensor in tensors.items()}, path)
+    _check_tied(expected, tensors, path)
     model.load_state_dict(tensors)
+
+
+def _check_tied(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise ModelError where one tensor of the model has two names, and two values in `path`."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in expected.items():
+        other = first.setdefault((tensor.data_ptr(), tensor.shape), name)
+        if tensor.numel() and other != name and not tensors[name].equal(tensors[other]):
+            raise ModelError(
+                f"{path} does not fit the model: `{other}` and `{name}` are one tensor of the "
+                "model, but differ there.",
+                "Use the settings that the weights were trained with.",
+            )
 
 
 def _outline(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:

@@ -147,15 +147,14 @@ class GrowingText:
         self.text += more
         if _QUOTATION_MARKS.fullmatch(word):
             self._quotes[word] = None
-        if len(self._words) > _MOST_HELD and self._moses.lang != "cs":
+        if len(self._words) > _MOST_HELD:
             self._forget()
         return more
 
     def _forget(self) -> None:
         """Drop the words before the last one that is no mark: they have no say in what follows.
 
-        Of quotations that they leave open a stand-in is kept. Not for Czech: there the rule for
-        decimal numbers sees how a line ends, wherever the number stands.
+        Of quotations that they leave open a stand-in is kept.
         """
         for place in range(len(self._words) - 1, 0, -1):
             before, word = self._words[place - 1 : place + 1]

@@ -76,7 +76,7 @@ class Codes:
             raise InputError(
                 "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
             )
-        if all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
+        if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
             raise InputError(
                 "these are words with their counts, not merges.",
                 "Give the codes of `bpe learn` or subword-nmt; lists of units are for "

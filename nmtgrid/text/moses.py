@@ -26,6 +26,10 @@ _ESCAPES = (
 """As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
 _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
 """Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError."""
+_CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
+"""Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
+of the line instead, and joins each number of a line that ends in one and a mark to what is before
+it."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
@@ -65,8 +69,11 @@ class Moses:
             return " ".join(text.split())
         words = " ".join(text.split())
         if self.lang == "cs":
-            words = _CZECH_DASH.sub(r"\1\2", words)
+            # Behind a last word that is no mark sacremoses sees no number at the end.
+            words = _CZECH_NUMBER.sub(r"\1\2", _CZECH_DASH.sub(r"\1\2", words)) + " x"
         detokenized: str = self._detokenizer.detokenize(words.split())
+        if self.lang == "cs":
+            detokenized = detokenized.removesuffix("x")
         return " ".join(detokenized.split())
 
     @cached_property

@@ -93,15 +93,19 @@ def minutes_left(
     settings: TrainingSettings,
     progress: Progress,
     minutes: float,
+    epochs: float,
     minutes_per_update: float,
     minutes_per_epoch: float,
 ) -> float | None:
-    """Return the minutes until the first limit, or None if none can be foreseen."""
+    """Return the minutes until the first limit, or None if none can be foreseen.
+
+    `epochs` are those done, the present one in part.
+    """
     found = []
     if settings.max_updates:
         found.append((settings.max_updates - progress.update) * minutes_per_update)
     if settings.max_minutes:
         found.append(settings.max_minutes - minutes)
     if settings.max_epochs:
-        found.append((settings.max_epochs - progress.place.epoch) * minutes_per_epoch)
+        found.append((settings.max_epochs - epochs) * minutes_per_epoch)
     return max(0.0, min(found)) if found else None

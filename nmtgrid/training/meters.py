@@ -10,9 +10,11 @@ from typing import Any
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.files import atomic_file, explain
+from nmtgrid.data.batches import BatchPlan
 from nmtgrid.text.digest import LINE_CHECKSUM, is_altered_line, sealed_line
 from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
-from nmtgrid.training.limits import Progress
+from nmtgrid.training.limits import Progress, minutes_left
+from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import UpdateResult
 
 
@@ -43,15 +45,22 @@ class Meter:
         for name, value in result.extra.items():
             self.extra[name] = self.extra.get(name, 0.0) + value
 
-    @property
-    def minutes_each(self) -> float:
-        """Minutes of an update."""
-        return max(self.seconds, 1e-9) / 60 / self.updates
+    def minutes_left(
+        self,
+        settings: TrainingSettings,
+        progress: Progress,
+        minutes: float,
+        plan: BatchPlan,
+        batches: int,
+    ) -> float | None:
+        """Return the minutes until the run ends at this speed, or None if it cannot be foreseen.
 
-    @property
-    def minutes_per_pair(self) -> float:
-        """Minutes for each training pair."""
-        return max(self.seconds, 1e-9) / 60 / max(self.pairs, 1)
+        An update takes so many `batches` of the `plan`.
+        """
+        spent = max(self.seconds, 1e-9) / 60
+        epochs = plan.epochs_done(progress.place, self.pairs / self.updates / batches)
+        epoch = spent / max(self.pairs, 1) * plan.count
+        return minutes_left(settings, progress, minutes, epochs, spent / self.updates, epoch)
 
     def event(
         self, progress: Progress, minutes: float, learning_rate: float, left: float | None

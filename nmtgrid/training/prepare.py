@@ -30,6 +30,8 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, KEPT, EXITS)
+"""What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 
 
 def prepare(
@@ -53,14 +55,19 @@ def prepare(
         check_folder(folder, overwrite=overwrite)
     dataset = Dataset.open(data)
     train, valid = dataset.split("train"), find_valid(dataset)
-    seed_everything(settings.training.seed)
+    training = settings.training
+    if valid is None and training.counting_validations:
+        raise ConfigError(
+            f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
+            "validations.", "Leave that out, or make the dataset with `--valid`.",
+        )  # fmt: skip
+    seed_everything(training.seed)
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _begin_from(model, init, dataset)
     objective = make_objective(settings, dataset, device, folder if resume else None)
     objective.check(model)
-    bf16 = uses_bf16(settings.training.precision, device)
-    training = settings.training
+    bf16 = uses_bf16(training.precision, device)
     validator = valid and SplitValidator(
         dataset, valid, objective, settings.batches, device, bf16=bf16,
         with_quality=training.validate_bleu, sentences=training.validate_sentences,
@@ -212,9 +219,9 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_foreign(config: Path) -> bool:
-    """Whether there is a `config.json` that no training of ours wrote."""
+    """Whether `config.json`, or what would have to lie beside one, is not of a training of ours."""
     if not config.exists():
-        return False
+        return any((config.parent / name).exists() for name in _CLEARED)
     try:
         held = read_json(config)
     except StorageError:
@@ -225,7 +232,7 @@ def _is_foreign(config: Path) -> bool:
 def clear_folder(folder: Path) -> None:
     """Remove what a run left in `folder`."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    for name in (BEST, LAST, AVERAGE, METRICS, KEPT, EXITS):
+    for name in _CLEARED[1:]:
         (folder / name).unlink(missing_ok=True)
 
 

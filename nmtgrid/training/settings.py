@@ -150,7 +150,22 @@ class TrainingSettings:
             found.append(
                 "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
             )
+        if not (self.validate_updates or self.validate_minutes or self.validate_epochs):
+            found += [
+                f"{name} counts validations, but there are none: set `training.validate_epochs`, "
+                "`validate_updates` or `validate_minutes`."
+                for name in self.counting_validations
+            ]
         return found
+
+    @property
+    def counting_validations(self) -> list[str]:
+        """The settings that do nothing without validations, as they are called."""
+        found = {
+            "`training.patience`": self.patience > 0,
+            "`training.schedule` plateau": self.schedule == "plateau",
+        }
+        return [name for name, is_set in found.items() if is_set]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +211,15 @@ class RunSettings:
             found.append(
                 "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
                 "set it to 0 for the losses of appendix E."
+            )
+        training = self.training
+        if training.schedule != "cosine-time" and (
+            0 < training.max_updates < training.warmup_updates
+        ):
+            found.append(
+                f"The warm-up takes {training.warmup_updates:,} updates, but there are only "
+                f"{training.max_updates:,}: the rate never reaches `training.learning_rate`. "
+                "Set a smaller `training.warmup_updates`."
             )
         return found
 

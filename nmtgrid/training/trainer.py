@@ -20,7 +20,7 @@ from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.clock import StopRequest, Stopwatch
 from nmtgrid.training.gradients import GradientWatch, gradient_ratio
-from nmtgrid.training.limits import Progress, end_reason, is_due, minutes_left
+from nmtgrid.training.limits import Progress, end_reason, is_due
 from nmtgrid.training.meters import Meter
 from nmtgrid.training.optimiser import Clock, LearningRate, make_optimiser
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
@@ -210,8 +210,9 @@ class Trainer:
 
     def _log(self, rate: float) -> events.Updated:
         meter, self.meter = self.meter, Meter()
-        each, epoch = meter.minutes_each, meter.minutes_per_pair * self.plan.count
-        left = minutes_left(self.settings.training, self.progress, self.minutes, each, epoch)
+        left = meter.minutes_left(
+            self.settings.training, self.progress, self.minutes, self.plan, self._batches
+        )
         return meter.event(self.progress, self.minutes, rate, left)
 
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
@@ -288,9 +289,8 @@ class Trainer:
         return wait > 0 and self.minutes - self.progress.saved_minutes >= wait
 
     def _end_reason(self) -> str:
-        return self.stopwatch.stopped or end_reason(
-            self.settings.training, self.progress, self.minutes
-        )
+        training = self.settings.training
+        return self.stopwatch.stopped or end_reason(training, self.progress, self.minutes)
 
     def _start_event(self) -> events.Started:
         return events.Started(

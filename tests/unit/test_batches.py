@@ -90,6 +90,17 @@ def test_a_walk_goes_on_from_any_place(pool_size: int) -> None:
         assert following.tolist() == whole[taken][1].tolist()
 
 
+def test_the_part_of_an_epoch_that_is_done_grows_evenly() -> None:
+    """To one, over pools and batches; with pairs that are skipped too."""
+    lengths = numpy.tile([5, 7, 9, 200], 300)
+    plan = BatchPlan(lengths, lengths, 80, max_length=100, pool_size=400, block_size=100)
+    following = [place for place, _ in plan.walk(Place(2), epochs=1)]
+    each = plan.count / len(following)
+    for done, place in enumerate(following, start=1):
+        assert plan.epochs_done(place, each) == pytest.approx(2 + done / len(following), abs=0.02)
+    assert plan.epochs_done(following[-1], each) == 3
+
+
 def test_an_epoch_ends_with_its_last_usable_pair() -> None:
     """Also where the pools that would come after it hold none."""
     lengths = numpy.full((2, 40), 4)

@@ -223,9 +223,15 @@ def test_existing_folders(tmp_path: Path) -> None:
     preprocess_files(PLAN, {"train": [train]}, out)
     with pytest.raises(DataError, match="there already"):
         preprocess_files(PLAN, {"train": [train]}, out)
-    (out / "more").write_text("x")
+    (out / "model").mkdir()
+    (out / "model/mine").write_text("x")
+    with pytest.raises(DataError, match=r"model/mine is no part of the dataset"):
+        preprocess_files(PLAN, {"train": [train]}, out, overwrite=True)
+    assert (out / "model/mine").read_text() == "x"
+    (out / "model/mine").unlink()
+    (out / ".data.left.part").write_text("x")
     preprocess_files(PLAN, {"train": [train]}, out, overwrite=True)
-    assert not (out / "more").exists()
+    assert not (out / "model").exists() and not (out / ".data.left.part").exists()
     other = tmp_path / "precious"
     other.mkdir()
     (other / "thesis.tex").write_text("x")

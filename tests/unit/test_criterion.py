@@ -19,7 +19,7 @@ from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.meters import MetricsLog
 from nmtgrid.training.processes import Processes
-from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
 from tests.unit.test_dynamic import BATCH, EVERY, SOURCES, agent_path, along, grid, run
 from tests.unit.test_exit_objectives import BATCH as EXIT_BATCH
@@ -86,8 +86,8 @@ def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("nmtgrid.base.console.say", told.append)
     event = events.Validated(4, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 1.0, None, 3.25)
-    show(event, None, TrainingSettings())
-    show(dataclasses.replace(event, criterion=None), None, TrainingSettings())
+    show(event, None)
+    show(dataclasses.replace(event, criterion=None), None)
     assert "criterion 3.2500" in told[0] and "criterion" not in told[1]
 
 

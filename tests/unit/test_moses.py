@@ -115,6 +115,23 @@ def test_czech_words_around_a_dash(words: str, raw: str) -> None:
     assert Moses("cs").detokenize(words) == raw
 
 
+@pytest.mark.parametrize(
+    ("words", "raw"),
+    [
+        ("V roce 1918 žilo 500 lidí , dnes 2015 .", "V roce 1918 žilo 500 lidí, dnes 2015."),
+        ("Kapitola 3 , verš 16 .", "Kapitola 3, verš 16."),
+        ("asi 3 , 5 z 10 .", "asi 3,5 z 10."),
+        ("„ rok 1918 “", "„rok 1918“"),
+        ("&quot; a &quot;", '"a"'),
+        ("x", "x"),
+        ("", ""),
+    ],
+)
+def test_czech_numbers(words: str, raw: str) -> None:
+    """Only a number and a mark before it join one, as in Perl, whatever the line ends in."""
+    assert Moses("cs").detokenize(words) == raw
+
+
 def test_copies_to_other_processes() -> None:
     moses = Moses("en", lowercase=True)
     with multiprocessing.get_context("spawn").Pool(1) as pool:

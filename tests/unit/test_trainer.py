@@ -99,7 +99,7 @@ def test_halves_are_called_exact_where_they_are(
     made = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
     split = [event for event in made.run() if isinstance(event, events.Split)]
     assert split and all(event.is_exact != batch_statistics for event in split)
-    show(split[0], None, TrainingSettings())
+    show(split[0], None)
     assert ("the update is exact" in told[-1]) != batch_statistics
 
 
@@ -233,8 +233,10 @@ def test_limits_and_intervals() -> None:
     assert not is_due(made, progress, 2.9)
     assert is_due(made, progress, 3.0)
     # 89 updates of 0.1 minutes, 4 minutes of the clock, 2 epochs of 30 minutes.
-    assert minutes_left(made, progress, 1.0, 0.1, 30.0) == pytest.approx(4.0)
-    assert minutes_left(made, progress, 1.0, 0.01, 30.0) == pytest.approx(0.89)
+    assert minutes_left(made, progress, 1.0, 0.0, 0.1, 30.0) == pytest.approx(4.0)
+    assert minutes_left(made, progress, 1.0, 0.0, 0.01, 30.0) == pytest.approx(0.89)
+    # A tenth of an epoch.
+    assert minutes_left(made, progress, 1.0, 1.9, 1.0, 30.0) == pytest.approx(3.0)
 
 
 def test_settings_tell_all_their_faults() -> None:
