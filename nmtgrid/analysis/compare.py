@@ -54,7 +54,7 @@ def word_accuracy(
     no bucket.
     """
     in_references = frequencies is None
-    counts = frequencies or _counts([evaluation.reference])
+    counts = _counts([evaluation.reference]) if frequencies is None else frequencies
     # An empty one would make the bucketer look for a file.
     bucketer = FreqWordBucketer(freq_counts=counts or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
     statistics = bucketer.calc_statistics(

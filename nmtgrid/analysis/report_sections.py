@@ -23,14 +23,13 @@ from nmtgrid.analysis import (
 )
 from nmtgrid.analysis.bucketing import Property
 from nmtgrid.analysis.curves import read_runs
-from nmtgrid.analysis.evaluation import Evaluation, read_evaluation
+from nmtgrid.analysis.evaluation import read_evaluation
 from nmtgrid.analysis.exit_results import read_tuned
 from nmtgrid.analysis.latency_results import read_results
-from nmtgrid.analysis.pairs import Advance, AlignedPairs, align_words, read_pairs, read_words
+from nmtgrid.analysis.pairs import Advance, read_pairs, read_words
 from nmtgrid.analysis.sections import Section
 from nmtgrid.analysis.systems import is_traces, named_files, read_text
 from nmtgrid.base.files import split_label
-from nmtgrid.metrics.quality import tokenizer
 from nmtgrid.search.traces import Trace, read_traces
 
 _EXAMPLES = 3
@@ -113,24 +112,11 @@ def _of_texts(given: Given, reference: Path, advance: Advance) -> Iterator[Secti
     yield buckets.section(evaluation, by)
     yield lengths.section(evaluation)
     if given.source is not None:
-        pairs = _pairs(given, evaluation, given.source, reference, advance)
+        lines = (evaluation.source_lines or [], evaluation.reference_lines)
+        pairs = read_pairs(
+            given.source, reference, given.alignments, given.train, advance=advance, lines=lines
+        )
         yield difficulty.section(pairs, difficulty.measure(pairs), evaluation)
-
-
-def _pairs(
-    given: Given, evaluation: Evaluation, source: Path, reference: Path, advance: Advance
-) -> AlignedPairs:
-    """Return source and reference with links: given ones, or learned on tokens."""
-    if given.alignments is not None:
-        return read_pairs(source, reference, given.alignments)
-    split = tokenizer(given.tokenize, given.lowercase)
-    more = ([], []) if given.train is None else read_words(*given.train)
-    return align_words(
-        [split(line) for line in evaluation.source_lines or []],
-        [split(line) for line in evaluation.reference_lines],
-        more,
-        advance=advance,
-    )
 
 
 def _paths(given: Given, online: Mapping[str, Path], advance: Advance) -> Section:

@@ -118,9 +118,30 @@ def _check(values: dict[str, Any]) -> None:
         faults.append("`--alignments` are links from the source: add `--source FILE`.")
     if values["alignments"] is not None and values["train"] is not None:
         faults.append("`--alignments` are given, so none are learned: leave out `--train`.")
+    faults += _without_effect(values)
     faults += line_faults(values["line"] or [])
     if faults:
         raise ConfigError(faults)
+
+
+def _without_effect(values: dict[str, Any]) -> list[str]:
+    """Return a sentence for each option that nothing on the page would be made of."""
+    systems = [split_label(one)[1] for one in values["systems"] or []]
+    if not systems:
+        return [
+            f"`--{name}` is about translations: name them, NAME=FILE, or leave it out."
+            for name in ("reference", "source", "alignments", "train", "bootstrap")
+            if values[name]
+        ]
+    found = []
+    if values["bootstrap"] and len(systems) < 2:
+        found.append("`--bootstrap` compares systems: give two or more, or leave it out.")
+    if values["train"] is not None and values["source"] is None:
+        from nmtgrid.analysis.systems import is_traces
+
+        if not any(map(is_traces, systems)):
+            found.append("`--train` is to learn links from the source by: add `--source FILE`.")
+    return found
 
 
 def _inputs(

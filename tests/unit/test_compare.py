@@ -76,6 +76,15 @@ def test_word_accuracy_is_compare_mts(lowercase: bool) -> None:
                     assert ours.recall[place] is None and ours.f_measure[place] is None
 
 
+def test_words_that_no_training_text_has() -> None:
+    """All of them are of the first bucket, where that text shares no word with the references."""
+    held = evaluation()
+    found = compare.word_accuracy(held, compare.frequencies_in(["qqqq"], held))
+    words = sum(len(line.split()) for line in corpus()[1])
+    assert found.labels[0] == "0" and found.reference_words[0] == words
+    assert sum(found.reference_words) == words
+
+
 def test_matched_n_grams_are_compare_mts() -> None:
     systems, reference = corpus()
     held = evaluation()

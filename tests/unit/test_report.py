@@ -111,6 +111,24 @@ def _report(folder: Path) -> Path:
     return out
 
 
+def test_difficulties_are_those_of_the_command_of_its_own(tmp_path: Path) -> None:
+    """Of the same words, whatever the tokeniser that the scores are counted by."""
+    texts = {
+        "a": ["cat", "no"],
+        "r": ["A cat, a mat.", "(No.)"],
+        "s": ["Katze, Matte; so.", "Nein!"],
+    }
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    reference, alone, page = (str(tmp_path / name) for name in ("r", "alone.json", "page.json"))
+    given = [str(tmp_path / "a"), "-r", reference, "-s", str(tmp_path / "s")]
+    assert main(["analyze", "difficulty", *given, "--json", alone]) == 0
+    out = str(tmp_path / "page.html")
+    assert main(["analyze", "report", *given, "--out", out, "--json", page]) == 0
+    found = json.loads(Path(page).read_text(encoding="utf-8"))["difficulty"]
+    assert {**found, "pictures": []} == json.loads(Path(alone).read_text(encoding="utf-8"))
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = _report(tmp_path).read_text(encoding="utf-8")
     assert "Written" in capsys.readouterr().err
@@ -127,6 +145,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["first"], "`--reference FILE` is missing"),
         (["first", "-r", "reference", "--data", "x"], "`--data` is for `--activations MODEL`"),
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
+        (["first", "-r", "reference", "--bootstrap", "9"], "`--bootstrap` compares systems"),
+        (["first", "-r", "reference", "--train", "x", "y"], "`--train` is to learn links"),
+        (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` is about translations"),
         (["a=first", "a=second", "-r", "reference"], "Two systems are called `a`"),
         (["first", "short", "-r", "reference"], "it has 1 lines, but"),
         (["first", "empty", "-r", "reference"], "empty: the file is empty"),
