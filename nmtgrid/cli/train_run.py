@@ -113,7 +113,7 @@ def run_one(
     finished, ratio = None, None
     with (
         _stopping(stop, processes) as caught,
-        console.progress("training, percent of its time", 100) as bar,
+        console.progress("training (percent)", 100) as bar,
     ):
         for event in trainer.run():
             if processes.is_first:
