@@ -89,7 +89,7 @@ def _check_once(options: Mapping[str, Any], assignments: Sequence[str]) -> None:
     """Raise ConfigError for a setting that both an option and `--set` give."""
     names = {text.partition("=")[0].strip() for text in assignments}
     faults = [
-        f"`--{name.replace('_', '-')}` and `--set {name}=...` set the same: give one of them."
+        f"`--set {name}` and `--{name.replace('_', '-')}` say the same: give one."
         for name, value in options.items()
         if value is not None and name in names
     ]

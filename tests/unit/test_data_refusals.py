@@ -115,4 +115,4 @@ def test_one_setting_twice(model: tuple[Path, Path], tmp_path: Path, told: list[
     source: Any = tmp_path / "test.de"
     both = ["--beam", 2, "--set", "beam=3"]
     assert run("decode", model[0], source, "--device", "cpu", *both) == 2
-    assert "`--beam` and `--set beam=...` set the same" in told[-1]
+    assert "`--set beam` and `--beam` say the same" in told[-1]
