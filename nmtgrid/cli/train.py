@@ -138,6 +138,9 @@ def command(
     if out is None and (resume or not dry_run):
         faults.append("`--out MODEL` is missing: where shall the model be written?")
     _check_arguments(resume, overwrite, seed, seeds, faults)
+    from nmtgrid.cli.train_run import parse_seeds, run_all
+
+    listed = None if seeds is None else parse_seeds(seeds)
     if dry_run:
         from nmtgrid.cli.train_plan import show_plan
         from nmtgrid.training.resolve import resolve, resolve_resumed
@@ -149,14 +152,13 @@ def command(
         write_report(json, show_plan(settings, data, sizes))
         return
     assert data is not None and out is not None
-    from nmtgrid.cli.train_run import run_all
     from nmtgrid.search.devices import find_device
     from nmtgrid.training.processes import joined, own_device
 
     chosen = find_device(device if processes.count == 1 else own_device(device))
     with joined(processes, chosen):
         code, values = run_all(
-            request, data, out, chosen, seeds, processes,
+            request, data, out, chosen, listed, processes,
             resume=resume, overwrite=overwrite, init=init,
         )  # fmt: skip
     write_report(json, values)
@@ -173,7 +175,3 @@ def _check_arguments(
         faults.append("`--seed` and `--seeds` contradict each other; give one of them.")
     if faults:
         raise ConfigError(faults)
-    if seeds is not None:
-        from nmtgrid.cli.train_run import parse_seeds
-
-        parse_seeds(seeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +38,7 @@ def run_all(
     data: Path,
     out: Path,
     device: torch.device,
-    seeds: str | None,
+    seeds: Sequence[int] | None,
     processes: Processes,
     *,
     resume: bool,
@@ -54,7 +54,7 @@ def run_all(
         )
         return code, report
     reports = []
-    folders = {seed: out / f"seed-{seed}" for seed in parse_seeds(seeds)}
+    folders = {seed: out / f"seed-{seed}" for seed in seeds}
     if processes.is_first and not resume:
         for folder in folders.values():
             check_folder(folder, overwrite=overwrite)

@@ -23,23 +23,17 @@ from nmtgrid.training.prepare import check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from tests.unit.damage import cut, flip
 from tests.unit.tiny_run import Sentences, trainer
+from tests.unit.train_command import TINY_MODEL, toy_data, train
 
 SMALL = [
-    "--set", "model.depth=1", "--set", "model.size=8", "--set", "model.feed_forward_size=8",
+    *TINY_MODEL,
     "--set", "training.validate_bleu=false", "--max-updates", "1",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bad") / "data"
-    assert main(["preprocess", "--toy", "60", "--out", str(folder)]) == 0
-    assert main(["bpe", "learn", str(folder), "--merges", "40"]) == 0
-    return folder
-
-
-def train(*arguments: object) -> int:
-    return main(["train", *map(str, arguments)])
+    return toy_data(tmp_path_factory.mktemp("bad") / "data")
 
 
 def snapshot(update: int) -> Snapshot:

@@ -12,16 +12,16 @@ import pytest
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.storage import load_tensors
-from nmtgrid.cli.app import main
 from nmtgrid.cli.train_run import parse_seeds
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import events
 from nmtgrid.training.meters import MetricsLog
 from nmtgrid.training.trainer import Trainer
+from tests.unit.train_command import TINY_MODEL, toy_data, train
 
 SMALL = [
-    "--set", "model.depth=1", "--set", "model.size=8", "--set", "model.feed_forward_size=8",
+    *TINY_MODEL,
     "--set", "batches.max_tokens=400", "--set", "training.log_updates=1",
     "--set", "training.validate_sentences=5", "--precision", "fp32",
 ]  # fmt: skip
@@ -29,14 +29,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("train") / "data")
-    assert main(["preprocess", "--toy", "60", "--out", folder]) == 0
-    assert main(["bpe", "learn", folder, "--merges", "40"]) == 0
-    return folder
-
-
-def train(*arguments: object) -> int:
-    return main(["train", *map(str, arguments)])
+    return str(toy_data(tmp_path_factory.mktemp("train") / "data"))
 
 
 def test_a_run_leaves_a_whole_model_directory(data: str, tmp_path: Path, told: list[str]) -> None:

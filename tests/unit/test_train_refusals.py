@@ -9,23 +9,17 @@ import pytest
 
 from nmtgrid.cli.app import main
 from nmtgrid.training.settings import RunSettings, TrainingSettings
+from tests.unit.train_command import TINY_MODEL, toy_data, train
 
 SMALL = [
-    "--set", "model.depth=1", "--set", "model.size=8", "--set", "model.feed_forward_size=8",
+    *TINY_MODEL,
     "--set", "training.validate_bleu=false", "--set", "training.warmup_updates=1",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("refusals") / "data")
-    assert main(["preprocess", "--toy", "60", "--out", folder]) == 0
-    assert main(["bpe", "learn", folder, "--merges", "40", "--joint-vocabulary"]) == 0
-    return folder
-
-
-def train(*arguments: object) -> int:
-    return main(["train", *map(str, arguments)])
+    return str(toy_data(tmp_path_factory.mktemp("refusals") / "data", "--joint-vocabulary"))
 
 
 def held(folder: Path) -> dict[str, bytes]:
@@ -92,10 +86,7 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
         (["--resume"], "`--out MODEL` is missing"),
         (["--out", "x", "--resume", "--overwrite"], "contradict each other"),
         (["--seeds", "1,1"], "different seeds"),
-        (
-            ["--source-vocab-size", "9"],
-            "is for `--dry-run` alone, without DATA",
-        ),
+        (["--source-vocab-size", "9"], "is for `--dry-run` alone, without DATA"),
     ],
 )
 def test_a_plan_refuses_what_a_run_would(
