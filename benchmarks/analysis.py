@@ -26,7 +26,7 @@ from typing import NamedTuple
 TOY_PAIRS = 20_000
 TOGETHER = """
 from nmtgrid.analysis import buckets, compare_section, lengths
-from nmtgrid.analysis.evaluation import read_evaluation
+from nmtgrid.analysis.quality.evaluation import read_evaluation
 from pathlib import Path
 import sys
 held = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
@@ -95,7 +95,7 @@ def _worse(line: str, share: float, words: list[str], draw: random.Random) -> st
 def _corpus() -> list[list[str]]:
     folder = os.environ.get("NMTGRID_DATA")
     if folder is None:
-        from nmtgrid.data.toy import toy_splits
+        from nmtgrid.data.toy.toy import toy_splits
 
         pairs = toy_splits(TOY_PAIRS)["train"]
         return [[p.source for p in pairs], [p.target for p in pairs]]

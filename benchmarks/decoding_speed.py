@@ -29,8 +29,8 @@ from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.cuda_graphs import Graphs, graphs_for
 from nmtgrid.search.engine import search
-from nmtgrid.search.graphs import Graphs, graphs_for
 from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.text.vocabulary import END
 

@@ -22,10 +22,10 @@ from benchmarks.shapes import (
 from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Row, apart, facts
 from benchmarks.training_speed import make_updater, updating
-from nmtgrid.layers.grid import AllRows
+from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.models.pervasive import PervasiveAttention
+from nmtgrid.models.pervasive.model import PervasiveAttention
 
 SHOWN = 14
 """Operators in the table."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.pervasive import PervasiveAttention
+from nmtgrid.models.pervasive.model import PervasiveAttention
 
 
 class NaivePervasive(nn.Module):

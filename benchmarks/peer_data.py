@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.peer_nmtgrid import model_settings
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models.transformer import Transformer
+from nmtgrid.models.transformer.model import Transformer
 
 SETTINGS: dict[str, Any] = {
     "size": 256, "depth": 3, "heads": 4, "forward_size": 1024, "dropout": 0.1,

@@ -28,9 +28,9 @@ from benchmarks.peer_data import plain_weights, train_common, write_task
 from benchmarks.peer_nmtgrid import model_settings
 from benchmarks.timing import facts
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.storage import save_tensors
+from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.convert import to_ctranslate2
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models import ctranslate2_export
 from nmtgrid.models.directory import LoadedModel, load_model
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -205,10 +205,10 @@ def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dic
         train_common(task, minutes)
     loaded = load_model(task["model"])
     check_same(task, loaded, dataset)
-    save_tensors(Path(task["weights"]), plain_weights(ctranslate2_export.check(loaded.model)))
+    save_tensors(Path(task["weights"]), plain_weights(to_ctranslate2.check(loaded.model)))
     shutil.rmtree(task["ctranslate2"], ignore_errors=True)
     with contextlib.suppress(ConfigError):
-        ctranslate2_export.export(loaded, Path(task["ctranslate2"]))
+        to_ctranslate2.export(loaded, Path(task["ctranslate2"]))
     return task
 
 

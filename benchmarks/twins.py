@@ -32,7 +32,7 @@ from benchmarks.timing import Conditions, Deed, Row, apart, facts
 from nmtgrid.base.config import override
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.models.pervasive import PervasiveAttention
+from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.training.likelihood import site_loss
 from nmtgrid.training.settings import RunSettings
 

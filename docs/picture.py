@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy
 
-from nmtgrid.analysis.alignments import by_words, shares
+from nmtgrid.analysis.alignment.soft_alignments import by_words, shares
 from nmtgrid.analysis.exits import ExitTraces, read_exits
-from nmtgrid.analysis.plots import Axes, new_figure
+from nmtgrid.analysis.plotting.figure import Axes, new_figure
 from nmtgrid.base.errors import NmtgridError
-from nmtgrid.base.files import read_json
+from nmtgrid.base.io.atomic import read_json
 from nmtgrid.search.traces import Trace, read_traces
 
 WIDTH, HEIGHT, DOTS = 10.6, 3.9, 150

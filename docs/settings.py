@@ -10,7 +10,7 @@ from docs.markdown import code, plain, table
 from nmtgrid.base.config import describe, meanings
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
-from nmtgrid.models.presets.preset import Preset
+from nmtgrid.models.presets import Preset
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.smoothing_settings import (

@@ -18,7 +18,7 @@ Read it in this order, which is not that of imports: those run down the floors o
 8. `online/`, `adaptive/`, `smoothing/`: chapters 4 and 5 and appendix E, beside each other
 9. `metrics/`, `analysis/`, `cli/`: scores, pictures, and a thin command line over all of it
 
-`migration/` reads what other toolkits wrote; nothing stands on it but its command.
+`convert/` reads and writes models of other toolkits; nothing stands on it but its command.
 
 `tests/laws/` holds what every architecture must obey.
 """

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.plots_bars import Group, Series, draw_bars
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.spread import shown, spread
 

@@ -167,10 +167,10 @@ def _score(by: str) -> str:
 
 def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
     """Return entropy and coverage of each decoder block's attention, heads averaged."""
-    from nmtgrid.analysis.alignments import StatisticsSum, shares
+    from nmtgrid.analysis.alignment.soft_alignments import StatisticsSum, shares
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
-    from nmtgrid.models.transformer import Transformer
+    from nmtgrid.models.transformer.model import Transformer
     from nmtgrid.search.forced import forced_traces
 
     rows = []
@@ -201,8 +201,8 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw BLEU of the development set along the depth, a line for each kernel."""
-    from nmtgrid.analysis.plots_lines import Line, Panel
-    from nmtgrid.analysis.plots_lines import draw as draw_page
+    from nmtgrid.analysis.plotting.lines import Line, Panel
+    from nmtgrid.analysis.plotting.lines import draw as draw_page
 
     score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))
     lines = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 FLOORS = {
     "base": 0, "text": 1, "layers": 1, "metrics": 1, "data": 2, "models": 3, "search": 4,
-    "migration": 4, "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7,
+    "convert": 4, "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7,
     "cli": 8,
 }  # fmt: skip
 
@@ -24,13 +24,13 @@ DOORS = {
     "sacremoses": "text/moses.py",
     "subword_nmt": "text/bpe.py",
     "sacrebleu": "metrics/quality.py",
-    "compare_mt": "analysis/compare.py",
-    "matplotlib": "analysis/plots.py",
-    "safetensors": "base/storage.py",
+    "compare_mt": "analysis/quality/compare_analysis.py",
+    "matplotlib": "analysis/plotting/figure.py",
+    "safetensors": "base/io/storage.py",
     "rich": "base/console.py",
     "typer": "cli/*",
     "triton": "layers/kernels/*",
-    "ctranslate2": "models/ctranslate2_export.py",
+    "ctranslate2": "convert/to_ctranslate2.py",
     "simuleval": "online/simuleval_agent.py",
 }
 """Each third-party package and the file, or files, that alone may import it."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.record import Records
+from nmtgrid.adaptive.exit_traces import Records
 from nmtgrid.adaptive.replay import replay
 from nmtgrid.base.errors import ConfigError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nmtgrid.analysis.activation_watch import Activations
 from nmtgrid.analysis.activations import Profile, along, parts
-from nmtgrid.analysis.sections import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table
 
 TEXT = (
     "Trained models are given {sentences} pairs of the split {split}, one at a time and teacher "

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.curves import Row, Run, stages
-from nmtgrid.analysis.plots_lines import Line, Map, Panel
+from nmtgrid.analysis.plotting.lines import Line, Map, Panel
+from nmtgrid.analysis.training_curves import Row, Run, stages
 
 Against = Literal["minutes", "updates", "tokens"]
 _AXES = {

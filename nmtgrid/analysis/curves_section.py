@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.curve_panels import Against, panels
-from nmtgrid.analysis.curves import Run, curves, summary
-from nmtgrid.analysis.labels import wrapped
-from nmtgrid.analysis.plots_lines import MOST_LINES, Map, Panel, draw
-from nmtgrid.analysis.sections import Cell, Picture, Section, Table
+from nmtgrid.analysis.plotting.labels import wrapped
+from nmtgrid.analysis.plotting.lines import MOST_LINES, Map, Panel, draw
+from nmtgrid.analysis.section import Cell, Picture, Section, Table
+from nmtgrid.analysis.training_curves import Run, curves, summary
 from nmtgrid.base.errors import ConfigError
 
 _TEXT = """How the models were trained. Losses are in nats per target token, without label \

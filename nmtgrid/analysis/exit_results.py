@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.exit_curves import Curve, Kind, Mark
 from nmtgrid.analysis.result_files import read_result_file
+from nmtgrid.analysis.tuning import Curve, Kind, Mark
 from nmtgrid.base.errors import ConfigError
 
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."

@@ -17,7 +17,7 @@ from nmtgrid.analysis.exits import (
     token_confidence,
     tokens_of,
 )
-from nmtgrid.analysis.sections import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.search.traces import Trace
 
 TEXT = (

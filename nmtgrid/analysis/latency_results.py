@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency_curves import Curve, Level, Mark
+from nmtgrid.analysis.latency import Curve, Level, Mark
 from nmtgrid.analysis.result_files import read_result_file
 from nmtgrid.base.errors import InputError
 from nmtgrid.metrics.latency import METRICS, Convention, Unit

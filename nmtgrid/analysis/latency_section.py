@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency_curves import draw_curves
+from nmtgrid.analysis.latency import draw_curves
 from nmtgrid.analysis.latency_results import Result, curves, published
-from nmtgrid.analysis.sections import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
 
 TITLES = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.path_grids import Grid, Row, draw_paths
 from nmtgrid.analysis.paths import SystemPaths, Unit, WrittenPath
-from nmtgrid.analysis.sections import Cell, Picture, Section, Table
+from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
+from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError
 
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3

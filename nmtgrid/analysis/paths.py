@@ -14,11 +14,11 @@ from typing import Literal
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis import alignments
-from nmtgrid.analysis.alignments import join_units, words_of_units
-from nmtgrid.analysis.pairs import Advance, align_words
-from nmtgrid.analysis.pharaoh import read_links
-from nmtgrid.analysis.symmetry import Heuristic, Links
+from nmtgrid.analysis.alignment import soft_alignments
+from nmtgrid.analysis.alignment.pairs import Advance, align_words
+from nmtgrid.analysis.alignment.pharaoh import read_links
+from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
+from nmtgrid.analysis.alignment.symmetry import Heuristic, Links
 from nmtgrid.base.errors import InputError
 from nmtgrid.metrics.latency import sentence_latency
 from nmtgrid.metrics.words import word_delays
@@ -164,7 +164,7 @@ def learned_links(
 
     It learns from all systems' translations together, and from `more` text.
     """
-    from nmtgrid.analysis.aligner import AlignerSettings
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings
 
     source = [join_units(trace.source) for held in traced.values() for trace in held]
     target = [join_units(trace.target) for held in traced.values() for trace in held]
@@ -195,13 +195,13 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     source, target = words_of_units(trace.source), words_of_units(trace.target)
     # The end symbols count on neither side.
     reads = [min(read, len(trace.source)) for read in (trace.reads or [])[: len(target)]]
-    shown = alignments.by_words(trace) if unit == "word" else trace
+    shown = soft_alignments.by_words(trace) if unit == "word" else trace
     if unit == "word":
         sizes = [source.count(word) for word in range(len(shown.source))]
         reads = word_delays(trace.reads or [], sizes, trace.target, JOINER) if target else []
     elif links is not None:
         links = _of_units(links, source, target)
-    shares = alignments.shares(shown)
+    shares = soft_alignments.shares(shown)
     return WrittenPath(
         trace.line,
         shown.source,

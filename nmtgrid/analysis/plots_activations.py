@@ -8,9 +8,9 @@ from pathlib import Path
 
 from nmtgrid.analysis.activation_watch import Activations
 from nmtgrid.analysis.activations import Profile, along, parts
-from nmtgrid.analysis.labels import drawable, shortened
-from nmtgrid.analysis.plots import Axes, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, Line, Panel, darker, draw
+from nmtgrid.analysis.plotting.figure import Axes, check_suffix, new_figure, save, text_width
+from nmtgrid.analysis.plotting.labels import drawable, shortened
+from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, Line, Panel, darker, draw
 
 _FONT = 8.0
 _WIDTH, _HEIGHT = 2.9, 2.1

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtgrid.analysis.exits import ExitTraces, tokens_of
-from nmtgrid.analysis.labels import drawable, shortened
-from nmtgrid.analysis.plots import Figure, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK
+from nmtgrid.analysis.plotting.figure import Figure, check_suffix, new_figure, save, text_width
+from nmtgrid.analysis.plotting.labels import drawable, shortened
+from nmtgrid.analysis.plotting.lines import COLOURS, INK
 from nmtgrid.search.traces import Trace
 
 _WIDTH, _EDGE = 7.6, 0.15

@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy
 
 from nmtgrid.analysis.exits import ExitTraces, Histogram
-from nmtgrid.analysis.labels import drawable, shortened
-from nmtgrid.analysis.plots import Axes, Figure, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE
+from nmtgrid.analysis.plotting.figure import (
+    Axes,
+    Figure,
+    check_suffix,
+    new_figure,
+    save,
+    text_width,
+)
+from nmtgrid.analysis.plotting.labels import drawable, shortened
+from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE
 
 _FONT, _SMALL = 8.5, 7.0
 _GREY = "#888888"

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmtgrid.analysis.plots import as_text
+from nmtgrid.analysis.plotting.figure import as_text
 from nmtgrid.analysis.report_style import on_page, style_sheet
-from nmtgrid.analysis.sections import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table
 
 _MOST_ROWS = 8
 """Longer tables are folded away."""

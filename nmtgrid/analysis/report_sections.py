@@ -8,28 +8,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.analysis import (
-    alignment_models,
-    buckets,
-    compare_section,
     curves_section,
-    difficulty,
     exit_section,
     exits,
     latency_section,
-    lengths,
     path_section,
     paths,
     tuning_section,
 )
-from nmtgrid.analysis.bucketing import Property
-from nmtgrid.analysis.curves import read_runs
-from nmtgrid.analysis.evaluation import read_evaluation
+from nmtgrid.analysis.alignment import models as alignment_models
+from nmtgrid.analysis.alignment.pairs import Advance, read_pairs, read_words
 from nmtgrid.analysis.exit_results import read_tuned
 from nmtgrid.analysis.latency_results import read_results
-from nmtgrid.analysis.pairs import Advance, read_pairs, read_words
-from nmtgrid.analysis.sections import Section
+from nmtgrid.analysis.quality import buckets, difficulty, lengths
+from nmtgrid.analysis.quality import compare as compare_section
+from nmtgrid.analysis.quality.bucketing import Property
+from nmtgrid.analysis.quality.evaluation import read_evaluation
+from nmtgrid.analysis.section import Section
 from nmtgrid.analysis.systems import is_traces, named_files, read_text
-from nmtgrid.base.files import split_label
+from nmtgrid.analysis.training_curves import read_runs
+from nmtgrid.base.io.atomic import split_label
 from nmtgrid.search.traces import Trace, read_traces
 
 _EXAMPLES = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmtgrid.analysis.plots_lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
 
 _LIGHT = {
     "ink": INK, "soft": "#5c5c5c", "axis": "#888888", "rule": PALE, "paper": "#ffffff",

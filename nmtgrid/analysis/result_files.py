@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.files import read_json
-from nmtgrid.text.digest import altered, is_altered
+from nmtgrid.base.io.atomic import read_json
+from nmtgrid.base.io.checksums import altered, is_altered
 
 NAME = "results.json"
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.files import split_label
+from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.search.traces import read_traces
-from nmtgrid.text.files import SUFFIXES, read_lines
 
 _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.exit_curves import draw_exit_curves
 from nmtgrid.analysis.exit_results import Tuned, best_of, check_alike, curves
-from nmtgrid.analysis.sections import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.analysis.tuning import draw_exit_curves
 
 _TEXT = """Depth-adaptive decoding: tokens leave the decoder behind different blocks. BLEU is \
 tokenised, in percent, on {split}; the average exit is in blocks per token, operations are those \

@@ -71,9 +71,9 @@ def learn(
     if faults:
         raise ConfigError(faults)
     check_outputs({"--json": json})
+    from nmtgrid.base.io.workers import count_workers
     from nmtgrid.data import manifest
-    from nmtgrid.data.units import UnitsPlan, learn_units
-    from nmtgrid.text.workers import count_workers
+    from nmtgrid.data.subwords import UnitsPlan, learn_units
 
     plan = UnitsPlan(
         merges=10000 if merges is None else merges,
@@ -156,10 +156,10 @@ def apply(
 
     One process writes each line as soon as it has come, several write many lines at once.
     """
+    from nmtgrid.base.io.text import open_writer
+    from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
-    from nmtgrid.text.files import open_writer
     from nmtgrid.text.parts import LineCutter, raw_parts
-    from nmtgrid.text.workers import count_workers, map_ordered
 
     held, count = Codes.load(codes), count_workers(workers)
     if count == 1:
@@ -180,7 +180,7 @@ def undo(source: _Input = Path("-"), out: _Output = Path("-")) -> None:
 
 
 def _filter(source: Path, out: Path, change: Callable[[str], str]) -> None:
-    from nmtgrid.text.files import open_writer, read_lines
+    from nmtgrid.base.io.text import open_writer, read_lines
 
     check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:

@@ -34,11 +34,11 @@ def command(
     The folder holds vocabularies and BPE codes too, and a README that says how to run it.
     """
     check_outputs({"--json": json})
-    from nmtgrid.models import ctranslate2_export
+    from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model
 
     loaded = load_model(model, weights=weights)
-    files = ctranslate2_export.export(loaded, out, quantization)
+    files = to_ctranslate2.export(loaded, out, quantization)
     size = sum((out / name).stat().st_size for name in files)
     console.table("Exported", ("file", "kB"), [
         (name, round((out / name).stat().st_size / 1000)) for name in files

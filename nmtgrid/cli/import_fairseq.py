@@ -58,7 +58,7 @@ def command(
     cannot express is refused by the name of the option.
     """
     check_outputs({"--json": json})
-    from nmtgrid.migration.fairseq import TextFiles, import_checkpoint
+    from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
     files = TextFiles(
         dict_source, dict_target, codes, codes_target, source_lang, target_lang, tokenize, lowercase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmtgrid.adaptive import compound  # noqa: F401
+from nmtgrid.adaptive import halting_objective  # noqa: F401
 from nmtgrid.adaptive import objectives as adaptive  # noqa: F401
 from nmtgrid.online import dynamic  # noqa: F401
 from nmtgrid.online import objectives as online  # noqa: F401

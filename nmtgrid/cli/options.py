@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.files import numbered
-from nmtgrid.text.files import STANDARD, is_stream, open_writer
+from nmtgrid.base.io.atomic import numbered
+from nmtgrid.base.io.text import STANDARD, is_stream, open_writer
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["fp32", "bf16"]

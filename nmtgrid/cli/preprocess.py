@@ -10,9 +10,9 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.text import NOTES
 from nmtgrid.cli import preprocess_pictures
 from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
-from nmtgrid.text.files import NOTES
 
 _MAX_RATIO = 1.5
 _NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
@@ -107,7 +107,7 @@ def command(
     With `--captions` and `--features` sources are pictures, whose captions are the targets; words
     are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
     """
-    from nmtgrid.text.workers import count_workers
+    from nmtgrid.base.io.workers import count_workers
 
     if captions is not None or features or restval or toy_pictures is not None:
         order = preprocess_pictures.PictureOrder(
@@ -243,9 +243,9 @@ def _build(
     xml: bool,
     overwrite: bool,
 ) -> dict[str, Any]:
+    from nmtgrid.base.io.text import Meter
     from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
     from nmtgrid.text.cleaning import Filters
-    from nmtgrid.text.files import Meter
 
     settings = TextPlan(**plan, filters=Filters(**filters))
     with console.progress("MiB read" if toy is None else "pairs") as bar:

@@ -65,9 +65,9 @@ def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
 
 def build(order: PictureOrder, out: Path, overwrite: bool) -> dict[str, Any]:
     """Build the dataset; return its manifest."""
-    from nmtgrid.data.captions_build import CaptionPlan
-    from nmtgrid.data.captions_splits import CaptionSources, preprocess_captions
-    from nmtgrid.data.toy_pictures import preprocess_toy_pictures
+    from nmtgrid.data.captioning.build import CaptionPlan
+    from nmtgrid.data.captioning.captions_splits import CaptionSources, preprocess_captions
+    from nmtgrid.data.toy.pictures import preprocess_toy_pictures
 
     plan = CaptionPlan(order.target_lang or "en", order.tokenize, order.lowercase, order.max_words)
     with console.progress("pictures") as bar:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.base.rows import State, take
-from nmtgrid.layers.aims import Aims
+from nmtgrid.layers.soft_targets import Aims
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 

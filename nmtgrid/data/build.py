@@ -13,16 +13,16 @@ from typing import Any, Literal
 from nmtgrid import __version__
 from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.io.text import Meter
+from nmtgrid.base.io.workers import chunks, fault_of_workers
 from nmtgrid.data import manifest as manifests
-from nmtgrid.data.folders import new_folder
+from nmtgrid.data.directory import new_folder
 from nmtgrid.data.pairs import ParallelFiles
 from nmtgrid.data.splitting import SplitBuilder
-from nmtgrid.data.toy import toy_splits
-from nmtgrid.data.toy_pair import ToyPair
+from nmtgrid.data.toy.toy import toy_splits
+from nmtgrid.data.toy.toy_pair import ToyPair
 from nmtgrid.text.cleaning import Cleaner, Filters, Part, Row, as_parts
-from nmtgrid.text.files import Meter
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.workers import chunks, fault_of_workers
 
 _TOY_CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.base.arrays import map_arrays
 from nmtgrid.base.errors import DataError, StorageError, nearest
+from nmtgrid.base.io.arrays import map_arrays
+from nmtgrid.base.io.text import read_lines
 from nmtgrid.data import manifest as manifests
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.data.captions import (
+from nmtgrid.data.captioning.captions import (
     FOLDER,
     Pictures,
     PictureSource,
@@ -23,7 +24,6 @@ from nmtgrid.data.captions import (
     grouped,
     no_text,
 )
-from nmtgrid.text.files import read_lines
 from nmtgrid.text.pipeline import FACTS, Pipeline
 
 ARRAYS = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.files import read_json, write_json
-from nmtgrid.text.digest import CHECKSUM, is_altered, sealed
+from nmtgrid.base.io.atomic import read_json, write_json
+from nmtgrid.base.io.checksums import CHECKSUM, is_altered, sealed
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.text.blocks import RawLines
+from nmtgrid.base.io.text import Meter, empty, find_text, is_plain, open_text, read_lines
+from nmtgrid.base.io.workers import chunks
 from nmtgrid.text.cleaning import Cleaned, Part, as_parts
-from nmtgrid.text.files import Meter, empty, find_text, is_plain, open_text, read_lines
 from nmtgrid.text.iwslt import ENDINGS, read_xml
 from nmtgrid.text.parts import Lines
-from nmtgrid.text.workers import chunks
+from nmtgrid.text.shards import RawLines
 
 _CHUNK = 1000
 _MISSING = object()

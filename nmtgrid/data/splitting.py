@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.base.io.workers import map_ordered
 from nmtgrid.data.writing import SplitWriter
 from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Part
-from nmtgrid.text.workers import map_ordered
 
 
 class SplitBuilder:

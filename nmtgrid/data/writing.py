@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmtgrid.base.files import atomic_file
+from nmtgrid.base.io.atomic import atomic_file
 
 
 class LineFile:

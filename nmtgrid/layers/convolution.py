@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution
-from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.kernels.linear import linear
 
 
 class NormalisedWeight(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.place import Place, Position
+from nmtgrid.layers.static_position import Place, Position
 
 Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "learned"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.products import linear
+from nmtgrid.layers.kernels.linear import linear
 
 Convolution = Literal["full", "depthwise"]
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.products import linear
-from nmtgrid.layers.points import Point as Point
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.probes import Point as Point
 from nmtgrid.models.halt import Halt as Halt
 from nmtgrid.models.sites import Sites as Sites
 from nmtgrid.models.sites import check_reads as check_reads

@@ -19,22 +19,22 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.products import linear
-from nmtgrid.layers.lstm_step import States, StepWeights
-from nmtgrid.layers.memory import SourceMemory
-from nmtgrid.layers.recurrent import (
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.recurrent.input_feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     LayerOutput,
     Rows,
     draw_uniform,
     run_lstm,
 )
+from nmtgrid.layers.recurrent.lstm_step import States, StepWeights
+from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.cost_report import properties
 from nmtgrid.models.first_symbol import first_alias
-from nmtgrid.models.properties import properties
 from nmtgrid.text.vocabulary import PAD
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from nmtgrid.models.bounds import no_rates, too_large, too_small
+from nmtgrid.models.config_checks import no_rates, too_large, too_small
 from nmtgrid.models.first_symbol import FirstSymbol
 
 LARGEST_DEPTH = 100

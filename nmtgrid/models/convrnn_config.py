@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from nmtgrid.layers.phrase_convolution import Convolution
-from nmtgrid.models.bounds import no_rates, too_large, too_small
+from nmtgrid.models.config_checks import no_rates, too_large, too_small
 
 LARGEST_DEPTH = 30
 """A bound against slips: the kernels of so many layers span 466 words."""

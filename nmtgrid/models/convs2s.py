@@ -22,7 +22,7 @@ from nmtgrid.layers.convolution import WindowCache
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.gated_conv import Window
-from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, TranslationModel
 from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
 from nmtgrid.models.convs2s_layers import DecoderLayer, EncoderLayer, Source, add_scaled, make_map

@@ -7,9 +7,9 @@ from typing import Literal
 
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.api import Report, Traits
-from nmtgrid.models.bounds import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
+from nmtgrid.models.config_checks import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
+from nmtgrid.models.cost_report import properties
 from nmtgrid.models.first_symbol import FirstSymbol
-from nmtgrid.models.properties import properties
 
 MOST_POSITIONS = 65536
 """A bound against slips: far above what any text has tried."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.convolution import NormalisedMap, WindowCache
-from nmtgrid.layers.kernels.products import linear
-from nmtgrid.layers.memory import SourceMemory
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier
 from nmtgrid.models.convs2s_layers import GAMMA, DecoderLayer
 

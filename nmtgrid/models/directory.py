@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.base.arrays import CHECKSUM, read_header
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.files import read_json, write_json
-from nmtgrid.base.storage import load_tensors, save_tensors
+from nmtgrid.base.io.arrays import CHECKSUM, read_header
+from nmtgrid.base.io.atomic import read_json, write_json
+from nmtgrid.base.io.checksums import altered, is_altered, sealed
+from nmtgrid.base.io.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.outline import outline
-from nmtgrid.text.digest import altered, is_altered, sealed
 from nmtgrid.text.pipeline import Pipeline
 
 FORMAT = 1

@@ -9,32 +9,28 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import (
-    bilstm,
-    caption_lstm,
-    caption_top_down,
-    convrnn,
-    convs2s,
-    pervasive,
-    pervasive_densenet,
-    transformer,
-)
+from nmtgrid.models import bilstm, convrnn, convs2s
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
-from nmtgrid.models.caption_config import CaptionLSTMConfig, CaptionTopDownConfig
+from nmtgrid.models.bilstm_presets import BILSTM
+from nmtgrid.models.captioning import model as caption_lstm
+from nmtgrid.models.captioning import top_down
+from nmtgrid.models.captioning.caption import CAPTION_LSTM, CAPTION_TOP_DOWN
+from nmtgrid.models.captioning.config import CaptionLSTMConfig, CaptionTopDownConfig
 from nmtgrid.models.convrnn_config import ConvRNNConfig
+from nmtgrid.models.convrnn_presets import CONVRNN
 from nmtgrid.models.convs2s_config import ConvS2SConfig
-from nmtgrid.models.pervasive_config import PervasiveConfig
-from nmtgrid.models.pervasive_densenet_config import PervasiveDensenetConfig
-from nmtgrid.models.presets.bilstm import BILSTM
-from nmtgrid.models.presets.caption import CAPTION_LSTM, CAPTION_TOP_DOWN
-from nmtgrid.models.presets.convrnn import CONVRNN
-from nmtgrid.models.presets.convs2s import CONVS2S
-from nmtgrid.models.presets.pervasive import PERVASIVE
-from nmtgrid.models.presets.pervasive_densenet import PERVASIVE_DENSENET
-from nmtgrid.models.presets.preset import Preset
-from nmtgrid.models.presets.transformer import TRANSFORMER
-from nmtgrid.models.transformer_config import TransformerConfig
+from nmtgrid.models.convs2s_presets import CONVS2S
+from nmtgrid.models.pervasive import densenet as pervasive_densenet
+from nmtgrid.models.pervasive import model as pervasive
+from nmtgrid.models.pervasive.config import PERVASIVE
+from nmtgrid.models.pervasive.densenet_config import PERVASIVE_DENSENET
+from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive.pervasive_densenet_config import PervasiveDensenetConfig
+from nmtgrid.models.presets import Preset
+from nmtgrid.models.transformer import model as transformer
+from nmtgrid.models.transformer.config import TRANSFORMER
+from nmtgrid.models.transformer.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +195,7 @@ register(
     "caption-top-down",
     "Captions of pictures: an attention LSTM over regions below a language LSTM",
     CaptionTopDownConfig,
-    caption_top_down.build,
+    top_down.build,
     CAPTION_TOP_DOWN,
     of_pictures=True,
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.online.paths import continue_paths, wait_k
-from nmtgrid.online.read_write import check_threshold, next_reads
+from nmtgrid.online.policies import check_threshold, next_reads
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,13 +20,7 @@ from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.online.agents import Threshold
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, path_costs
 from nmtgrid.online.paths import area_sites, is_right_of
-from nmtgrid.online.read_write import (
-    Area,
-    agent_cells,
-    agent_hits,
-    agent_loss,
-    threshold_paths,
-)
+from nmtgrid.online.policies import Area, agent_cells, agent_hits, agent_loss, threshold_paths
 from nmtgrid.online.writing_costs import cell_costs, grid_cells
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing

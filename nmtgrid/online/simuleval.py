@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.files import make_folder, write_text
+from nmtgrid.base.io.atomic import make_folder, write_text
+from nmtgrid.base.io.text import read_lines
 from nmtgrid.metrics.latency import Latency, latency, reference_words
-from nmtgrid.text.files import read_lines
 
 LOG, CONFIG = "instances.log", "config.yaml"
 

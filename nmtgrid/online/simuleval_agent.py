@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.text.arriving import RawWords
+from nmtgrid.text.incremental import RawWords
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

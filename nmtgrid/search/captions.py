@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.captions import collate_pictures, region_names
+from nmtgrid.data.captioning.captions import collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Hypothesis
 

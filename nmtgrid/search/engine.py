@@ -26,8 +26,8 @@ from nmtgrid.search.constraints import (
     length_bounds,
     room_for_prefixes,
 )
-from nmtgrid.search.graphs import Graphs
-from nmtgrid.search.records import History, Ledger
+from nmtgrid.search.cuda_graphs import Graphs
+from nmtgrid.search.hypotheses import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 

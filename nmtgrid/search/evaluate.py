@@ -7,7 +7,7 @@ from typing import Any
 
 from nmtgrid.data.dataset import PictureSplit, Split
 from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter
-from nmtgrid.search.lines import Translation
+from nmtgrid.search.postprocess import Translation
 from nmtgrid.text.moses import count_escaped
 
 

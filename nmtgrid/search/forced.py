@@ -10,7 +10,7 @@ import torch
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
-from nmtgrid.data.captions import region_names
+from nmtgrid.data.captioning.captions import region_names
 from nmtgrid.data.dataset import Split
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.scoring import forced_log_probabilities

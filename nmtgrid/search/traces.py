@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.search.lines import Translation
-from nmtgrid.text.digest import LINE_CHECKSUM, advice, is_altered_line, sealed_line
-from nmtgrid.text.files import read_lines
+from nmtgrid.base.io.checksums import LINE_CHECKSUM, advice, is_altered_line, sealed_line
+from nmtgrid.base.io.text import read_lines
+from nmtgrid.search.postprocess import Translation
 
 _SHARE_DIGITS, _LOG_DIGITS, _SCORE_DIGITS = 4, 6, 6
 

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
+from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import collate
-from nmtgrid.data.captions import check_size
+from nmtgrid.data.captioning.captions import check_size
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import captions, engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
-from nmtgrid.search.devices import find_device
-from nmtgrid.search.given import check_lines, check_pairs, check_shared, with_prefixes
-from nmtgrid.search.graphs import graphs_for
-from nmtgrid.search.lines import Translation, restore
-from nmtgrid.search.pieces import cut, join_ranked, told_long
+from nmtgrid.search.cuda_graphs import graphs_for
+from nmtgrid.search.inputs import check_lines, check_pairs, check_shared, with_prefixes
+from nmtgrid.search.long_sources import cut, join_ranked, told_long
+from nmtgrid.search.postprocess import Translation, restore
 from nmtgrid.search.scoring import forced_log_probabilities
 from nmtgrid.text.pipeline import Pipeline
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmtgrid.base.storage import load_tensors, save_tensors
+from nmtgrid.base.io.storage import load_tensors, save_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.layers.aims import Aims, NeighbourSpread, Spread, VectorSpread
+from nmtgrid.layers.soft_targets import Aims, NeighbourSpread, Spread, VectorSpread
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
 from nmtgrid.smoothing.rewards import (

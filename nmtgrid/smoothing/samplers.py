@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.aims import Spread
+from nmtgrid.layers.soft_targets import Spread
 from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS
 from nmtgrid.training.smoothing_settings import Vocabulary
 

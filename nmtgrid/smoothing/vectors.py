@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.io.text import read_lines
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.directory import load_model
-from nmtgrid.text.files import read_lines
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 
 _WINDOW, _SIZE, _SEED, _POWER = 5, 200, 20_180_715, 0.75

@@ -22,7 +22,7 @@ from subword_nmt.learn_bpe import (
 )
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.text.files import read_lines
+from nmtgrid.base.io.text import read_lines
 
 _Symbols = tuple[str, ...]
 
@@ -87,7 +87,7 @@ class Codes:
     def save(self, path: str | Path) -> None:
         """Write the codes as subword-nmt does."""
         # Storage brings torch along, which `bpe apply` does well without.
-        from nmtgrid.base.files import write_text
+        from nmtgrid.base.io.atomic import write_text
 
         lines = [*([self._header] if self._header else []), *self.merges]
         write_text(Path(path), "\n".join(lines) + "\n")

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nmtgrid.text.blocks import RawLines, lines_of
+from nmtgrid.base.io.text import STANDARD, decode_line, empty, is_plain, open_text, read_lines
+from nmtgrid.base.io.workers import chunks
 from nmtgrid.text.bpe import Codes
-from nmtgrid.text.files import STANDARD, decode_line, empty, is_plain, open_text, read_lines
-from nmtgrid.text.workers import chunks
+from nmtgrid.text.shards import RawLines, lines_of
 
 _SEPARATOR = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _CHUNK = 4000

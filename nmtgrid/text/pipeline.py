@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.files import read_json, write_json
+from nmtgrid.base.io.atomic import read_json, write_json
+from nmtgrid.base.io.checksums import digest
 from nmtgrid.text.bpe import JOINER, Codes, undo
-from nmtgrid.text.digest import digest
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 

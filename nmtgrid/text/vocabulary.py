@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.files import write_text
-from nmtgrid.text.files import read_lines
+from nmtgrid.base.io.atomic import write_text
+from nmtgrid.base.io.text import read_lines
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunClock
 
 

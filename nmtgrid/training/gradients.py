@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunSettings
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.aims import Aims
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
+from nmtgrid.layers.soft_targets import Aims
 from nmtgrid.models.api import Classifier, Sites, TranslationModel
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 

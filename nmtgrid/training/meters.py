@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import atomic_file, explain
+from nmtgrid.base.io.atomic import atomic_file, explain
+from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line, sealed_line
 from nmtgrid.data.batches import BatchPlan
-from nmtgrid.text.digest import LINE_CHECKSUM, is_altered_line, sealed_line
 from nmtgrid.training.events import Event, Finished, Gradients, Updated, Validated
-from nmtgrid.training.limits import Progress, minutes_left
+from nmtgrid.training.progress import Progress, minutes_left
 from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import UpdateResult
 

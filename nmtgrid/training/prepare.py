@@ -10,7 +10,7 @@ import torch
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
-from nmtgrid.base.files import read_json, reason
+from nmtgrid.base.io.atomic import read_json, reason
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data import manifest
 from nmtgrid.data.dataset import Dataset
@@ -22,7 +22,7 @@ from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
 from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.clock import StopRequest
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.state import seed_process
 from nmtgrid.training.trainer import Trainer

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 
 from nmtgrid.data.batches import Batch, BatchPlan, Place
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.pairs import Pairs
-from nmtgrid.training.processes import Processes
 
 
 class BatchReader:

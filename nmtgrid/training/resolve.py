@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtgrid.base.config import from_json, override, to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.files import read_json
+from nmtgrid.base.io.atomic import read_json
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import check_unaltered
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)

@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.files import remove
-from nmtgrid.training.processes import Processes
+from nmtgrid.base.io.atomic import remove
+from nmtgrid.training.distributed import Processes
 
 _PATIENCE = 5.0
 """Seconds in which a network's file system shows to all machines what one has written."""

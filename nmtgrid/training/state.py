@@ -7,8 +7,8 @@ from torch import Tensor
 
 from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
 from nmtgrid.training.averaging import RunningAverage
+from nmtgrid.training.distributed import Processes, pack_states, unpack_states
 from nmtgrid.training.optimiser import optimiser_tensors, restore_optimiser
-from nmtgrid.training.processes import Processes, pack_states, unpack_states
 from nmtgrid.training.weights import Weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"

@@ -19,12 +19,12 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.clock import StopRequest, Stopwatch
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.gradients import GradientWatch, gradient_ratio
-from nmtgrid.training.limits import Progress, end_reason, is_due
 from nmtgrid.training.meters import Meter
 from nmtgrid.training.optimiser import Clock, LearningRate, make_optimiser
 from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.progress import Progress, end_reason, is_due
 from nmtgrid.training.reader import BatchReader
 from nmtgrid.training.selection import Best, Outcome, Selection
 from nmtgrid.training.settings import RunSettings

@@ -20,9 +20,9 @@ from nmtgrid.base.processors import is_intel
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.gradients import GradientWatch
 from nmtgrid.training.optimiser import clip_and_scale
-from nmtgrid.training.processes import Processes
 from nmtgrid.training.weights import Weights, local
 
 

@@ -23,7 +23,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.training.api import Objective
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.update import autocast
 

@@ -23,7 +23,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import LossParts, Objective
 from nmtgrid.training.averaging import exchanged
 from nmtgrid.training.checkpoint import copy_weights
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 
 
 class Weights:

@@ -14,12 +14,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nmtgrid.adaptive.settings_store import load_exits
+from nmtgrid.adaptive.exit_presets import load_exits
+from nmtgrid.base.io.checksums import digest
 from nmtgrid.cli.app import main
 from nmtgrid.data import manifest
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import load_model
-from nmtgrid.text.digest import digest
 from nmtgrid.training.checkpoint import Checkpoints
 from tests.fuzz.harm import as_json, changed_values, damaged
 

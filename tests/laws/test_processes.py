@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtgrid.base.storage import load_tensors
-from nmtgrid.training.processes import Processes
+from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.training.distributed import Processes
 from tests.conftest import PROJECT
 from tests.laws.helpers import Case, basic_cases
 from tests.laws.two_processes import train

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.aims import VectorSpread
 from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.soft_targets import VectorSpread
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.base.seeding import seed_everything
-from nmtgrid.base.storage import load_tensors
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.batch_norm import frozen_statistics
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmtgrid.base.storage import save_tensors
+from nmtgrid.base.io.storage import save_tensors
 from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.training.distributed import Processes, asked_for, joined
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.processes import Processes, asked_for, joined
 from nmtgrid.training.update import Updater, UpdateResult
 from nmtgrid.training.weights import weights_of
 from tests.laws.helpers import Case, basic_cases, batch_for

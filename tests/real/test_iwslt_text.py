@@ -11,7 +11,7 @@ import pytest
 
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.units import UnitsPlan, learn_units
+from nmtgrid.data.subwords import UnitsPlan, learn_units
 
 pytestmark = pytest.mark.real
 

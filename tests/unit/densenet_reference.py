@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
-from nmtgrid.models.pervasive_densenet import PervasiveDensenet
+from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 
 ARCH = "pervasive-densenet"
 SMALL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtgrid.search.graphs import Deed, Outputs
+from nmtgrid.search.cuda_graphs import Deed, Outputs
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
 

@@ -16,7 +16,7 @@ from nmtgrid.analysis import plots_activations
 from nmtgrid.analysis.activation_section import section
 from nmtgrid.analysis.activation_watch import Activations, chosen_points
 from nmtgrid.analysis.activations import Profile, along, parts, profile
-from nmtgrid.analysis.plots import text_width
+from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch

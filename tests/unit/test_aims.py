@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.layers import aims
-from nmtgrid.layers.aims import Aims, NeighbourSpread, Spread, VectorSpread
+from nmtgrid.layers import soft_targets
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
+from nmtgrid.layers.soft_targets import Aims, NeighbourSpread, Spread, VectorSpread
 
 V, D, M = 11, 5, 9
 ANGLES = torch.tensor([0.0, 60.0, 90.0]) * math.pi / 180
@@ -36,23 +36,23 @@ def spreads() -> list[Spread | None]:
 def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int) -> None:
     spread = spreads()[which]
     shares = torch.rand(M, count).double()
-    aims = Aims(
+    soft_targets = Aims(
         torch.randint(V, (M, count)), shares / shares.sum(1, keepdim=True), spread, 0.3, entropy
     )
-    targets, weights = aims.tokens[:, 0], torch.rand(M).double()
+    targets, weights = soft_targets.tokens[:, 0], torch.rand(M).double()
     given = [torch.randn(M, D).double(), torch.randn(V, D).double(), torch.randn(V).double()]
     found = []
 
     def fused(held: list[Tensor]) -> tuple[Tensor, Tensor]:
         features, weight, bias = held
         return linear_cross_entropy(
-            features, weight, bias, targets, weights, smoothing, 4, aims=aims
+            features, weight, bias, targets, weights, smoothing, 4, aims=soft_targets
         )
 
     def plain(held: list[Tensor]) -> tuple[Tensor, Tensor]:
         features, weight, bias = held
         return plain_linear_cross_entropy(
-            features, weight, bias, targets, weights, smoothing, aims=aims
+            features, weight, bias, targets, weights, smoothing, aims=soft_targets
         )
 
     for function in (fused, plain):
@@ -71,7 +71,7 @@ def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int
 def test_against_the_definition() -> None:
     """-sum_v q_v log p_v - gamma H(p), q = (1 - alpha) sum_c s_c [v = y_c] + alpha sum_c s_c r."""
     spread = VectorSpread(CIRCLE, 0.5, torch.ones(3))
-    aims = Aims(torch.tensor([[0, 2]]), torch.tensor([[0.75, 0.25]]), spread, 0.4, 0.1)
+    soft_targets = Aims(torch.tensor([[0, 2]]), torch.tensor([[0.75, 0.25]]), spread, 0.4, 0.1)
     logits = torch.tensor([[0.5, -1.0, 2.0]])
     half = math.sqrt(3) / 2
     first = torch.tensor([math.exp(2), math.exp(1), math.exp(0)])
@@ -80,7 +80,9 @@ def test_against_the_definition() -> None:
     wanted = 0.6 * torch.tensor([0.75, 0.0, 0.25]) + 0.4 * mixed
     logs = logits[0].log_softmax(0)
     expected = -(wanted @ logs) + 0.1 * (logs.exp() @ logs)
-    loss, nll = linear_cross_entropy(logits, torch.eye(3), None, torch.tensor([0]), aims=aims)
+    loss, nll = linear_cross_entropy(
+        logits, torch.eye(3), None, torch.tensor([0]), aims=soft_targets
+    )
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, -logs[0])
 
@@ -109,12 +111,12 @@ def test_types_without_a_vector_keep_to_themselves() -> None:
 
 def test_all_neighbours_are_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
     full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
-    monkeypatch.setattr(aims, "TILE", 3 * V)
+    monkeypatch.setattr(soft_targets, "TILE", 3 * V)
     near = full.nearest(99)
     tokens = torch.arange(V)
     rows = torch.zeros(V, V).scatter_(1, near.neighbours.long(), near.probabilities)
     torch.testing.assert_close(rows, full.rows(tokens))
-    monkeypatch.setattr(aims, "TILE", 1)
+    monkeypatch.setattr(soft_targets, "TILE", 1)
     few = full.nearest(3)
     kept = full.rows(tokens).topk(3, 1).values
     torch.testing.assert_close(few.probabilities, kept / kept.sum(1, keepdim=True))
@@ -149,7 +151,7 @@ def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
     tokens, numbers = torch.arange(V).repeat(2), torch.rand(2 * V)
     wanted = full.draw(tokens, numbers)
-    monkeypatch.setattr(aims, "TILE", rows * V)
+    monkeypatch.setattr(soft_targets, "TILE", rows * V)
     found = full.draw(tokens, numbers)
     assert torch.equal(found[0], wanted[0])
     torch.testing.assert_close(found[1], wanted[1])

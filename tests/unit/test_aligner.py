@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.analysis import aligner_cells
-from nmtgrid.analysis.aligner import AlignerSettings, align, exp_digamma
-from nmtgrid.analysis.aligner_cells import form, lay_out
-from nmtgrid.analysis.aligner_prior import fitted_tension, prior_table
-from nmtgrid.analysis.pharaoh import GoldLinks, error_rate
+from nmtgrid.analysis.alignment import aligner_cells
+from nmtgrid.analysis.alignment.aligner import AlignerSettings, align, exp_digamma
+from nmtgrid.analysis.alignment.aligner_cells import form, lay_out
+from nmtgrid.analysis.alignment.aligner_prior import fitted_tension, prior_table
+from nmtgrid.analysis.alignment.pharaoh import GoldLinks, error_rate
 from nmtgrid.base.errors import ConfigError, InputError
 from tests.unit.aligned_corpus import corpus
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.alignment_models import Wanted, read_models, section
-from nmtgrid.analysis.alignments import (
+from nmtgrid.analysis.alignment.models import Wanted, read_models, section
+from nmtgrid.analysis.alignment.soft_alignments import (
     by_words,
     coverage,
     entropy,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.text.arriving import GrowingText, RawWords, arriving_words
+from nmtgrid.text.incremental import GrowingText, RawWords, arriving_words
 from nmtgrid.text.moses import Moses
 
 

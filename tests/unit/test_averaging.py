@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.limits import Progress
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
+from nmtgrid.training.progress import Progress
 from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, TinyModel, trainer
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
+from nmtgrid.base.io.text import find_text, is_stream, open_writer, read_lines
 from nmtgrid.data import manifest
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.cleaning import Filters
-from nmtgrid.text.files import find_text, is_stream, open_writer, read_lines
 from nmtgrid.text.vocabulary import Vocabulary
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DeviceError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.cli.options import check_outputs, write_report
@@ -19,7 +20,6 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.devices import find_device
 from nmtgrid.search.traces import read_traces
 
 SHORT = ["--set", "max_length_a=4", "--set", "max_length_b=0.2"]

@@ -13,9 +13,9 @@ import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.cli.app import main
-from nmtgrid.cli.train_run import parse_seeds
+from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.data.build import TextPlan, preprocess_files
-from nmtgrid.data.units import UnitsPlan, learn_units
+from nmtgrid.data.subwords import UnitsPlan, learn_units
 from nmtgrid.training import checkpoint, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.meters import MetricsLog

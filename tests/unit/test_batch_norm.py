@@ -15,7 +15,7 @@ from nmtgrid.layers.batch_norm import (
 )
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.grid_model import GridModel
+from nmtgrid.models.pervasive.grid_model import GridModel
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.update import Updater, halve
 

@@ -35,7 +35,7 @@ from benchmarks.shapes import (
 from benchmarks.timing import Conditions
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
-from nmtgrid.search.graphs import Deed, Graphs
+from nmtgrid.search.cuda_graphs import Deed, Graphs
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
 

@@ -10,9 +10,16 @@ import pytest
 from compare_mt.bucketers import LengthSentenceBucketer
 from compare_mt.scorers import BleuScorer
 
-from nmtgrid.analysis import buckets, lengths
-from nmtgrid.analysis.bucketing import Property, check_edges, labels, read_numbers, split, values
-from nmtgrid.analysis.evaluation import Evaluation
+from nmtgrid.analysis.quality import buckets, lengths
+from nmtgrid.analysis.quality.bucketing import (
+    Property,
+    check_edges,
+    labels,
+    read_numbers,
+    split,
+    values,
+)
+from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import System
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics import quality

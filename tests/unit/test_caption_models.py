@@ -10,13 +10,16 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.additive_attention import attend_additively, attend_additively_backward
-from nmtgrid.layers.memory import SourceMemory
-from nmtgrid.layers.top_down import TopDownWeights, run_top_down
+from nmtgrid.layers.recurrent.additive_attention import (
+    attend_additively,
+    attend_additively_backward,
+)
+from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
+from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.models.caption_lstm import CaptionLSTM
-from nmtgrid.models.caption_top_down import CaptionTopDown
+from nmtgrid.models.captioning.model import CaptionLSTM
+from nmtgrid.models.captioning.top_down import CaptionTopDown
 from tests.laws.helpers import batch_for, teacher_forced
 
 F, V = 5, 11

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError
-from nmtgrid.base.storage import save_tensors
+from nmtgrid.base.io.storage import save_tensors
 from nmtgrid.data import manifest as manifests
-from nmtgrid.data.captions import Pictures, PictureSource, check_size
-from nmtgrid.data.captions_build import CaptionPlan
-from nmtgrid.data.captions_files import Caption
-from nmtgrid.data.captions_splits import CaptionSources, preprocess_captions
+from nmtgrid.data.captioning.build import CaptionPlan
+from nmtgrid.data.captioning.captions import Pictures, PictureSource, check_size
+from nmtgrid.data.captioning.captions_splits import CaptionSources, preprocess_captions
+from nmtgrid.data.captioning.coco import Caption
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.units import UnitsPlan, learn_units
+from nmtgrid.data.subwords import UnitsPlan, learn_units
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.tiny_pictures import KARPATHY, build, coco, files, lines, split_of, write_json
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.storage import save_tensors
-from nmtgrid.data.captions_features import FeatureFiles, as_floats
+from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from tests.unit.tiny_pictures import features
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.data.captions_files import Caption, Captioned, named, read_captions
+from nmtgrid.data.captioning.coco import Caption, Captioned, named, read_captions
 from tests.unit.tiny_pictures import KARPATHY, coco, write_json
 
 

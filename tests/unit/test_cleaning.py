@@ -15,14 +15,14 @@ import pytest
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
-from nmtgrid.text import blocks
+from nmtgrid.base.io.text import open_writer, read_lines
+from nmtgrid.base.io.workers import chunks, map_ordered
+from nmtgrid.data.counting import WordCounts, count_units, merge_counts, most_frequent
+from nmtgrid.text import shards
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.cleaning import Cleaner, Filters, Part
-from nmtgrid.text.counting import WordCounts, count_units, merge_counts, most_frequent
-from nmtgrid.text.files import open_writer, read_lines
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.parts import LineCutter, Lines, raw_parts
-from nmtgrid.text.workers import chunks, map_ordered
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_no_text_is_named_by_its_line() -> None:
 def test_parts_of_a_file_are_cut_as_its_lines_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(blocks, "_TAKEN", 9)
+    monkeypatch.setattr(shards, "_TAKEN", 9)
     path = tmp_path / f"x{ending}"
     with open_writer(path) as file:
         file.write(b"abc ab\n\nc  abc\r\nab")
@@ -129,7 +129,7 @@ def test_a_dead_process_is_told() -> None:
 def test_processes_leave_with_the_one_that_started_them(project: Path) -> None:
     code = (
         "import os, operator, signal\n"
-        "from nmtgrid.text.workers import map_ordered\n"
+        "from nmtgrid.base.io.workers import map_ordered\n"
         "if __name__ == '__main__':\n"
         "    call = operator.methodcaller('__call__')\n"
         "    for _, process in map_ordered(call, [os.getpid] * 9, 2):\n"

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import nmtgrid
-from nmtgrid.analysis.alignment_models import heat
+from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.base.storage import save_tensors
+from nmtgrid.base.io.storage import save_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.toy_pictures import SIZE
+from nmtgrid.data.toy.pictures import SIZE
 from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model

@@ -152,7 +152,7 @@ def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
 
 def test_filters_and_workers_do_not_load_torch(project: Path) -> None:
     code = (
-        "import sys, nmtgrid.text.bpe, nmtgrid.text.cleaning, nmtgrid.text.workers;"
+        "import sys, nmtgrid.text.bpe, nmtgrid.text.cleaning, nmtgrid.base.io.workers;"
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(

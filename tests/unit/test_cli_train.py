@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.storage import load_tensors
-from nmtgrid.cli.train_run import parse_seeds
+from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import events

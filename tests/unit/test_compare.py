@@ -16,9 +16,10 @@ from compare_mt.bucketers import FreqWordBucketer
 from compare_mt.ngram_utils import compare_ngrams as theirs_of_ngrams
 from compare_mt.stat_utils import extract_salient_features
 
-from nmtgrid.analysis import compare, compare_ngrams, compare_scores
-from nmtgrid.analysis.compare_section import Wanted, section
-from nmtgrid.analysis.evaluation import Evaluation
+from nmtgrid.analysis.quality import compare_analysis, compare_scores
+from nmtgrid.analysis.quality import words as compare_ngrams
+from nmtgrid.analysis.quality.compare import Wanted, section
+from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import System
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.metrics import quality
@@ -59,8 +60,8 @@ def test_word_accuracy_is_compare_mts(lowercase: bool) -> None:
         held = evaluation(lowercase=lowercase)
         counts = None
         if data is not None:
-            counts = compare.frequencies_in(map(" ".join, data), held)
-        found = compare.word_accuracy(held, counts)
+            counts = compare_analysis.frequencies_in(map(" ".join, data), held)
+        found = compare_analysis.word_accuracy(held, counts)
         first = 1 if data is None else 0
         assert found.labels[0] == str(first)
         assert found.reference_words == [one[1] for one in wanted[0]][first:]
@@ -79,7 +80,7 @@ def test_word_accuracy_is_compare_mts(lowercase: bool) -> None:
 def test_words_that_no_training_text_has() -> None:
     """All of them are of the first bucket, where that text shares no word with the references."""
     held = evaluation()
-    found = compare.word_accuracy(held, compare.frequencies_in(["qqqq"], held))
+    found = compare_analysis.word_accuracy(held, compare_analysis.frequencies_in(["qqqq"], held))
     words = sum(len(line.split()) for line in corpus()[1])
     assert found.labels[0] == "0" and found.reference_words[0] == words
     assert sum(found.reference_words) == words

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
-from nmtgrid.layers.kernels import products
+from nmtgrid.layers.kernels import linear as products
 from nmtgrid.layers.kernels.gated_conv import (
     Window,
     gated_convolution,
     plain_gated_convolution,
 )
-from nmtgrid.layers.kernels.products import linear, product
+from nmtgrid.layers.kernels.linear import linear, product
 
 
 def sigmoid(x: float) -> float:

@@ -13,13 +13,13 @@ import numpy
 import pytest
 import torch
 
-from nmtgrid.base.arrays import ArrayFile, map_arrays
 from nmtgrid.base.errors import ConfigError, DataError, InputError, NmtgridError, StorageError
-from nmtgrid.data import dataset, units
+from nmtgrid.base.io.arrays import ArrayFile, map_arrays
+from nmtgrid.data import dataset, subwords
+from nmtgrid.data.binarise import Lengths, write_split
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.encode import Lengths, write_split
-from nmtgrid.data.units import UnitsPlan, learn_units
+from nmtgrid.data.subwords import UnitsPlan, learn_units
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 from tests.unit.damage import cut, flip
@@ -114,7 +114,7 @@ def test_joint_merges_are_learned_from_both_languages(folder: Path) -> None:
 def test_merges_are_learned_from_the_most_frequent_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MOST_LEARNED", 1)
+    monkeypatch.setattr(subwords, "MOST_LEARNED", 1)
     facts = learn_units(folder, UnitsPlan(merges=9, joint=False))
     # `der` and `the`, three times each, of four words on either side.
     assert (facts["words_learned_from"], facts["words_not_learned_from"]) == ([1, 1], [3, 3])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.grid import FullConvolution, RowCache
+from nmtgrid.layers.grid.convolution import FullConvolution, RowCache
 from nmtgrid.layers.kernels.dense_conv import (
     dense_grid_convolution,
     dense_grid_convolution_step,
@@ -16,7 +16,7 @@ from nmtgrid.layers.kernels.dense_conv import (
     plain_dense_grid_convolution,
     prepare_dense_step_weight,
 )
-from nmtgrid.layers.kernels.dense_prefix import DensePrefix, plain_dense_map
+from nmtgrid.layers.kernels.densenet import DensePrefix, plain_dense_map
 from nmtgrid.layers.kernels.layout import GridLayout
 
 # Targets, sources, input and output features, kernel: ragged, one cell, thin, odd sizes, full.

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.analysis.bucketing import read_numbers
-from nmtgrid.analysis.difficulty import measure, reference_path, section, write_numbers
-from nmtgrid.analysis.evaluation import Evaluation
-from nmtgrid.analysis.pairs import AlignedPairs, read_pairs
+from nmtgrid.analysis.alignment.pairs import AlignedPairs, read_pairs
+from nmtgrid.analysis.quality.bucketing import read_numbers
+from nmtgrid.analysis.quality.difficulty import measure, reference_path, section, write_numbers
+from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import System
 from nmtgrid.base.errors import ConfigError, InputError
 

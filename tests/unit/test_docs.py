@@ -207,7 +207,7 @@ def test_every_departure_is_listed() -> None:
         for path in (DOCS.parent / "nmtgrid").rglob("*.py")
     )
     assert len(re.findall(r"^\| `\w+/", page, re.MULTILINE)) == count > 30
-    assert "`layers/grid.py` `DepthwiseConvolution`" in page
+    assert "`layers/grid/convolution.py` `DepthwiseConvolution`" in page
 
 
 def test_tables_hold_any_text() -> None:

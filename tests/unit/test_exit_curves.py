@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.exit_curves import Curve, Mark, draw_exit_curves
 from nmtgrid.analysis.exit_results import curves, read_tuned, tuned
+from nmtgrid.analysis.tuning import Curve, Mark, draw_exit_curves
 from nmtgrid.analysis.tuning_section import section
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from nmtgrid.adaptive.compound import CompoundLoss, HaltingSettings
+from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
 from nmtgrid.adaptive.losses import Family, exit_log_probabilities, exit_loss, predicted_exits
 from nmtgrid.data.batches import collate
 from tests.unit.tiny_transformer import tiny

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.adaptive.compound import CompoundLoss, HaltingSettings
+from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
 from nmtgrid.adaptive.losses import Family, exit_log_probabilities, predicted_exits
 from nmtgrid.adaptive.objectives import Aligned, AlignedSettings, Mixed, MixedSettings
 from nmtgrid.adaptive.oracles import OracleScore, sequence_oracle, token_oracle
@@ -19,7 +19,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel
-from nmtgrid.models.transformer import Transformer
+from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.training.api import LossParts
 from tests.unit.tiny_transformer import tiny
 

@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
+from nmtgrid.adaptive.exit_presets import ExitSettings, halt_of, load_exit, load_exits, save_exits
 from nmtgrid.adaptive.halting import AnyHalt, FixedExit, Predicted, Thresholds
-from nmtgrid.adaptive.settings_store import (
-    ExitSettings,
-    halt_of,
-    load_exit,
-    load_exits,
-    save_exits,
-)
 from nmtgrid.base.errors import ConfigError, ModelError, NmtgridError, StorageError
 from nmtgrid.models.api import ExitModel, Halting, Traits
 from nmtgrid.models.directory import LoadedModel

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import main
+from nmtgrid.convert.to_ctranslate2 import NEVER
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
-from nmtgrid.models.ctranslate2_export import NEVER
 from nmtgrid.models.directory import LoadedModel, load_model, save_model
-from nmtgrid.models.transformer import Transformer
+from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.pipeline import Pipeline
@@ -155,7 +155,7 @@ def test_quantised_models_load(home: Path, tmp_path: Path, quantization: str) ->
 
 def test_symbols_that_are_never_written_are_low() -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
-    from nmtgrid.models.ctranslate2_export import _package, _specification
+    from nmtgrid.convert.to_ctranslate2 import _package, _specification
 
     overrides = {**SMALL, "output_bias": True}
     model = zoo.build("transformer", overrides=overrides, source_vocab_size=9, target_vocab_size=8)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.text.files import Meter, find_text, open_writer, read_lines
+from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress,

@@ -12,7 +12,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.embedding import LARGEST_TABLE, Embedding, halved_sinusoids
-from nmtgrid.layers.place import Place
+from nmtgrid.layers.static_position import Place
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
 from nmtgrid.models.directory import load_model
@@ -104,7 +104,7 @@ def test_a_classifier_of_its_own_size() -> None:
 
 def test_an_imported_model_can_be_exported(tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
-    from nmtgrid.models.ctranslate2_export import export
+    from nmtgrid.convert.to_ctranslate2 import export
 
     loaded = taken(tmp_path, Transformer(TYPES))
     export(loaded, tmp_path / "out")

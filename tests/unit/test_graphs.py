@@ -12,10 +12,10 @@ import torch
 
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.search import graphs as graphs_module
+from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.cuda_graphs import Graphs, graphs_for, made_up
 from nmtgrid.search.engine import search
-from nmtgrid.search.graphs import Graphs, graphs_for, made_up
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.recording import Recordings
 

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ModelError, NmtgridError
-from nmtgrid.migration.checkpoint import open_checkpoint
-from nmtgrid.migration.constructors import Inert, PickleFault
-from nmtgrid.migration.pickles import Machine
+from nmtgrid.convert.from_fairseq.checkpoint import open_checkpoint
+from nmtgrid.convert.from_fairseq.constructors import Inert, PickleFault
+from nmtgrid.convert.from_fairseq.pickles import Machine
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import take_over
@@ -230,7 +230,7 @@ def test_a_bomb_in_little_memory(tmp_path: Path) -> None:
     path = tampered(write_checkpoint(tmp_path / "c.pt", small()), enlarged)
     code = (
         "import resource, sys\n"
-        "from nmtgrid.migration.checkpoint import open_checkpoint\n"
+        "from nmtgrid.convert.from_fairseq.checkpoint import open_checkpoint\n"
         "from pathlib import Path\n"
         "from nmtgrid.base.errors import ModelError\n"
         "resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))\n"

@@ -10,7 +10,7 @@ import pytest
 from nmtgrid.cli.app import main
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.units import UnitsPlan, learn_units
+from nmtgrid.data.subwords import UnitsPlan, learn_units
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.base.files import read_json, write_json
-from nmtgrid.base.storage import load_tensors
-from nmtgrid.text.digest import CHECKSUM, sealed
+from nmtgrid.base.io.atomic import read_json, write_json
+from nmtgrid.base.io.checksums import CHECKSUM, sealed
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.trainer import Trainer

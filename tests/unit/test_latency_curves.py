@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.analysis.label_places import Box, Obstacles
-from nmtgrid.analysis.latency_curves import Curve, Level, Mark, draw_curves
-from nmtgrid.analysis.path_grids import Grid, Row, draw_paths, staircase
-from nmtgrid.analysis.plots import scale_ends
+from nmtgrid.analysis.latency import Curve, Level, Mark, draw_curves
+from nmtgrid.analysis.plotting.figure import scale_ends
+from nmtgrid.analysis.plotting.label_places import Box, Obstacles
+from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths, staircase
 from nmtgrid.base.errors import ConfigError
 
 OURS = Curve("ours, wait-k", [Mark(1.0, 20.0, "k = 1"), Mark(3.0, 28.0, "3")], "wait-k")

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from nmtgrid.layers.kernels import on_gpu
+from nmtgrid.layers.kernels import triton_support
 
 
 @pytest.fixture(autouse=True)
 def _ask_anew() -> Iterator[None]:
-    on_gpu.has_triton.cache_clear()
+    triton_support.has_triton.cache_clear()
     yield
-    on_gpu.has_triton.cache_clear()
+    triton_support.has_triton.cache_clear()
 
 
 def test_a_failing_compiler_is_told_of_once(
@@ -23,9 +23,9 @@ def test_a_failing_compiler_is_told_of_once(
     def fail() -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC.")
 
-    monkeypatch.setattr(on_gpu, "_try_kernel", fail)
-    assert not on_gpu.has_triton()
-    assert not on_gpu.has_triton()
+    monkeypatch.setattr(triton_support, "_try_kernel", fail)
+    assert not triton_support.has_triton()
+    assert not triton_support.has_triton()
     assert told == [
         "triton: its kernels cannot be compiled here (Failed to find C compiler.); slower ones of "
         "torch are used."
@@ -33,8 +33,8 @@ def test_a_failing_compiler_is_told_of_once(
 
 
 def test_a_working_compiler_is_used(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
-    monkeypatch.setattr(on_gpu, "_try_kernel", lambda: None)
-    assert on_gpu.has_triton()
+    monkeypatch.setattr(triton_support, "_try_kernel", lambda: None)
+    assert triton_support.has_triton()
     assert not told
 
 
@@ -44,14 +44,14 @@ def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: l
     def fail() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(on_gpu, "_try_kernel", fail)
+    monkeypatch.setattr(triton_support, "_try_kernel", fail)
     with pytest.raises(torch.OutOfMemoryError):
-        on_gpu.has_triton()
-    monkeypatch.setattr(on_gpu, "_try_kernel", lambda: None)
-    assert on_gpu.has_triton()
+        triton_support.has_triton()
+    monkeypatch.setattr(triton_support, "_try_kernel", lambda: None)
+    assert triton_support.has_triton()
     assert not told
 
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
-    assert on_gpu.has_triton() == (torch.version.cuda is not None)
+    assert triton_support.has_triton() == (torch.version.cuda is not None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtgrid.adaptive.settings_store import ExitSettings, save_exits
+from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.convert.to_ctranslate2 import check
 from nmtgrid.data.batches import collate
-from nmtgrid.layers.aggregation import Aggregation, LastCell, aggregator
 from nmtgrid.layers.attention import window_mask
-from nmtgrid.layers.prefixes import PrefixPlan
-from nmtgrid.layers.running import running, running_max
+from nmtgrid.layers.grid.aggregation import Aggregation, LastCell, aggregator
+from nmtgrid.layers.grid.prefix_pooling import running, running_max
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel, path_of
-from nmtgrid.models.ctranslate2_export import check
+from nmtgrid.models.transformer.prefixes import PrefixPlan
 from nmtgrid.text.vocabulary import BEGIN, END
 
 KINDS: tuple[Aggregation, ...] = ("max", "average", "attention", "gated-max", "max-attention")

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.grid import AllRows
+from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
-from nmtgrid.models.pervasive import PervasiveAttention
+from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 
 SKIPS = ["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]

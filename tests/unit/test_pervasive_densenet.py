@@ -10,11 +10,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers import densenet
-from nmtgrid.layers.grid import FullConvolution
+from nmtgrid.layers.grid import densenet
+from nmtgrid.layers.grid.convolution import FullConvolution
 from nmtgrid.layers.kernels.dense_conv import plain_dense_grid_convolution
 from nmtgrid.models.api import Sites
-from nmtgrid.models.pervasive_densenet import PervasiveDensenet
+from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from tests.unit.densenet_reference import Array, Reference, ragged, softmax, tiny
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.analysis.pharaoh import GoldLinks, error_rate, read_gold, read_links, write_links
+from nmtgrid.analysis.alignment.pharaoh import (
+    GoldLinks,
+    error_rate,
+    read_gold,
+    read_links,
+    write_links,
+)
 from nmtgrid.base.errors import InputError
 
 

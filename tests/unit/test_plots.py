@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.alignment_models import heat
-from nmtgrid.analysis.plots import MissingLetters, as_text
-from nmtgrid.analysis.plots_maps import Heat, draw_maps
+from nmtgrid.analysis.alignment.models import heat
+from nmtgrid.analysis.plotting.figure import MissingLetters, as_text
+from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.analysis import plots_bars, plots_heads, plots_steps
-from nmtgrid.analysis.plots import text_width
-from nmtgrid.analysis.plots_bars import Group, Series, draw_bars
+from nmtgrid.analysis.plotting import bars as plots_bars
+from nmtgrid.analysis.plotting import plots_heads, plots_steps
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
+from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as some
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, TrainingError
-from nmtgrid.base.storage import load_tensors
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.cli.app import main
-from nmtgrid.training.processes import Processes, asked_for, pack_states, unpack_states
+from nmtgrid.training.distributed import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT
 
 SMALL = [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.paths import wait_k
-from nmtgrid.online.read_write import (
+from nmtgrid.online.policies import (
     Area,
     agent_loss,
     check_threshold,

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, BatchPlan, Place
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.reader import BatchReader
 from tests.unit.tiny_run import Sentences
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nmtgrid.layers.feeding import FeedingMasks, FeedingWeights, run_feeding
-from nmtgrid.layers.lstm_step import StepWeights
-from nmtgrid.layers.plain_rnn import run_rnn
-from nmtgrid.layers.recurrent import BidirectionalLSTM, Rows, run_lstm, squash
+from nmtgrid.layers.recurrent.input_feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.recurrent.lstm import BidirectionalLSTM, Rows, run_lstm, squash
+from nmtgrid.layers.recurrent.lstm_step import StepWeights
+from nmtgrid.layers.recurrent.plain_rnn import run_rnn
 from nmtgrid.training.weights import keep_in_place
 
 Array = NDArray[Any]

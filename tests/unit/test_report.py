@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.plots_bars import Group, Series, draw_bars
-from nmtgrid.analysis.plots_maps import Heat, draw_maps
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
+from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
 from nmtgrid.analysis.report import inline, page
 from nmtgrid.analysis.report_style import VARIABLES
-from nmtgrid.analysis.sections import Picture, Section, Table, tell
+from nmtgrid.analysis.section import Picture, Section, Table, tell
 from nmtgrid.cli.app import main
 
 HYPOTHESES = {

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import DataError
-from nmtgrid.base.storage import load_tensors
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.clock import StopRequest

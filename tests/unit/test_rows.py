@@ -12,7 +12,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_padding, is_token
 from nmtgrid.base.registry import Registry
 from nmtgrid.base.rows import count_rows, repeat, take
-from nmtgrid.layers.grid import RowCache
+from nmtgrid.layers.grid.convolution import RowCache
 
 
 @dataclasses.dataclass(frozen=True)

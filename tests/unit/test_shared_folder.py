@@ -16,7 +16,7 @@ import pytest
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.training import shared_folder
-from nmtgrid.training.processes import Processes
+from nmtgrid.training.distributed import Processes
 from nmtgrid.training.shared_folder import check_shared
 from tests.conftest import PROJECT
 

@@ -12,12 +12,12 @@ import torch
 
 from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.storage import load_tensors
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.layers.aims import NeighbourSpread, VectorSpread
+from nmtgrid.layers.soft_targets import NeighbourSpread, VectorSpread
 from nmtgrid.metrics.cider import Cider
 from nmtgrid.smoothing.objectives import Smoothed, smooth
 from nmtgrid.smoothing.rewards import CiderReward, documents

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.aims import VectorSpread
+from nmtgrid.layers.soft_targets import VectorSpread
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward, importance_weights, in_substitutions
 from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples

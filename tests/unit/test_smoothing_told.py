@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtgrid.base.storage import load_tensors
+from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset

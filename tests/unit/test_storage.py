@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmtgrid.base import arrays, files, storage
 from nmtgrid.base.errors import StorageError
+from nmtgrid.base.io import arrays, atomic, storage
 from nmtgrid.cli.options import write_report
 
 
@@ -79,12 +79,12 @@ def test_arrays_written_in_pieces_are_mapped_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space"), KeyboardInterrupt()])
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, fault: BaseException) -> None:
     path = tmp_path / "x.json"
-    files.write_json(path, {"old": 1})
+    atomic.write_json(path, {"old": 1})
     expected = StorageError if isinstance(fault, OSError) else KeyboardInterrupt
-    with pytest.raises(expected), files.atomic_file(path) as file:
+    with pytest.raises(expected), atomic.atomic_file(path) as file:
         file.write(b"half")
         raise fault
-    assert files.read_json(path) == {"old": 1}
+    assert atomic.read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
@@ -96,16 +96,16 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     real = open
     monkeypatch.setattr("builtins.open", full)
     with pytest.raises(StorageError, match="the disk is full"):
-        files.write_text(tmp_path / "x.txt", "text")
+        atomic.write_text(tmp_path / "x.txt", "text")
 
 
 def test_missing_and_broken_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="missing"):
-        files.read_json(tmp_path / "none.json")
+        atomic.read_json(tmp_path / "none.json")
     for text in (b"{\xff", b"[" * 100_000, b"1" * 5000):
         (tmp_path / "bad.json").write_bytes(text)
         with pytest.raises(StorageError, match="not JSON"):
-            files.read_json(tmp_path / "bad.json")
+            atomic.read_json(tmp_path / "bad.json")
 
 
 def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
     values = {"loss": nan, "rows": [(1.5, float("inf")), {"worst": -float("inf")}], "name": "NaN"}
     write_report(path, values)
     wanted = {"loss": None, "rows": [[1.5, None], {"worst": None}], "name": "NaN"}
-    assert json.loads(path.read_text()) == wanted == files.numbered(values)
+    assert json.loads(path.read_text()) == wanted == atomic.numbered(values)
 
 
 def test_files_of_ours_hold_no_nan(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     with pytest.raises(ValueError, match="JSON"):
-        files.write_json(path, {"loss": float("nan")})
+        atomic.write_json(path, {"loss": float("nan")})
     assert not path.exists()

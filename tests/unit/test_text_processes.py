@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.data import encode, units
+from nmtgrid.data import binarise, counting, subwords
+from nmtgrid.data.binarise import write_split
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.encode import write_split
-from nmtgrid.data.units import UnitsPlan, learn_units
-from nmtgrid.text import blocks, counting
+from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.text import shards
 
 
 def _write(folder: Path, source: bytes, target: bytes) -> str:
@@ -25,7 +25,7 @@ def _write(folder: Path, source: bytes, target: bytes) -> str:
 
 
 def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_TAKEN", 500)
+    monkeypatch.setattr(shards, "_TAKEN", 500)
     sides = (f"{word} {n}.\n" for word in ("Satz", "Line") for n in range(2500))
     lines = [line.encode() for line in sides]
     train = _write(tmp_path, b"".join(lines[:2500]), b"".join(lines[2500:]))
@@ -42,7 +42,7 @@ def test_faults_are_told_in_the_order_of_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order."""
-    monkeypatch.setattr(blocks, "_TAKEN", 100)
+    monkeypatch.setattr(shards, "_TAKEN", 100)
     train = _write(tmp_path, b"a\n\xe9\n" + b"a\n" * 998, b"b\n" * 1001)
     for workers in (1, 2):
         plan = TextPlan("de", "en", workers=workers)
@@ -76,11 +76,11 @@ def test_the_number_of_processes_changes_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: bool
 ) -> None:
     folder = _large_folder(tmp_path, 700)
-    monkeypatch.setattr(blocks, "LEAST", 512)
+    monkeypatch.setattr(shards, "LEAST", 512)
     monkeypatch.setattr(counting, "CHUNK", 100)
-    monkeypatch.setattr(encode, "_LARGEST_BLOCK", 2000)
-    monkeypatch.setattr(units, "MOST_KNOWN", 50)
-    for module in (counting, encode, units):
+    monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 2000)
+    monkeypatch.setattr(subwords, "MOST_KNOWN", 50)
+    for module in (counting, binarise, subwords):
         monkeypatch.setattr(module, "map_ordered", _in_turn)
     seen = []
     for workers in (1, 2, 4):
@@ -100,8 +100,8 @@ def test_the_number_of_processes_changes_no_byte(
 def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _large_folder(tmp_path, 60)
     learn_units(folder, UnitsPlan(words=True))
-    monkeypatch.setattr(encode, "_LARGEST_BLOCK", 500)
-    monkeypatch.setattr(blocks, "LEAST", 500)
+    monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 500)
+    monkeypatch.setattr(shards, "LEAST", 500)
     texts = [folder / f"text/train.{language}" for language in ("de", "en")]
     again = tmp_path / "train.safetensors"
     write_split(again, Dataset.open(folder).pipeline, texts, workers=2)
@@ -109,18 +109,18 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LEAST", 4)
-    monkeypatch.setattr(blocks, "_PIECE", 3)
+    monkeypatch.setattr(shards, "LEAST", 4)
+    monkeypatch.setattr(shards, "_PIECE", 3)
     path = tmp_path / "x"
     for content in ("", "a", "ab\n\ncdefgh\n", "ö\nü\u2028\n\n", "abcdefghij\nk"):
         path.write_text(content, newline="\n")
-        cut = blocks.cut_file(path)
-        texts = ["".join(blocks.read_block(block)) for block in cut]
+        cut = shards.cut_file(path)
+        texts = ["".join(shards.read_block(block)) for block in cut]
         assert "".join(texts) == content
         assert all(text.endswith("\n") for text in texts[:-1])
         assert [block.start for block in cut[1:]] == [block.end for block in cut[:-1]]
-    assert blocks.lines_of("a\n\nb") == ["a", "", "b"]
-    assert blocks.lines_of("a\n\n") == ["a", ""]
+    assert shards.lines_of("a\n\nb") == ["a", "", "b"]
+    assert shards.lines_of("a\n\n") == ["a", ""]
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(StorageError, match="not UTF-8"):
-        list(blocks.read_block(blocks.Block(path, 0, 4)))
+        list(shards.read_block(shards.Block(path, 0, 4)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.token_cache import TokenCache
+from nmtgrid.layers.transformer.kv_cache import TokenCache
 
 ROWS, HEADS, SIZE = 3, 2, 4
 

@@ -9,19 +9,16 @@ from random import Random
 
 import pytest
 
-from nmtgrid.data.toy import (
+from nmtgrid.data.toy.corpus import write_pair
+from nmtgrid.data.toy.toy import (
     ToyGrammar,
     ToyPair,
     average_lagging,
     least_average_lagging,
     smallest_wait_k,
 )
-from nmtgrid.data.toy_grammar import write_pair
-from nmtgrid.data.toy_phrases import Rules
-from nmtgrid.data.toy_words import (
-    Choice,
-    Item,
-)
+from nmtgrid.data.toy.toy_phrases import Rules
+from nmtgrid.data.toy.toy_words import Choice, Item
 from tests.unit.toy_languages import (
     BARE,
     LANGUAGES,

@@ -8,15 +8,8 @@ import numpy
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.toy_pictures import (
-    NOISE,
-    SIZE,
-    code_matrix,
-    draw_scene,
-    features,
-    toy_pictures,
-)
-from nmtgrid.data.toy_pictures_words import (
+from nmtgrid.data.toy.pictures import NOISE, SIZE, code_matrix, draw_scene, features, toy_pictures
+from nmtgrid.data.toy.toy_pictures_words import (
     COLOURS,
     SHAPES,
     Scene,

@@ -13,7 +13,7 @@ import torch
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.api import Hypothesis
-from nmtgrid.search.lines import Translation
+from nmtgrid.search.postprocess import Translation
 from nmtgrid.search.traces import Trace, read_traces
 
 

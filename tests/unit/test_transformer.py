@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Sites
-from nmtgrid.models.transformer import Transformer
+from nmtgrid.models.transformer.model import Transformer
 from tests.unit import tiny_transformer
 
 Array = NDArray[Any]

@@ -11,10 +11,10 @@ from torch import Tensor
 from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
-from nmtgrid.layers.mixture import StateMixtures
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
-from nmtgrid.models.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.mixture import StateMixtures
+from nmtgrid.models.transformer.transformer_config import TransformerConfig
 from nmtgrid.training.likelihood import LikelihoodSettings
 from nmtgrid.training.settings import settings_type
 from tests.unit.tiny_transformer import SMALL, tiny

@@ -16,8 +16,8 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LoadedModel, save_model
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.lines import whole_word
-from nmtgrid.search.pieces import cut, join
+from nmtgrid.search.long_sources import cut, join
+from nmtgrid.search.postprocess import whole_word
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary

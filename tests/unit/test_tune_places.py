@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.cli import adaptive_tune_run
+from nmtgrid.cli.adaptive_tune import run as adaptive_tune_run
 from nmtgrid.cli.app import main
 from nmtgrid.cli.options import unusable
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
-from nmtgrid.models.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.transformer_config import TransformerConfig
 from tests.unit.test_adaptive_tune import SMALL, here, home, refused, report, tune
 
 __all__ = ["here", "home"]

@@ -11,7 +11,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
-from nmtgrid.models.properties import TABLE
+from nmtgrid.models.cost_report import TABLE
 
 SKIPS = ["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
 AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from nmtgrid.models import zoo
-from nmtgrid.models.transformer import Transformer
+from nmtgrid.models.transformer.model import Transformer
 
 SMALL: dict[str, Any] = {
     "encoder_depth": 2, "decoder_depth": 3, "size": 8, "feed_forward_size": 10, "heads": 2,

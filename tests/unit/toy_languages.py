@@ -6,13 +6,10 @@ from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nmtgrid.data.toy import (
-    ToyPair,
-    ToySettings,
-)
-from nmtgrid.data.toy_grammar import write_pair
-from nmtgrid.data.toy_phrases import Rules
-from nmtgrid.data.toy_words import (
+from nmtgrid.data.toy.corpus import write_pair
+from nmtgrid.data.toy.toy import ToyPair, ToySettings
+from nmtgrid.data.toy.toy_phrases import Rules
+from nmtgrid.data.toy.toy_words import (
     Adjective,
     Choice,
     Determiner,

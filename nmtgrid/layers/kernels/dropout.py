@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.on_gpu import has_triton
+from nmtgrid.layers.kernels.triton_support import has_triton
 
 LEVELS = 256
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
-from nmtgrid.layers.kernels.products import product
+from nmtgrid.layers.kernels.linear import product
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtgrid.layers.kernels.grid_conv_cpu import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.kernels.on_gpu import has_triton
+from nmtgrid.layers.kernels.triton_support import has_triton
 
 
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.aims import Aims
-from nmtgrid.layers.kernels.products import product
+from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.soft_targets import Aims
 
 CPU_LOGITS = 2**22
 DEVICE_LOGITS = 2**26

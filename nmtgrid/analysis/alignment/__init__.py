@@ -1,0 +1,1 @@
+"""Word alignments: the aligner, soft alignments of models, the Pharaoh format."""

@@ -1,0 +1,240 @@
+"""Soft alignments of several models in one table and side by side (table 3.6, figure 3.9)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.analysis.alignment.pharaoh import AlignmentErrorRate, error_rate, read_gold
+from nmtgrid.analysis.alignment.soft_alignments import (
+    AlignmentStatistics,
+    StatisticsSum,
+    by_words,
+    coverage,
+    entropy,
+    join_units,
+    links,
+    shares,
+)
+from nmtgrid.analysis.alignment.symmetry import Links
+from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
+from nmtgrid.analysis.plotting.plots_points import Point, draw_points
+from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.base.errors import InputError
+from nmtgrid.search.traces import Trace, read_traces
+
+_KINDS = {"weights": "shares", "energies": "energies"}
+END = "</s>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Which lines are drawn (none: the first that all align), and how links are taken.
+
+    `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
+    """
+
+    lines: Sequence[int] = ()
+    words: bool = False
+    threshold: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelAlignments:
+    """A model's averages, what its numbers are, its links line by line, and the lines to draw."""
+
+    name: str
+    path: Path
+    kind: str
+    averages: AlignmentStatistics
+    links: Sequence[Links]
+    sizes: Sequence[tuple[int, int]]
+    chosen: Mapping[int, Trace]
+    error: AlignmentErrorRate | None = None
+
+
+def read_models(
+    files: Mapping[str, Path], wanted: Wanted | None = None, gold: Path | None = None
+) -> list[ModelAlignments]:
+    """Return the alignments of all files of traces, one pass over each.
+
+    Raises InputError for a file without alignments or without a wanted line, for files that are
+    not of the same source lines, and for bad gold links.
+    """
+    wanted = wanted or Wanted()
+    sources: dict[int, str] = {}
+    found: list[ModelAlignments] = []
+    for name, path in files.items():
+        lines = wanted.lines or ([*found[0].chosen] if found else [])
+        model = _read(name, path, dataclasses.replace(wanted, lines=lines), sources, not found)
+        if gold is not None:
+            error = error_rate(model.links, read_gold(gold, model.sizes))
+            model = dataclasses.replace(model, error=error)
+        found.append(model)
+    return found
+
+
+def _read(
+    name: str, path: Path, wanted: Wanted, sources: dict[int, str], is_first: bool
+) -> ModelAlignments:
+    total, chosen, kind = StatisticsSum(), dict[int, Trace](), "weights"
+    held_links: list[Links] = []
+    sizes: list[tuple[int, int]] = []
+    for trace in read_traces(path):
+        _check_source(trace, path, sources, is_first)
+        merged = by_words(trace) if wanted.words else trace
+        sizes.append((len(merged.source), len(merged.target)))
+        held_links.append(links(trace, words=wanted.words, threshold=wanted.threshold))
+        held = shares(merged)
+        if held is None:
+            continue
+        kind = trace.kind
+        total.add(held)
+        if trace.line in wanted.lines if wanted.lines else not chosen:
+            chosen[trace.line] = merged
+    averages = total.averages()
+    if averages is None:
+        raise InputError(
+            "there is no alignment in it.",
+            "Run `nmtgrid decode --traces FILE` with a model that aligns.",
+            path=path,
+        )
+    if missing := [number for number in wanted.lines if number not in chosen]:
+        raise InputError(f"it has no aligned line {missing[0]}.", path=path)
+    return ModelAlignments(name, path, kind, averages, held_links, sizes, chosen)
+
+
+def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: bool) -> None:
+    """Raise InputError where a line's source is not that of the first model's.
+
+    One may be the beginning of the other: models cut long lines.
+    """
+    text = " ".join(join_units(trace.source))
+    if is_first:
+        sources[trace.line] = text
+        return
+    other = sources.get(trace.line)
+    if other is None or not (text.startswith(other) or other.startswith(text)):
+        raise InputError(
+            f"the source of line {trace.line} is not that of the first model's traces.",
+            "Give traces of the same text, preprocessed alike.",
+            path=path,
+            line=trace.line,
+        )
+
+
+def section(models: Sequence[ModelAlignments], wanted: Wanted | None = None) -> Section:
+    """Return averages of all models, a picture of them, and the chosen lines side by side."""
+    wanted = wanted or Wanted()
+    unit = "word" if wanted.words else "token"
+    pictures = [_comparison(models, unit)] if len(models) > 1 else []
+    pictures += [_side_by_side(models, line, unit) for line in models[0].chosen]
+    return Section(
+        "alignments",
+        "Soft alignments",
+        _text(models, unit),
+        [_table(models, unit)],
+        pictures,
+        {"unit": unit, "systems": [_report(model) for model in models]},
+    )
+
+
+def _text(models: Sequence[ModelAlignments], unit: str) -> str:
+    text = (
+        "How much each model, writing a target "
+        f"{unit}, looks at each source {unit}. Entropy (Eq. 3.24) is in nats per target {unit}: "
+        "the lower, the surer. Coverage (Eq. 3.25) is the share of a source "
+        f"{unit} that is aligned to, at most 1 each, averaged over the corpus: at 1 nothing is "
+        "overlooked. The end symbols count on both sides."
+    )
+    if any(model.kind == "energies" for model in models):
+        text += (
+            " Of energies, what each source position adds to the score, the positive parts are "
+            "taken in proportion."
+        )
+    if any(model.error is not None for model in models):
+        text += (
+            " AER, the alignment error rate, is that of the links against those made by people: "
+            "1 - (|A and S| + |A and P|) / (|A| + |S|)."
+        )
+    return text
+
+
+def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
+    rated = any(model.error is not None for model in models)
+    columns = ["model", "of", "sentences", "entropy (nats)", "coverage (share)"]
+    rows: list[list[str | int | float | None]] = []
+    for model in models:
+        held = model.averages
+        row: list[str | int | float | None] = [
+            model.name, _KINDS[model.kind], held.sentences, held.entropy, held.coverage,
+        ]  # fmt: skip
+        if model.error is not None:
+            row += [model.error.aer, model.error.precision, model.error.recall]
+        rows.append(row)
+    if rated:
+        columns += ["AER", "precision", "recall"]
+    title = f"Alignments: entropy of a target {unit}, coverage of a source {unit}"
+    return Table(title, columns, rows, digits=3)
+
+
+def _report(model: ModelAlignments) -> dict[str, Any]:
+    return {
+        "system": model.name,
+        "traces": str(model.path),
+        "kind": model.kind,
+        **dataclasses.asdict(model.averages),
+        "links": sum(map(len, model.links)),
+        **({} if model.error is None else dataclasses.asdict(model.error)),
+    }
+
+
+def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
+    def draw(path: Path) -> None:
+        draw_points(
+            [Point(one.name, one.averages.entropy, one.averages.coverage) for one in models],
+            path,
+            title="How sharp alignments are, and what they cover",
+            x_label=f"entropy (nats per target {unit}); less is surer",
+            y_label=f"coverage (share of a source {unit})",
+        )
+
+    caption = "Entropy and coverage of each model's alignments; upper left: sure, and complete."
+    return Picture("entropy-and-coverage", caption, draw)
+
+
+def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:
+    def draw_line(path: Path) -> None:
+        draw_maps(
+            [heat(model.name, model.chosen[line]) for model in models],
+            path,
+            title=f"Line {line}",
+        )
+
+    caption = (
+        f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the side; "
+        "darker is more. H is the mean entropy (nats), C the mean coverage of this line."
+    )
+    return Picture(f"alignments-line-{line}", caption, draw_line)
+
+
+def heat(name: str, trace: Trace) -> Heat:
+    """Return the heat map of an alignment. Raises InputError for a trace without."""
+    held = shares(trace)
+    if held is None or trace.alignment is None:
+        raise InputError(
+            f"the translation of line {trace.line} has no alignment.",
+            "Write traces with `nmtgrid decode --traces FILE` and a model that aligns.",
+        )
+    is_energy = trace.kind == "energies"
+    return Heat(
+        name,
+        [*trace.source, *([END] if trace.source_end else [])],
+        [*trace.target, END],
+        trace.alignment,
+        "part of the score (logits)" if is_energy else "share of the alignment",
+        f"H {entropy(held).mean():.2f}, C {coverage(held).mean():.2f}",
+        is_energy,
+    )

@@ -1,0 +1,134 @@
+"""Word alignments as text: `i-j` for each link, source word first, from 0 (the Pharaoh format).
+
+Gold links may be possible only, `i?j` or `ipj`; the others are sure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from nmtgrid.analysis.alignment.symmetry import Links
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.io.text import open_writer, read_lines
+
+_LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldLinks:
+    """The links of one pair that people made: `possible` holds the `sure` ones too."""
+
+    sure: Links
+    possible: Links
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignmentErrorRate:
+    """Over a corpus; precision is of the possible links, recall of the sure ones; all shares.
+
+    aer = 1 - (|A and S| + |A and P|) / (|A| + |S|) (Och and Ney 2003); f1 is of the sure links.
+    """
+
+    aer: float
+    precision: float
+    recall: float
+    f1: float
+    links: int
+    sure: int
+
+
+def to_text(links: Iterable[tuple[int, int]]) -> str:
+    """Return the links as one line."""
+    return " ".join(f"{i}-{j}" for i, j in links)
+
+
+def write_links(path: Path, lines: Iterable[Iterable[tuple[int, int]]]) -> None:
+    """Write a line for each pair."""
+    with open_writer(path) as file:
+        for links in lines:
+            file.write(f"{to_text(links)}\n".encode())
+
+
+def read_links(path: Path, sizes: Sequence[tuple[int, int]]) -> list[Links]:
+    """Return the links of each pair, of which `sizes` has the source and target words.
+
+    Raises InputError, with line and link, for what is no sure link or points outside the sentence,
+    and for a file that has not a line for each pair.
+    """
+    return [gold.sure for gold in _read(path, sizes, "-")]
+
+
+def read_gold(path: Path, sizes: Sequence[tuple[int, int]]) -> list[GoldLinks]:
+    """Return sure and possible links of each pair. Raises InputError as `read_links` does."""
+    return _read(path, sizes, "-?p")
+
+
+def error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
+    """Return the alignment error rate of links against gold ones, counted over all pairs.
+
+    Where nothing is linked on either side the rate is 0.
+    """
+    links = sure = in_sure = in_possible = 0
+    for one, other in zip(found, gold, strict=True):
+        held = set(one)
+        links += len(held)
+        sure += len(other.sure)
+        in_sure += len(held.intersection(other.sure))
+        in_possible += len(held.intersection(other.possible))
+    both = links + sure
+    return AlignmentErrorRate(
+        aer=1.0 - (in_sure + in_possible) / both if both else 0.0,
+        precision=in_possible / links if links else 1.0,
+        recall=in_sure / sure if sure else 1.0,
+        f1=2.0 * in_sure / both if both else 1.0,
+        links=links,
+        sure=sure,
+    )
+
+
+def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[GoldLinks]:
+    found: list[GoldLinks] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if number <= len(sizes):
+            found.append(_parsed(line, sizes[number - 1], signs, path, number))
+    count = number
+    if count != len(sizes):
+        raise InputError(
+            f"it has {count:,} lines, but there are {len(sizes):,} sentence pairs.",
+            "Line n must hold the links of pair n (an empty line for none).",
+            path=path,
+            line=min(count, len(sizes)) + 1,
+        )
+    return found
+
+
+def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: int) -> GoldLinks:
+    sure, possible = set(), set()
+    for text in line.split():
+        match = _LINK.fullmatch(text)
+        if match is None or match[2] not in signs:
+            raise InputError(
+                f"`{text[:40]}` is not a link.",
+                "Links are `i-j`: source word, target word, from 0"
+                + (" (possible ones `i?j` or `ipj`)." if "?" in signs else "."),
+                path=path,
+                line=number,
+            )
+        link = int(match[1]), int(match[3])
+        for place, length, side in zip(link, size, ("source", "target"), strict=True):
+            if place >= length:
+                raise InputError(
+                    f"the link `{text}` points outside the sentence: its {side} has "
+                    + (f"{length} words, 0 to {length - 1}." if length else "no words."),
+                    "Words are what spaces separate, counted from 0, source first; "
+                    "is it of another text, or target first?",
+                    path=path,
+                    line=number,
+                )
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return GoldLinks(sorted(sure), sorted(possible))

@@ -1,0 +1,1 @@
+"""Translation quality: buckets, lengths, difficulty, comparison of systems."""

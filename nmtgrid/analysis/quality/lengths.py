@@ -1,0 +1,145 @@
+"""How long translations are: hypothesis length minus reference length, sentence by sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from nmtgrid.analysis.plotting.plots_steps import draw_steps
+from nmtgrid.analysis.quality.evaluation import Evaluation
+from nmtgrid.analysis.section import Cell, Picture, Section, Table
+
+_FEWEST, _MOST = 5, 20
+"""Tokens to each side that the picture shows."""
+_SHOWN = 0.99
+"""Share of the sentences that are to lie within."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Length differences [sentences] of one system, in tokens, and what they come to.
+
+    Shares sum to 1.
+    """
+
+    system: str
+    differences: NDArray[numpy.int64]
+    hypothesis_tokens: int
+    reference_tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Return the mean difference."""
+        return float(self.differences.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation of the differences, these sentences being all there are."""
+        return float(self.differences.std())
+
+    @property
+    def ratio(self) -> float | None:
+        """Return hypothesis tokens per reference token; None where references are empty."""
+        return self.hypothesis_tokens / self.reference_tokens if self.reference_tokens else None
+
+    def share(self, sign: int) -> float:
+        """Return the share of the sentences that are shorter (-1), equal (0) or longer (1)."""
+        return float((numpy.sign(self.differences) == sign).mean())
+
+    def shares(self, most: int) -> list[float]:
+        """Return the shares of -most, ..., most; what lies beyond counts at the ends."""
+        held = numpy.clip(self.differences, -most, most) + most
+        counts = numpy.bincount(held, minlength=2 * most + 1)
+        return [float(count) / len(held) for count in counts]
+
+
+def measure(evaluation: Evaluation) -> list[Lengths]:
+    """Return the length differences of each system."""
+    wanted = evaluation.reference.lengths
+    return [
+        Lengths(name, one.lengths - wanted, int(one.lengths.sum()), int(wanted.sum()))
+        for name, one in zip(evaluation.names, evaluation.tokens, strict=True)
+    ]
+
+
+def reach(found: Sequence[Lengths]) -> int:
+    """Return how far from zero to look for nearly all sentences of each system."""
+    ends = [float(numpy.quantile(numpy.abs(one.differences), _SHOWN)) for one in found]
+    return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
+
+
+def section(evaluation: Evaluation) -> Section:
+    """Return the distribution of length differences (the thesis' figure 4.15a)."""
+    found = measure(evaluation)
+    most = reach(found)
+    title = "Length of the translations against the references"
+
+    def draw(path: Path) -> None:
+        draw_steps(
+            [one.system for one in found],
+            [[100.0 * share for share in one.shares(most)] for one in found],
+            path,
+            title=title,
+            x_label="hypothesis length − reference length (tokens)",
+            y_label="share of the sentences (percent)",
+        )
+
+    text = (
+        "The difference is the number of tokens of the translation minus that of the reference, "
+        "sentence by sentence; the length ratio is all tokens of the translations by all of the "
+        f"references. {evaluation.told()}"
+    )
+    caption = (
+        "Share of the sentences by how much longer (right) or shorter (left) the translation is "
+        "than the reference; the ends hold what lies beyond."
+    )
+    return Section(
+        "lengths",
+        title,
+        text,
+        [_table(found)],
+        [Picture("length-differences", caption, draw)],
+        {
+            "lengths": [_report(one) for one in found],
+            "tokenize": evaluation.tokenize,
+            "lowercase": evaluation.lowercase,
+        },
+    )
+
+
+def _table(found: Sequence[Lengths]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            one.system, one.hypothesis_tokens, one.ratio, one.mean, one.deviation,
+            *(100.0 * one.share(sign) for sign in (-1, 0, 1)),
+        ]
+        for one in found
+    ]  # fmt: skip
+    return Table(
+        "Length differences (tokens) and the sentences that are shorter, equal, longer (percent)",
+        ["system", "tokens", "ratio", "mean", "deviation", "shorter", "equal", "longer"],
+        rows,
+    )
+
+
+def _report(one: Lengths) -> dict[str, Any]:
+    kinds, counts = numpy.unique(one.differences, return_counts=True)
+    return {
+        "system": one.system,
+        "hypothesis_tokens": one.hypothesis_tokens,
+        "reference_tokens": one.reference_tokens,
+        "length_ratio": one.ratio,
+        "mean_difference": one.mean,
+        "deviation": one.deviation,
+        "share_shorter": one.share(-1),
+        "share_equal": one.share(0),
+        "share_longer": one.share(1),
+        "sentences_by_difference": {
+            str(kind): count for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
+        },
+    }

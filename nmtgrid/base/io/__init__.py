@@ -1,0 +1,1 @@
+"""Files: text read line by line, atomic writes, checksums, arrays in safetensors, workers."""

@@ -1,0 +1,240 @@
+"""What `nmtgrid adaptive-tune` shows and leaves: a table, JSON and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
+from nmtgrid.adaptive.measure import Measured, depth_of
+from nmtgrid.adaptive.tune import Budgets, lost_budgets
+from nmtgrid.analysis.exit_results import curves, tuned
+from nmtgrid.analysis.tuning import draw_exit_curves
+from nmtgrid.base import console
+from nmtgrid.base.io.atomic import make_folder, numbered, write_json
+from nmtgrid.base.io.checksums import sealed
+from nmtgrid.cli.adaptive_tune.arguments import Order
+from nmtgrid.cli.adaptive_tune.choice import Choice
+from nmtgrid.cli.options import write_report
+from nmtgrid.search.api import SearchPlan
+
+_MEGA = 1e6
+
+
+@dataclasses.dataclass
+class Row:
+    """What was measured of one system, on the split tuned on and on the test split."""
+
+    tuned: Measured
+    test: Measured | None = None
+    stored: str | None = None
+
+    @property
+    def shown(self) -> Measured:
+        """What the table shows: the test split's, where there is one."""
+        return self.test or self.tuned
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys."""
+        return self.tuned.values() | {"test": None if self.test is None else self.test.values()}
+
+
+@dataclasses.dataclass
+class Report:
+    """All that a tuning found."""
+
+    order: Order
+    name: str
+    mechanism: Mechanism
+    exits: int
+    plan: SearchPlan
+    counts: list[int]
+    calibrated: dict[str, Any] | None = None
+    full: Row | None = None
+    beside: list[Row] = dataclasses.field(default_factory=list)
+    finalists: list[tuple[Choice, Row]] = dataclasses.field(default_factory=list)
+    points: list[tuple[Choice, Row]] = dataclasses.field(default_factory=list)
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that were decoded, the one tuned on first."""
+        return [self.order.split, *([self.order.test_split] if self.order.test_split else [])]
+
+    def lost(self, budgets: Budgets) -> list[float]:
+        """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
+        replayed = [one.replayed.average_exit for one, _ in self.finalists if one.replayed]
+        decoded = [row.tuned.average_exit for _, row in self.finalists]
+        return [] if self.calibrated else lost_budgets(replayed, decoded, budgets)
+
+    def stored_name(self, row: Row, budgets: Budgets) -> str:
+        """Return under which name a point is kept in the model's directory."""
+        if self.order.allow_loss is not None:
+            return f"{self.name}-loss{self.order.allow_loss:g}"
+        return f"{self.name}-{budgets.budget(row.tuned.average_exit):g}"
+
+    def of_kind(self, kind: type | None) -> list[Row]:
+        """Return the rows beside whose halt is of this kind; None: those without (baselines)."""
+        if kind is None:
+            return [row for row in self.beside if row.tuned.decoded.system.halt is None]
+        return [row for row in self.beside if _is(row, kind)]
+
+
+def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
+    """Return JSON keys."""
+    assert report.full is not None
+    order, full = report.order, report.full
+    fixed = report.of_kind(FixedExit)
+    # The last exit is the full stack.
+    fixed = [*fixed, full] if order.only != "points" else []
+    random = report.of_kind(RandomExit)
+    return {
+        "model": str(order.model),
+        "name": report.name,
+        "mechanism": report.mechanism,
+        "exits": report.exits,
+        "data": str(order.data),
+        "split": order.split,
+        "test_split": order.test_split,
+        "sentences": report.counts[0],
+        "test_sentences": report.counts[-1] if order.test_split else None,
+        "samples": order.samples,
+        "budget": order.budget,
+        "judge": order.judge,
+        "beam": order.beam,
+        "batch": order.batch,
+        "clock": order.clock,
+        "precision": order.precision,
+        "signature_bleu": full.tuned.signature,
+        "points": [_point(report, budgets, one) for one in report.points],
+        "lost_budgets": report.lost(budgets),
+        "finalists": [_point(report, budgets, one) for one in report.finalists],
+        "fixed": [{"exit": n, **row.values()} for n, row in enumerate(fixed, 1)],
+        "full": full.values(),
+        "uniform": random[0].values() if random else None,
+        "baselines": [
+            {
+                "name": row.tuned.decoded.system.name,
+                "depth": depth_of(row.tuned.decoded.system.model),
+                **row.values(),
+            }
+            for row in report.of_kind(None)
+        ],
+        "calibrated": report.calibrated,
+    }
+
+
+def _point(report: Report, budgets: Budgets, one: tuple[Choice, Row]) -> dict[str, Any]:
+    choice, row = one
+    assert report.full is not None
+    replayed = choice.replayed
+    return {
+        "budget": budgets.budget(row.tuned.average_exit),
+        "thresholds": list(choice.thresholds),
+        **row.values(),
+        "speedup": speedup(report.full.tuned, row.tuned),
+        "stored": row.stored,
+        "replayed": None
+        if replayed is None
+        else {"average_exit": replayed.average_exit, "agreement": replayed.agreement},
+    }
+
+
+def write(report: Report, budgets: Budgets, json: Path | None) -> None:
+    """Show the table; write results and picture."""
+    _show(report, budgets)
+    values = values_of(report, budgets)
+    results, picture = report.order.results_file, report.order.picture_file
+    values["pictures"] = [str(picture)] if picture else []
+    values = sealed(numbered(values))
+    write_report(json, values)
+    if results is not None and picture is not None:
+        make_folder(results.parent)
+        write_json(results, values)
+        draw(values, picture)
+        console.say(f"Drawn: {picture}")
+
+
+def draw(values: dict[str, Any], path: Path) -> None:
+    """Draw BLEU against average exit, operations and seconds."""
+    found = tuned(values)
+    how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
+    seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
+    draw_exit_curves(
+        curves([found], seconds=True),
+        path,
+        title=f"Early exit, {found.split}, {how}: quality against cost",
+        x_labels=[
+            "average exit (blocks per token)",
+            "decoder's operations (MFLOPs per token)",
+            f"{seconds} for {found.sentences:,} sentences, batches of {values['batch']}",
+        ],
+        y_label="BLEU, tokenised (percent)",
+    )
+
+
+def _show(report: Report, budgets: Budgets) -> None:
+    assert report.full is not None
+    order, full = report.order, report.full.shown
+    rows = [
+        _line(f"budget {budgets.budget(row.tuned.average_exit):g}", full, row.shown)
+        for _, row in report.points
+    ]
+    rows += [_line(row.shown.decoded.system.name, full, row.shown) for row in report.beside]
+    rows.append(_line("full stack", full, full))
+    how = "greedy" if order.beam == 1 else f"beam {order.beam}"
+    console.table(
+        f"{report.name}, {report.splits[-1]}: {report.counts[-1]:,} sentences, {how}; BLEU "
+        "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
+        f"batches of {order.batch}",
+        ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up"],
+        rows,
+    )
+    console.say(f"signature of BLEU: {full.signature}")
+    for choice, row in report.points:
+        told = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
+        kept = f"; `decode --exit {row.stored}`" if row.stored else ""
+        console.say(f"budget {budgets.budget(row.tuned.average_exit):g}: {told}{kept}")
+    if lost := report.lost(budgets):
+        console.warn(
+            f"No thresholds for budget {', '.join(f'{one:g}' for one in lost)}: all vectors that "
+            "kept to it when replayed left it when decoded. Decode more of each (`--finalists`), "
+            "or set other budgets (`--budget`)."
+        )
+    if report.calibrated is not None and report.calibrated["certified"]:
+        _tell_promise(report.calibrated)
+
+
+def _tell_promise(found: dict[str, Any]) -> None:
+    console.say(
+        f"Certified: a mean loss ({found['risk']}) of at most {found['allow_loss']:g} with "
+        f"confidence {found['confidence']:g}; {found['loss']:.2f} on {found['sentences']:,} "
+        f"sentences, p-value {found['p_value']:.2g}."
+    )
+    test = found.get("test")
+    if test is not None:
+        holds = "the promise holds" if test["holds"] else "more than was promised"
+        console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
+
+
+def _line(name: str, full: Measured, one: Measured) -> list[Any]:
+    flops = one.flops_per_token
+    return [
+        name,
+        one.bleu,
+        "-" if math.isnan(one.average_exit) else one.average_exit,
+        "-" if flops is None else flops / _MEGA,
+        one.decoded.seconds,
+        speedup(full, one),
+    ]
+
+
+def speedup(full: Measured, one: Measured) -> float:
+    """Return how many times faster than the full stack the same sentences were decoded."""
+    seconds = one.decoded.seconds
+    return full.decoded.seconds / seconds if seconds else math.nan
+
+
+def _is(row: Row, kind: type) -> bool:
+    return isinstance(row.tuned.decoded.system.halt, kind)

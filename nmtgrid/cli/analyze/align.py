@@ -1,0 +1,142 @@
+"""`nmtgrid analyze align`: word alignments of two files; and what others need to align words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmtgrid.analysis.alignment.symmetry import Heuristic as HeuristicName
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+
+if TYPE_CHECKING:
+    from nmtgrid.analysis.alignment.pairs import Advance, AlignedPairs
+
+Train = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option("--train", metavar="SOURCE TARGET", help="More text to learn alignments from."),
+]
+Heuristic = Annotated[
+    HeuristicName, typer.Option("--heuristic", help="How the two directions are joined.")
+]
+LinksOut = Annotated[
+    Path | None,
+    typer.Option("--alignments-out", metavar="FILE", help="Write the links: `i-j` from 0, a line."),
+]
+LEAST_PAIRS = 1000
+"""Below, the aligner has too little to learn from, and people are told."""
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Source, a line each.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Links: `i-j` for source word i and target word j.")
+    ] = Path("-"),
+    train: Train = None,
+    heuristic: Heuristic = "grow-diag-final-and",
+    iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Of EM.")] = 5,
+    null: Annotated[
+        float, typer.Option("--p0", min=0.0, max=0.99, help="Probability of no source word.")
+    ] = 0.08,
+    tension: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Strength of the diagonal, 0: none.  [default: learned]"),
+    ] = None,
+    concentration: Annotated[
+        float, typer.Option(min=0.0, help="Dirichlet prior's, 0: maximum likelihood.")
+    ] = 0.01,
+    gold: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Links by people (possible ones `i?j`): gives the error rate."
+        ),
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
+
+    Words are what spaces separate: give tokenised text.
+    """
+    inputs = {"SOURCE": source, "TARGET": target, "--gold": gold}
+    check_outputs({"--out": out, "--json": json}, {**inputs, **trained(train)})
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings
+    from nmtgrid.analysis.alignment.pairs import read_pairs
+    from nmtgrid.analysis.alignment.pharaoh import write_links
+
+    settings = AlignerSettings(
+        iterations, null, 4.0 if tension is None else tension, tension is not None, concentration,
+        heuristic,
+    )  # fmt: skip
+    with aligning() as advance:
+        pairs = read_pairs(source, target, None, train, settings, advance)
+    write_links(out, pairs.links)
+    console.say(
+        f"{sum(map(len, pairs.links)):,} links in {len(pairs.links):,} pairs; "
+        f"{100 * pairs.unaligned:.1f} % of the target words have none."
+    )
+    values: dict[str, Any] = {
+        "pairs": len(pairs.links),
+        "links": sum(map(len, pairs.links)),
+        "unaligned_target_words_percent": 100 * pairs.unaligned,
+        "tensions": pairs.tensions,
+        "heuristic": heuristic,
+    }
+    if gold is not None:
+        values |= _rated(pairs, gold)
+    write_report(json, values)
+
+
+def _rated(pairs: AlignedPairs, gold: Path) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold
+
+    rate = error_rate(pairs.links, read_gold(gold, pairs.sizes))
+    console.table(
+        f"Against {gold.name} (shares)",
+        ["AER", "precision", "recall", "F1"],
+        [[f"{v:.4f}" for v in (rate.aer, rate.precision, rate.recall, rate.f1)]],
+        [True] * 4,
+    )
+    return asdict(rate)
+
+
+@contextmanager
+def aligning() -> Iterator[Advance]:
+    """Show what the aligner does and how far it is."""
+    with console.progress("Aligning") as bar:
+
+        def advance(what: str, done: int, total: int) -> None:
+            bar.update(
+                bar.task_ids[0], description=f"Aligning: {what}", completed=done, total=total
+            )
+
+        yield advance
+
+
+def trained(train: tuple[Path, Path] | None) -> dict[str, Path | None]:
+    """Return the files of `--train` as inputs that nothing may replace."""
+    return {} if train is None else {"--train": train[0], "--train (second)": train[1]}
+
+
+def check_aligned(alignments: Path | None, train: tuple[Path, Path] | None) -> None:
+    """Raise ConfigError where links are both given and to be learned."""
+    if alignments is not None and train is not None:
+        raise ConfigError(
+            "`--train` has no effect where `--alignments` gives the links: leave one out."
+        )
+
+
+def warn_of_little(learned_from: int) -> None:
+    """Tell people when the aligner had little to learn from."""
+    if learned_from < LEAST_PAIRS:
+        console.warn(
+            f"alignments were learned from {learned_from:,} pairs alone: give more text with "
+            "`--train SOURCE TARGET`, or links with `--alignments FILE`."
+        )

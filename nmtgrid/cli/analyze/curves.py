@@ -1,0 +1,70 @@
+"""`nmtgrid analyze curves`: how trainings went, as a table and as pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.io.atomic import split_label
+from nmtgrid.cli.analyze.show import Format, Out, check_out, show
+from nmtgrid.cli.options import JsonFile
+
+if TYPE_CHECKING:
+    from nmtgrid.analysis.training_curves import Run
+
+_NOTES_SHOWN = 5
+
+
+def command(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.",
+        ),
+    ],
+    out: Out = None,
+    against: Annotated[
+        Literal["minutes", "updates", "tokens"],
+        typer.Option(help="What losses and BLEU are drawn against."),
+    ] = "minutes",
+    picture: Format = "png",
+    json: JsonFile = None,
+) -> None:
+    """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
+
+    Losses are in nats per target token, without label smoothing; best is the lowest on the
+    validation split, or what the objective goes by instead (`exits-halting`, `dynamic`). Runs with
+    `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
+    the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
+    picture has all diagrams, a folder one file for each.
+    """
+    named = [split_label(text) for text in models]
+    check_out(out, json, [path for _, path in named])
+    from nmtgrid.analysis.curve_panels import panels
+    from nmtgrid.analysis.curves_section import check_drawable, section
+    from nmtgrid.analysis.plotting.lines import draw
+    from nmtgrid.analysis.section import Picture
+    from nmtgrid.analysis.training_curves import read_runs
+
+    if out is not None:
+        check_drawable(len(named))
+    runs = read_runs(named)
+    for run in runs:
+        _warn(run)
+    found = section(runs, against)
+    if out is not None and out.suffix and not out.is_dir():
+        # One file has them all, two abreast.
+        whole = Picture("curves", "", lambda path: draw([*panels(runs, against).values()], path))
+        found = dataclasses.replace(found, pictures=[whole])
+    show([found], out, picture, json)
+
+
+def _warn(run: Run) -> None:
+    for note in run.notes[:_NOTES_SHOWN]:
+        console.warn(f"{note} The line is left out.")
+    if len(run.notes) > _NOTES_SHOWN:
+        console.warn(f"{run.path}: {len(run.notes):,} lines are left out in all.")

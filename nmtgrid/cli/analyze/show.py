@@ -1,0 +1,145 @@
+"""What the commands of `nmtgrid analyze` share: their options, and how a section is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError, StorageError
+from nmtgrid.base.io.atomic import reason
+from nmtgrid.cli.options import check_outputs, write_report
+
+if TYPE_CHECKING:
+    from nmtgrid.analysis.section import Section
+
+Systems = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[NAME=]FILE",
+        help="Translations, a line each: text of any system, or traces of `decode` (.jsonl).",
+    ),
+]
+Reference = Annotated[
+    Path, typer.Option("--reference", "-r", metavar="FILE", help="References, a line each.")
+]
+Source = Annotated[
+    Path | None, typer.Option("--source", "-s", metavar="FILE", help="Source, a line each.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR|FILE",
+        help="Draw: into a folder, or into this .png or .svg (several: each with its name added).",
+    ),
+]
+Format = Annotated[
+    Literal["png", "svg"], typer.Option("--format", help="Kind of pictures in a folder.")
+]
+Tokenize = Annotated[
+    Literal["13a", "none", "intl", "char", "zh"],
+    typer.Option(
+        "--tokenize",
+        help="How BLEU and all that counts words splits text (sacreBLEU's names); "
+        "`none`: it is tokenised already.",
+    ),
+]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without regard to case.")]
+
+
+def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None] = ()) -> None:
+    """Raise ConfigError unless pictures and JSON can be written and replace no input."""
+    is_file = out is not None and bool(out.suffix) and not out.is_dir()
+    if is_file:
+        from nmtgrid.analysis.plotting.figure import check_suffix
+
+        assert out is not None
+        check_suffix(out)
+    elif out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"`--out {out}` is a file and no folder.", "Give a folder or a picture.")
+    if out is not None:
+        _check_folder(out.parent if is_file else out)
+    is_there = is_file and out is not None and out.parent.is_dir()
+    check_outputs(
+        {"--json": json, **({"--out": out} if is_there else {})},
+        {f"FILE {path}": path for path in inputs if path is not None},
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise ConfigError unless `folder` is there or can be made."""
+    above = next(one for one in (folder, *folder.parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConfigError(
+            f"`--out`: the folder {folder} cannot be made: {above} is "
+            + ("no folder." if not above.is_dir() else "one that may only be read."),
+            "Choose another `--out`.",
+        )
+
+
+def line_faults(lines: Sequence[int]) -> list[str]:
+    """Return what is wrong with the numbers of `--line`."""
+    return [f"`--line` counts from 1, but is {number}." for number in lines if number < 1]
+
+
+def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list[str]]:
+    """Return where buckets begin, of `--edges` (None: not given), and what is wrong with them."""
+    if text is None:
+        return None, []
+    from nmtgrid.analysis.quality.bucketing import check_edges
+
+    try:
+        edges = [float(edge) for edge in text.split(",")]
+    except ValueError:
+        return None, [f"`--edges {text}` are no numbers with commas between: {example}."]
+    return edges, [f"`--edges {text}`: {fault}" for fault in check_edges(edges)]
+
+
+def show(
+    sections: Sequence[Section], out: Path | None, picture: str, json: Path | None
+) -> dict[str, Any]:
+    """Print the tables, draw the pictures, write the values; return what was written as JSON."""
+    for section in sections:
+        for table in section.tables:
+            console.table(table.title, table.columns, table.told(), _right(table))
+    drawn = [] if out is None else draw(sections, out, picture)
+    for path in drawn:
+        console.say(f"Drawn: {path}")
+    values: dict[str, Any] = {}
+    for section in sections:
+        values |= section.values
+    values["pictures"] = [str(path) for path in drawn]
+    write_report(json, values)
+    return values
+
+
+def _right(table: Any) -> list[bool]:
+    return [table.is_numeric(place) for place in range(len(table.columns))]
+
+
+def draw(sections: Sequence[Section], out: Path, picture: str) -> list[Path]:
+    """Draw all pictures into a folder, or beside the file `out`; return their paths."""
+    is_file = bool(out.suffix) and not out.is_dir()
+    try:
+        (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise StorageError(
+            f"The folder of {out} cannot be made: {reason(fault)}.", "Choose another `--out`."
+        ) from fault
+    pictures = [one for section in sections for one in section.pictures]
+    found = []
+    for one in pictures:
+        if not is_file:
+            path = out / f"{one.name}.{picture}"
+        elif len(pictures) == 1:
+            path = out
+        else:
+            path = out.with_name(f"{out.stem}-{one.name}{out.suffix}")
+        one.draw(path)
+        found.append(path)
+    return found

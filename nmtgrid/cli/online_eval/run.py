@@ -1,0 +1,251 @@
+"""What `nmtgrid online-eval` does: models along settings, tables, and results kept as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base import console
+from nmtgrid.base.devices import find_device
+from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.io.atomic import split_label
+from nmtgrid.cli.check_dataset import check_same_text
+from nmtgrid.cli.decode.run import chosen
+from nmtgrid.cli.online_eval.arguments import Order
+from nmtgrid.cli.online_eval.files import path_rows
+from nmtgrid.cli.online_eval.online_eval_files import Files
+from nmtgrid.cli.online_eval.online_eval_log import tell_skipped
+from nmtgrid.cli.online_eval.online_eval_system import System
+from nmtgrid.cli.options import write_report
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.latency import METRICS
+from nmtgrid.models.directory import load_model
+from nmtgrid.online.evaluate import OnlineDecoder
+from nmtgrid.online.measures import Measured, measure
+from nmtgrid.online.sentences import read_sentences
+from nmtgrid.online.settings import Setting
+from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+
+_NAMES = {"max_cw": "mCW"}
+_CONVENTIONS = {
+    "thesis": "|y| = hypothesis (thesis' convention)",
+    "simuleval": "|y| = reference in AP and AL (SimulEval's convention)",
+}
+
+
+def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> None:
+    """Evaluate the models; what was done before an interruption is shown and written too."""
+    assert order.data is not None
+    dataset = Dataset.open(order.data)
+    systems = _systems(order, settings, dataset)
+    for number in order.lines:
+        if number > len(systems[0].sentences):
+            raise ConfigError(
+                f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
+            )
+    lowercase = dataset.pipeline.facts.lowercase
+    if order.beam > 1 and not all(one.is_offline for one in settings):
+        console.warn(
+            f"`--beam {order.beam}` with limited reads: a beam may take back what it has written "
+            "until the sentence ends, so latencies are those of the hypothesis that is best then, "
+            "not of words that could have been shown. `--beam 1` writes what stays."
+        )
+    files = Files(order, systems)
+    try:
+        with _progress(systems, settings) as meter:
+            for system in systems:
+                meter.name = f"{system.name}, " if len(systems) > 1 else ""
+                for decoded in system.decoder.run(system.sentences, settings, meter.advance):
+                    found = measure(system.sentences, decoded, system.joiner, lowercase=lowercase)
+                    system.done.append(found)
+                    files.keep(system, found)
+                    files.results(report(order, systems, complete=False))
+    except KeyboardInterrupt:
+        _finish(order, systems, files, json, complete=False)
+        done, asked = sum(len(one.done) for one in systems), len(systems) * len(settings)
+        where = f"; {order.out} holds them" if order.out and done else ""
+        console.say(f"Interrupted after {done} of {asked} settings{where}.")
+        raise
+    _finish(order, systems, files, json, complete=True)
+
+
+def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[str, Any]:
+    """Return JSON keys: all settings of all systems in one list."""
+    sentences = systems[0].sentences
+    return {
+        "data": str(order.data),
+        "split": order.split,
+        "sentences": len(sentences),
+        "empty_sources": sum(not one.source for one in sentences),
+        "source": order.source,
+        "unit": order.unit,
+        "convention": order.convention,
+        "beam": order.beam,
+        "finish_reading": order.finish_reading,
+        "exit": order.exit,
+        "oracle_cost": order.oracle_cost,
+        "precision": order.precision,
+        "complete": complete,
+        "systems": [
+            {
+                "name": system.name,
+                "model": str(system.folder),
+                "ensemble": [str(folder) for folder in order.ensemble],
+                "arch": system.decoder.translator.models[0].architecture,
+            }
+            for system in systems
+        ],
+        "settings": [
+            {"system": system.name, **found.values(order.unit, order.convention)}
+            for system in systems
+            for found in system.done
+        ],
+    }
+
+
+def _finish(
+    order: Order, systems: Sequence[System], files: Files, json: Path | None, *, complete: bool
+) -> None:
+    for system in systems:
+        if system.done:
+            _show(order, system)
+    values = report(order, systems, complete=complete)
+    files.results(values)
+    rows = path_rows(order, systems) if order.out is not None else {}
+    values["pictures"] = [str(path) for path in files.draw([*rows.values()])]
+    files.results(values)
+    for name in values["pictures"]:
+        console.say(f"Drawn: {name}")
+    if left := [line for line in order.lines if line not in rows]:
+        console.warn(
+            f"`--line {left[0]}`: there is no path to draw. Nothing stands in the line or was "
+            "written, or every setting reads all first."
+        )
+    write_report(json, values)
+
+
+def _show(order: Order, system: System) -> None:
+    counted = system.done[0].latencies[order.unit, order.convention]
+    exits = ["exit"] if _leaves_early(system.done) else []
+    console.table(
+        f"{system.name}, {order.split}: {counted.sentences:,} sentences, "
+        f"{'greedy' if order.beam == 1 else f'beam {order.beam}'}; BLEU tokenised (percent); "
+        f"latency in source {order.unit}s\n(AP: share of the source), "
+        f"{_CONVENTIONS[order.convention]}; ratio: {order.unit}s of hypothesis / reference"
+        + ("; exit: blocks per token" if exits else ""),
+        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *exits],
+        _rows(order, system.done),
+    )
+    console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
+    rates = [one.decoded.target_tokens / max(one.decoded.seconds, 1e-9) for one in system.done]
+    seconds = sum(one.decoded.seconds for one in system.done)
+    console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
+    way = order.unit, order.convention
+    tell_skipped({_title(found): found.latencies[way] for found in system.done})
+
+
+def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
+    """Return the table's rows; a column in which a number is missing becomes aligned text."""
+    ways = [found.latencies[order.unit, order.convention] for found in done]
+    columns: list[list[Any]] = [
+        [found.tokenized.value for found in done],
+        *([getattr(way, name) for way in ways] for name in METRICS),
+        [way.length_ratio for way in ways],
+    ]
+    if _leaves_early(done):
+        columns.append([found.decoded.average_exit or math.nan for found in done])
+    for place, column in enumerate(columns):
+        if any(map(math.isnan, column)):
+            shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
+            columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
+    return [list(row) for row in zip(map(_title, done), *columns, strict=True)]
+
+
+def _title(found: Measured) -> str:
+    return found.decoded.setting.title.replace(" ", "")
+
+
+def _leaves_early(done: Sequence[Measured]) -> bool:
+    return any(found.decoded.average_exit is not None for found in done)
+
+
+def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
+    """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
+    split = dataset.split(order.split)
+    named = [split_label(text) for text in order.models]
+    names = [
+        label or "+".join(one.resolve().name for one in (path, *order.ensemble))
+        for label, path in named
+    ]
+    faults = [
+        f"Two models are called `{name}`: name one by `NAME=MODEL`."
+        for place, name in enumerate(names)
+        if name in names[:place]
+    ]
+    device = find_device(order.device)
+    systems: list[System] = []
+    for name, (_, path) in zip(names, named, strict=True):
+        folders = [path, *order.ensemble]
+        told = " + ".join(map(str, folders))
+        try:
+            loaded = [load_model(folder, device, order.weights) for folder in folders]
+        except NmtgridError as fault:
+            faults.append(str(fault))
+            continue
+        try:
+            plan = dataclasses.replace(
+                default_plan(loaded[0]), beam=order.beam, nbest=1, sample=False
+            )
+            options = TranslationOptions(batch_tokens=order.batch_tokens)
+            halt = None if order.exit is None else chosen(order.exit, loaded[0])
+            translator = Translator(
+                loaded, plan, options, device=device, precision=order.precision, halt=halt
+            )
+            check_same_text(translator, dataset)
+        except NmtgridError as fault:
+            faults.append(f"{told}: {fault}")
+            continue
+        decoder = OnlineDecoder(
+            translator, finish_reading=order.finish_reading, oracle_cost=order.oracle_cost
+        )
+        faults += [f"{told}: {fault}" for fault in decoder.faults(settings)]
+        systems.append(System(name, path, decoder, []))
+    if faults:
+        raise ConfigError(faults)
+    for system in systems:
+        pipeline = system.decoder.translator.pipeline
+        longest = system.decoder.translator.options.max_source
+        system.sentences = read_sentences(
+            pipeline, split, order.sentences, longest, console.warn, order.source
+        )
+    return systems
+
+
+class _Meter:
+    """Counts what is done and shows it on the progress bar."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._setting: Setting | None = None
+        self._started, self._tokens = time.perf_counter(), 0
+        self.name = ""
+
+    def advance(self, setting: Setting, lines: int, tokens: int) -> None:
+        if setting is not self._setting:
+            self._setting, self._started, self._tokens = setting, time.perf_counter(), 0
+        self._tokens += tokens
+        rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        note = f"{self.name}{setting.title}: {rate:,.0f} target tokens/s"
+        self._bar.update(self._bar.task_ids[0], advance=lines, note=note)
+
+
+@contextlib.contextmanager
+def _progress(systems: Sequence[System], settings: Sequence[Setting]) -> Iterator[_Meter]:
+    total = len(settings) * sum(len(system.sentences) for system in systems)
+    with console.progress("translating", total) as bar:
+        yield _Meter(bar)

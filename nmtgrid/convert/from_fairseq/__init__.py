@@ -1,0 +1,1 @@
+"""Checkpoints of fairseq and attn2d, read without unpickling."""

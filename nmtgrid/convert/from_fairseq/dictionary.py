@@ -1,0 +1,135 @@
+"""Dictionaries and codes of other programs as our vocabularies and codes.
+
+A dictionary of fairseq is a text file with `token count` on each line. Its ids begin with `<s>`,
+`<pad>`, `</s>` and `<unk>`, which the file leaves out, and go on in the order of the lines; ours
+begin with `<pad>` and `<s>`, and all others are the same. A line that ends with
+`#fairseq:overwrite` takes a token over from a line before it, whose id is then dead. Fillers
+(`madeupword0000`) are types like any other: no text holds them.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+from torch import Tensor
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.io.packing import DAMAGED
+from nmtgrid.base.io.text import open_text, read_lines
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
+
+_OVERWRITE = "#fairseq:overwrite"
+_LARGEST = 1 << 28
+"""Bytes of a dictionary: no program has one of ten million types."""
+
+
+def read_dictionary(path: Path) -> Vocabulary:
+    """Return the vocabulary of a dictionary, whose ids from 4 on are those of the file.
+
+    Types that no text can hold (dead ids, names with spaces in them) get names in angle brackets.
+    Raises InputError with the line that is no entry or stands there twice.
+    """
+    names: list[str | None] = []
+    counts: list[int] = []
+    places: dict[str, int | None] = dict.fromkeys(SPECIALS)
+    for number, line in enumerate(_lines(path), start=1):
+        name, count, overwrites = _entry(line, path, number)
+        if name in places and not overwrites:
+            raise InputError(
+                f"the token `{name[:60]}` stands there twice.",
+                f"Add ` {_OVERWRITE}` to the line if it is to take over, as early versions of "
+                "fairseq read it.",
+                path=path,
+                line=number,
+            )
+        before = places.get(name)
+        if before is not None:
+            names[before] = None
+        is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
+        places[name] = len(names) if is_word else None
+        names.append(name if is_word else None)
+        counts.append(min(max(count, 0), 10**18 - 1))
+    if not names:
+        raise InputError("there is no token in it.", "Give fairseq's `dict.*.txt`.", path=path)
+    return Vocabulary(_named(names), counts)
+
+
+def reordered(rows: Tensor) -> Tensor:
+    """Return one row for each type in our order, `rows` being in fairseq's: `<s>` and `<pad>` swap.
+
+    rows [V, ...] are embeddings, or weights or biases of a classifier.
+    """
+    found = rows.clone()
+    found[0], found[1] = rows[1], rows[0]
+    return found
+
+
+def read_codes(path: Path) -> Codes:
+    """Return the codes in `path`: subword-nmt's, or fastBPE's, which have a count on each line.
+
+    Raises InputError with the faulty line.
+    """
+    lines = read_lines(path)
+    first = next(lines)
+    if first.count(" ") != 2 or not first.rpartition(" ")[2].isdecimal():
+        return Codes.load(path)
+    merges = []
+    for number, line in enumerate(chain([first], lines), start=1):
+        fields = line.strip("\r ").split(" ")
+        if len(fields) != 3 or not fields[2].isdecimal() or not all(f.strip("\r") for f in fields):
+            raise InputError(
+                f"a merge of fastBPE must be two units and a count, but is `{line[:60]}`.",
+                "Give the codes of fastBPE or subword-nmt.",
+                path=path,
+                line=number,
+            )
+        merges.append(" ".join(fields[:2]))
+    return Codes(merges)
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a text as Python reads them: any kind of line's end is one."""
+    with open_text(path) as file:
+        try:
+            raw = file.read(_LARGEST + 1)
+            text = raw.decode("utf-8")
+        except DAMAGED as fault:
+            raise InputError(f"the compressed file is damaged ({fault}).", path=path) from fault
+        except UnicodeDecodeError as fault:
+            line = raw[: fault.start].count(b"\n") + 1
+            raise InputError(
+                "is not valid UTF-8.", "Give fairseq's `dict.*.txt`.", path=path, line=line
+            ) from fault
+        except OSError as fault:
+            raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
+    if len(raw) > _LARGEST:
+        raise InputError("is too large for a dictionary.", path=path)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if lines and not lines[-1] else lines
+
+
+def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
+    """Return (token, count, whether it takes the token over) of a line."""
+    name, _, count = line.rstrip().rpartition(" ")
+    overwrites = count == _OVERWRITE
+    if overwrites:
+        name, _, count = name.rpartition(" ")
+    digits = count.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19 and " " in line):
+        raise InputError(
+            f"a line of a dictionary must be `token count`, but is `{line[:60]}`.",
+            "Give fairseq's `dict.*.txt`, as `fairseq-preprocess` wrote it.",
+            path=path,
+            line=number,
+        )
+    return name, int(count), overwrites
+
+
+def _named(names: list[str | None]) -> list[str]:
+    """Return the names, with one of its own, `<line-7>`, for each that is None."""
+    prefix = "<line-"
+    while any(name is not None and name.startswith(prefix) for name in names):
+        prefix = f"<{prefix}"
+    return [f"{prefix}{place}>" if name is None else name for place, name in enumerate(names, 1)]

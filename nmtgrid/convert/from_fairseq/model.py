@@ -1,0 +1,187 @@
+"""Takes over a checkpoint of fairseq: its options, its weights, its dictionaries and its codes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtgrid.base.config import check
+from nmtgrid.base.errors import ConfigError, InputError, ModelError
+from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
+from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
+from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
+from nmtgrid.convert.from_fairseq.options import Options, options_of
+from nmtgrid.convert.from_fairseq.plan import Plan, cook, faults_of
+from nmtgrid.data.directory import new_folder, refuse_existing
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+
+FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
+    "transformer": transformer.plan,
+    "fconv": convs2s.plan,
+    "lstm": lstm.plan,
+    "pervasive": pervasive.plan,
+}
+"""The architectures that can be taken over, by the beginning of their names."""
+_OTHERS = (
+    "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
+    "fconv_lm", "fconv_self_att", "lstm_lm",
+)  # fmt: skip
+_SEARCH = {"beam": 5, "length_penalty": 1.0}
+"""What fairseq's own `generate` does unless it is told otherwise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFiles:
+    """The files of the text pipeline, and what else is known of it (None: as the options say)."""
+
+    source_dictionary: Path
+    target_dictionary: Path
+    codes: Path | None = None
+    target_codes: Path | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
+    tokenize: Literal["moses", "none"] = "moses"
+    lowercase: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """What became of a checkpoint."""
+
+    theirs: str
+    """Their name of the architecture."""
+    arch: str
+    config: Any
+    parameters: int
+    vocabularies: tuple[int, int]
+    notes: list[str]
+
+
+def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
+    """Write the checkpoint at `path` as a model directory `out`, which must not exist yet.
+
+    Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
+    our architectures cannot express.
+    """
+    refuse_existing(out, overwrite=False)
+    with open_checkpoint(path) as checkpoint:
+        options = options_of(checkpoint.content)
+        theirs, family = _family(options)
+        plan = family(options, checkpoint)
+        pipeline = _pipeline(options, text)
+        faults = options.faults + (_counts(checkpoint, text, pipeline) if pipeline else [])
+        if faults or pipeline is None:
+            raise ConfigError(faults, "Only what is the same model can be taken over.")
+        model, notes = _build(path, plan, checkpoint, pipeline)
+    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": theirs}}
+    with new_folder(out) as folder:
+        save_model(folder, model, pipeline, settings)
+        load_model(folder)
+    sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
+    return Imported(theirs, plan.arch, model.config, model.count_parameters(), sizes, notes)
+
+
+def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
+    """Return their name of the architecture and who plans such models."""
+    name = str(options.get("arch", options.get("_name", "")))
+    known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
+    if not known or name.startswith(_OTHERS):
+        names = ", ".join(f"`{family}`" for family in FAMILIES)
+        raise ConfigError(
+            f"A model of the architecture `{name[:80] or 'unknown'}` cannot be taken over.",
+            f"Those whose names begin with {names} can.",
+        )
+    return name, FAMILIES[known[0]]
+
+
+def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
+    """Return the text pipeline; None where something is wrong with it, which is a fault then."""
+    before = len(options.faults)
+    languages = []
+    for side, given in (("source", text.source_lang), ("target", text.target_lang)):
+        found = given or options.get(f"{side}_lang")
+        if not isinstance(found, str) or not found.isidentifier():
+            options.faults.append(
+                f"The {side} language is not known: give `--{side}-lang`, such as `en`."
+            )
+        languages.append(str(found))
+    sides: list[Vocabulary] = []
+    held: list[Codes] = []
+    readers: list[tuple[list[Any], Callable[[Path], Any], Path | None]] = [
+        (sides, read_dictionary, text.source_dictionary),
+        (sides, read_dictionary, text.target_dictionary),
+        (held, read_codes, text.codes),
+        (held, read_codes, text.target_codes),
+    ]
+    for kept, read, path in readers:
+        try:
+            kept += [] if path is None else [read(path)]
+        except InputError as fault:
+            options.faults.append(f"{fault.problem} {fault.advice}".strip())
+    if text.target_codes is not None and text.codes is None:
+        options.faults.append("`--codes-target` needs `--codes`, the codes of the source.")
+    if len(options.faults) > before:
+        return None
+    facts = TextFacts(
+        source_lang=languages[0],
+        target_lang=languages[1],
+        tokenize=text.tokenize,
+        lowercase=text.lowercase,
+        subwords="bpe" if held else "words",
+        joint=len(held) < 2,
+    )
+    return Pipeline(facts, sides[0], sides[1], *held)
+
+
+def _counts(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
+    """Return a fault for each dictionary that is not that of the embeddings."""
+    faults = []
+    for side, path, vocabulary in (
+        ("encoder", text.source_dictionary, pipeline.source_vocabulary),
+        ("decoder", text.target_dictionary, pipeline.target_vocabulary),
+    ):
+        view = checkpoint.views.get(f"{side}.embed_tokens.weight")
+        if view is not None and view.shape[:1] != (len(vocabulary),):
+            faults.append(
+                f"{path} has {len(vocabulary):,} types with the four special symbols, but the "
+                f"{side} has vectors of {view.shape[0] if view.shape else 0:,}: give the "
+                "dictionary that it was trained with."
+            )
+    shared = checkpoint.views.get("encoder.embed_tokens.weight")
+    if (
+        shared is not None
+        and shared == checkpoint.views.get("decoder.embed_tokens.weight")
+        and pipeline.source_vocabulary.types != pipeline.target_vocabulary.types
+    ):
+        faults.append(
+            f"{text.source_dictionary} and {text.target_dictionary} differ, but both sides of the "
+            "model share their embeddings: give the one dictionary twice."
+        )
+    return faults
+
+
+def _build(
+    path: Path, plan: Plan, checkpoint: Checkpoint, pipeline: Pipeline
+) -> tuple[TranslationModel, list[str]]:
+    """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
+    check(plan.config)
+    faults = faults_of(plan, checkpoint)
+    if faults:
+        raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
+    sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
+    model = zoo.from_config(plan.arch, plan.config, *sizes)
+    wanted = model.state_dict()
+    tensors, faults = cook(plan, checkpoint, wanted)
+    if faults:
+        raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
+    if set(tensors) != set(wanted):
+        raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
+    model.load_state_dict(tensors)
+    return model, plan.notes

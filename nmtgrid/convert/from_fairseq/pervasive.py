@@ -1,0 +1,255 @@
+"""Pervasive Attention as its authors train it with fairseq (`pervasive` of attn2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
+from nmtgrid.convert.from_fairseq.dictionary import reordered
+from nmtgrid.convert.from_fairseq.options import Options
+from nmtgrid.convert.from_fairseq.plan import Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.transformer import (
+    FIRST_POSITION,
+    IGNORED,
+    embeddings,
+    longest,
+    positions,
+    tie,
+    tied_copies,
+)
+from nmtgrid.layers.grid.aggregation import Aggregation
+from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+
+_SCALE = 0.5**0.5
+_POSITIONS = 1024
+_AGGREGATIONS: Mapping[str, Aggregation] = {
+    "max": "max", "gated-max": "gated-max", "attn": "attention",
+}  # fmt: skip
+_ONLINE = ("path-", "grid-")
+_PLAIN = "the filters of `pervasive` see each cell of the grid."
+_OFF = {
+    "add_conv_relu": "no rectifier stands between the maps of a convolution.",
+    "downsample": _PLAIN,
+}
+
+
+def plan(options: Options, checkpoint: Checkpoint) -> Plan:
+    """Return the plan of a Pervasive Attention model; faults are entered into the options'."""
+    options.must_be_off(_OFF)
+    for name in ("conv_stride", "source_dilation", "target_dilation"):
+        options.must_be(name, (1,), _PLAIN)
+    options.must_be("convnet", ("resnet",), "networks of this kind alone can be taken over.")
+    options.must_agree(
+        "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
+    )
+    embedded = options.count("decoder_embed_dim", 256)
+    size = 2 * embedded // options.count("divide_channels", 2)
+    options.must_be("bottleneck", (size,), "both maps of a convolution have as many features.")
+    options.must_be("conv_groups", (size,), "filters are depthwise, one for each feature.")
+    if tie(options) != "none":
+        options.must_be("output_dim", (embedded,), "a tied classifier reads an embedding's size.")
+    kernel = options.count("kernel_size", 11)
+    config = PervasiveConfig(
+        depth=options.count("num_layers", 14),
+        size=size,
+        embedding_size=embedded,
+        feed_forward_size=options.count("ffn_dim", 1024),
+        target_kernel=kernel,
+        source_kernel=kernel,
+        source_causal=options.is_set("unidirectional"),
+        aggregation=_aggregation(options),
+        positions=_positions(options),
+        output_map=_keeps_map(options, embedded, size, checkpoint),
+        tie=tie(options),
+        first_symbol="end",
+        dropout=options.rate("convolution_dropout", 0.2),
+        embedding_dropout=options.rate("embeddings_dropout", 0.2),
+        output_dropout=options.rate("prediction_dropout", 0.2),
+    )
+    copies = tied_copies(config.tie, checkpoint, "prediction")
+    made = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
+    if longest(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
+        options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
+    if not options.faults:
+        made.recipes = _recipes(config, checkpoint)
+        made.notes += _notes(config, checkpoint)
+    return made
+
+
+def _aggregation(options: Options) -> Aggregation:
+    found = str(options.get("aggregator", "max"))
+    causal = options.is_set("unidirectional")
+    known = found.removeprefix(_ONLINE[0]).removeprefix(_ONLINE[1]) if causal else found
+    if known not in _AGGREGATIONS:
+        options.refuse("aggregator", "cells are pooled by `max`, `gated-max` or `attn`, or in "
+                       "`path-` and `grid-` form of an `--unidirectional` network.")  # fmt: skip
+    return _AGGREGATIONS.get(known, "max")
+
+
+def _positions(options: Options) -> Literal["none", "learned", "sinusoidal-halves"]:
+    if not options.is_set("add_positional_embeddings"):
+        return "none"
+    return "learned" if options.is_set("learned_pos") else "sinusoidal-halves"
+
+
+def _keeps_map(options: Options, embedded: int, size: int, checkpoint: Checkpoint) -> bool:
+    """Return whether ours has the map before the classifier.
+
+    Where nothing ties the classifier and the map changes the size, it goes into the classifier.
+    """
+    if "decoder.projection.weight" not in checkpoint.views:
+        return False
+    return tie(options) != "none" or options.get("output_dim", embedded) == size
+
+
+class _Shifts:
+    """What the convolutions' biases add to the cells, which our convolutions leave to others.
+
+    A bias behind the k-th convolution shifts every cell alike, and from there on every state:
+    c = sqrt(1/2) (c + b), and sqrt(1/2) c behind the feed-forward maps. A shift of all cells comes
+    out of each map at a cell as a shift of its bias, so that is where it goes: into the maps
+    before the convolutions, the feed-forward maps, and what reads the accumulated states.
+    """
+
+    def __init__(self, config: PervasiveConfig, checkpoint: Checkpoint) -> None:
+        self.names: list[str] = []
+        self.before: list[Tensor] = []
+        self.between: list[Tensor] = []
+        shift = total = torch.zeros(config.size)
+        for layer in range(config.depth):
+            name = f"decoder.net.residual_blocks.{layer}.mconv2.bias"
+            self.before.append(shift)
+            if name in checkpoint.views and checkpoint.views[name].shape == shift.shape:
+                self.names.append(name)
+                shift = shift + checkpoint.load(name)
+            self.between.append(_SCALE * shift)
+            shift = _SCALE * self.between[-1]
+            total = total + shift
+        self.output = total / (config.depth + 1)
+
+    def map(self, ours: str, theirs: str, shift: Tensor) -> Recipes:
+        """Return the recipes of a map whose input lacks `shift`."""
+
+        def bias(bias: Tensor, weight: Tensor) -> Tensor:
+            return bias + weight.flatten(1) @ shift
+
+        return {
+            f"{ours}.weight": of(lambda weight: weight.flatten(1), f"{theirs}.weight"),
+            f"{ours}.bias": of(bias, f"{theirs}.bias", f"{theirs}.weight"),
+        }
+
+
+def _recipes(config: PervasiveConfig, checkpoint: Checkpoint) -> Recipes:
+    found = embeddings(config.tie)
+    if config.positions == "learned":
+        found |= positions(checkpoint, _POSITIONS)
+    found |= _grid(checkpoint)
+    shifts = _Shifts(config, checkpoint)
+    for layer in range(config.depth):
+        theirs = f"decoder.net.residual_blocks.{layer}"
+        ours = f"network.layers.{2 * layer}"
+        found |= shifts.map(f"{ours}.map", f"{theirs}.conv1", shifts.before[layer])
+        found[f"{ours}.convolution.weight"] = of(_taps(config), f"{theirs}.mconv2.weight")
+        ours = f"network.layers.{2 * layer + 1}"
+        found |= shifts.map(f"{ours}.widen", f"{theirs}.fc1", shifts.between[layer])
+        found |= affine(f"{ours}.narrow", f"{theirs}.fc2")
+    shift = shifts.output
+    if config.aggregation == "attention":
+        found |= {
+            "aggregator.map.weight": same("decoder.aggregator.w1.weight"),
+            "aggregator.vector": of(lambda row: row[0], "decoder.aggregator.w2.weight"),
+        }
+    elif config.aggregation == "gated-max":
+        found |= shifts.map("aggregator.gate", "decoder.aggregator.linear", shift)
+        shift = torch.zeros_like(shift)
+    found |= _output(config, checkpoint, shifts, shift)
+    _name_idle(found, [*shifts.names, "decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"],
+               checkpoint)  # fmt: skip
+    return found
+
+
+def _name_idle(recipes: Recipes, names: list[str], checkpoint: Checkpoint) -> None:
+    """Name tensors that have gone into others, or that cancel, in the recipe of the output bias."""
+    held = tuple(name for name in names if name in checkpoint.views)
+    recipe = recipes["output_bias"]
+    count = len(recipe.names)
+    recipes["output_bias"] = Recipe(recipe.names + held, lambda *all: recipe.make(*all[:count]))
+
+
+def _grid(checkpoint: Checkpoint) -> Recipes:
+    """Return the recipes of the joint map, which reads the target first, theirs the source."""
+    theirs = "decoder.net.reduce_channels"
+    if f"{theirs}.weight" in checkpoint.views:
+
+        def turned(weight: Tensor) -> Tensor:
+            return torch.cat(weight.chunk(2, 1)[::-1], 1)
+
+        return {
+            "grid_map": of(turned, f"{theirs}.weight"),
+            "grid_bias": same(f"{theirs}.bias"),
+        }
+
+    def sides_by_side(embedded: Tensor) -> Tensor:
+        return torch.eye(2 * embedded.shape[1]).roll(embedded.shape[1], 1)
+
+    def nothing(embedded: Tensor) -> Tensor:
+        return torch.zeros(2 * embedded.shape[1])
+
+    name = "decoder.embed_tokens.weight"
+    return {"grid_map": of(sides_by_side, name), "grid_bias": of(nothing, name)}
+
+
+def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
+    """Return what makes our filters [k, k, D] of theirs [D, 1, k, k], the masked taps zero."""
+
+    def make(weight: Tensor) -> Tensor:
+        taps = weight[:, 0].permute(1, 2, 0).clone()
+        live = config.target_kernel // 2 + 1
+        taps[live:] = 0.0
+        if config.source_causal:
+            taps[:, live:] = 0.0
+        return taps
+
+    return make
+
+
+def _output(
+    config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts, shift: Tensor
+) -> Recipes:
+    """Return the recipes between the pooled cells, which lack `shift`, and the logits."""
+    projection, prediction = "decoder.projection", "decoder.prediction"
+    rows = "decoder.embed_tokens.weight" if config.tie != "none" else f"{prediction}.weight"
+    found: Recipes = {}
+    if config.output_map:
+        found |= shifts.map("output_map", projection, shift)
+        found["output_bias"] = of(reordered, f"{prediction}.bias")
+        if config.tie == "none":
+            found["output_weight"] = of(reordered, rows)
+    elif f"{projection}.weight" in checkpoint.views:
+
+        def bias(outer: Tensor, rows: Tensor, weight: Tensor, inner: Tensor) -> Tensor:
+            return reordered(outer + rows @ (inner + weight @ shift))
+
+        parts = f"{projection}.weight", f"{projection}.bias"
+        found["output_weight"] = of(lambda r, w: reordered(r @ w), rows, parts[0])
+        found["output_bias"] = of(bias, f"{prediction}.bias", rows, *parts)
+    else:
+        found["output_bias"] = of(
+            lambda outer, held: reordered(outer + held @ shift), f"{prediction}.bias", rows
+        )
+        if config.tie == "none":
+            found["output_weight"] = of(reordered, rows)
+    return found
+
+
+def _notes(config: PervasiveConfig, checkpoint: Checkpoint) -> list[str]:
+    found = []
+    if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
+        found.append("the convolutions' biases have gone into the maps around them")
+    if "decoder.projection.weight" in checkpoint.views and not config.output_map:
+        found.append("the map before the classifier is multiplied into it")
+    return found

@@ -1,0 +1,245 @@
+"""A Transformer written as a CTranslate2 model: the one door to that package.
+
+CTranslate2 is a C++ engine that decodes encoder-decoder Transformers quickly, in 8 bits too. Its
+beam search scores like ours (mu = 0) when it is called with `return_end_token=True`, which makes
+it count the end symbol in the length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.io.atomic import reason
+from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
+from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import LoadedModel
+from nmtgrid.models.transformer.model import Transformer
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
+
+POSITIONS = 2048
+"""Places that position vectors are written for: the longest source or translation."""
+NEVER = -1e4
+"""Added to the logits of symbols that no search may write; within the range of 16 bits too."""
+_GUIDE = "README.md"
+
+
+def check(model: TranslationModel) -> Transformer:
+    """Return `model` if CTranslate2 can hold it, else raise ConfigError that says why not."""
+    advice = "A `transformer` without `model.transparent` can be exported."
+    if not isinstance(model, Transformer):
+        raise ConfigError(
+            f"`{model.architecture}` cannot be exported: CTranslate2 runs encoder-decoder "
+            "Transformers, and has no other network that ours could be written as.",
+            advice,
+        )
+    if model.mixtures is not None:
+        raise ConfigError(
+            "Transparent attention cannot be exported: it gives each decoder block its own "
+            "mixture of the encoder's states, but in CTranslate2 all blocks read the last one.",
+            advice,
+        )
+    config = model.config
+    if config.encoder != "bidirectional" or config.source_marker != "end":
+        raise ConfigError(
+            f"A Transformer with `model.encoder={config.encoder}` and `model.source_marker="
+            f"{config.source_marker}` cannot be exported: CTranslate2's encoder sees the whole "
+            "source, as it comes.",
+            "Decode it with nmtgrid itself.",
+        )
+    return model
+
+
+def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> list[str]:
+    """Write `loaded` and its text pipeline into the new folder; return the names of its files.
+
+    `quantization` is one of CTranslate2's names, such as "float32" or "int8".
+
+    Raises ConfigError for what it cannot hold or when the package is missing, ModelError when
+    the folder is taken or cannot be made.
+    """
+    model = check(loaded.model)
+    specs = _package()
+    with _begun(folder) as begun, torch.no_grad():
+        spec = _specification(specs, model)
+        pipeline = loaded.pipeline
+        spec.register_source_vocabulary(list(pipeline.source_vocabulary.types))
+        spec.register_target_vocabulary(list(pipeline.target_vocabulary.types))
+        spec.validate()
+        spec.optimize(quantization=quantization)
+        spec.save(str(begun))
+        pipeline.save(begun)
+        (begun / _GUIDE).write_text(guide(folder, loaded), encoding="utf-8")
+        return sorted(path.name for path in begun.iterdir())
+
+
+def guide(folder: Path, loaded: LoadedModel) -> str:
+    """Return how the exported model is run, with the search that the model was trained for."""
+    search = loaded.settings.get("search") or {}
+    return _HOW.format(
+        folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
+    )
+
+
+_HOW = """\
+A translation model for CTranslate2, with the text pipeline of nmtgrid beside it.
+
+```python
+import ctranslate2
+from nmtgrid.text.pipeline import Pipeline
+
+folder = "{folder}"
+pipeline, translator = Pipeline.load(folder), ctranslate2.Translator(folder)
+lines = ["..."]
+found = translator.translate_batch(
+    [pipeline.source_tokens(line) for line in lines],
+    beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
+)
+for one in found:
+    units = [unit for unit in one.hypotheses[0] if unit != "</s>"]
+    print(pipeline.restore(pipeline.target_vocabulary.encode(units)))
+```
+
+`return_end_token=True` counts the end symbol in the length, as nmtgrid does: its length penalty
+is then ours with `search.length_offset=0`. A beam stops as soon as it holds `beam_size` finished
+translations, ours when none that is under way is ahead of them; with `length_penalty=0` both
+return the same translation.
+"""
+
+
+def _package() -> Any:
+    try:
+        from ctranslate2 import specs
+    except ImportError as fault:
+        raise ConfigError(
+            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
+        ) from fault
+    return specs
+
+
+@contextlib.contextmanager
+def _begun(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write into, which becomes `folder` when all has gone well."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
+    begun: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        yield begun
+        begun.chmod(0o755)
+        begun.replace(folder)
+    except OSError as fault:
+        raise ModelError(
+            f"The folder {folder} cannot be written: {reason(fault)}.", "Choose another `--out`."
+        ) from fault
+    finally:
+        if begun is not None:
+            shutil.rmtree(begun, ignore_errors=True)
+
+
+def _specification(specs: Any, model: Transformer) -> Any:
+    """Return the model in CTranslate2's terms."""
+    config = model.config
+    depths = config.encoder_depth, config.decoder_depth
+    spec = specs.TransformerSpec.from_config(depths, config.heads, pre_norm=config.norm == "pre")
+    settings = spec.config
+    first = SPECIALS[END] if config.first_symbol == "end" else SPECIALS[BEGIN]
+    settings.unk_token, settings.bos_token = SPECIALS[UNKNOWN], SPECIALS[BEGIN]
+    settings.eos_token, settings.decoder_start_token = SPECIALS[END], first
+    settings.add_source_bos, settings.add_source_eos = False, True
+    settings.layer_norm_epsilon = next(
+        part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)
+    )
+    encoder, decoder = spec.encoder, spec.decoder
+    _embed(encoder, encoder.embeddings[0], model.source_embedding)
+    _embed(decoder, decoder.embeddings, model.target_embedding)
+    if config.norm == "pre":
+        _norm(encoder.layer_norm, model.encoder_norm)
+        _norm(decoder.layer_norm, model.decoder_norm)
+    for layer, block in zip(encoder.layer, model.encoder, strict=True):
+        assert isinstance(block, EncoderBlock)
+        _self_attention(layer.self_attention, block.attention, block.add_attention)
+        _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
+    sources = _source_maps(model)
+    for layer, block, (weight, bias) in zip(decoder.layer, model.decoder, sources, strict=True):
+        assert isinstance(block, DecoderBlock)
+        _self_attention(layer.self_attention, block.self_attention, block.add_self)
+        _norm(layer.attention.layer_norm, block.add_source.norm)
+        query, keys, output = layer.attention.linear
+        _linear(query, block.source_attention.query_map)
+        keys.weight, keys.bias = weight, bias
+        _linear(output, block.source_attention.output_map)
+        _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
+    _project(decoder.projection, model)
+    return spec
+
+
+def _embed(side: Any, spec: Any, embedding: Embedding) -> None:
+    spec.weight = _held(embedding.weight)
+    side.scale_embeddings = embedding.scale != 1.0
+    side.position_encodings.encodings = _held(_positions(embedding))
+
+
+def _positions(embedding: Embedding) -> Tensor:
+    """Return the vectors of the first places; the last learned one serves all beyond it."""
+    learned = embedding.position_weight
+    if learned is None:
+        if embedding.positions == "none":
+            return embedding.weight.new_zeros(POSITIONS, embedding.size)
+        waves = sinusoids if embedding.positions == "sinusoidal" else halved_sinusoids
+        return waves(0, POSITIONS, embedding.weight)
+    return learned[torch.arange(POSITIONS).clamp_(max=len(learned) - 1)]
+
+
+def _self_attention(spec: Any, attention: Any, around: AddNorm) -> None:
+    _norm(spec.layer_norm, around.norm)
+    inner, output = spec.linear
+    _linear(inner, attention.input_map)
+    _linear(output, attention.output_map)
+
+
+def _feed_forward(spec: Any, network: FeedForward, around: AddNorm) -> None:
+    _norm(spec.layer_norm, around.norm)
+    _linear(spec.linear_0, network.widen)
+    _linear(spec.linear_1, network.narrow)
+
+
+def _source_maps(model: Transformer) -> list[tuple[Tensor, Tensor]]:
+    """Return for each decoder block the map to keys and values of the source: [2D, D] and [2D]."""
+    held, blocks = model.source_projection, model.config.decoder_depth
+    weights, biases = _held(held.weight).chunk(blocks), _held(held.bias).chunk(blocks)
+    return list(zip(weights, biases, strict=True))
+
+
+def _project(spec: Any, model: Transformer) -> None:
+    """Fill the output map; `<pad>` and `<s>` get a bias so low that they are never written.
+
+    What the model gave them goes to the others, so scores rise by next to nothing.
+    """
+    held = model.classifier()
+    bias = held.weight.new_zeros(len(held.weight)) if held.bias is None else held.bias.clone()
+    bias[[PAD, BEGIN]] = NEVER
+    spec.weight, spec.bias = _held(held.weight), _held(bias)
+
+
+def _linear(spec: Any, linear: nn.Linear) -> None:
+    spec.weight, spec.bias = _held(linear.weight), _held(linear.bias)
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
+    spec.gamma, spec.beta = _held(norm.weight), _held(norm.bias)
+
+
+def _held(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu().contiguous()

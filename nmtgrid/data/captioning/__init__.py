@@ -1,0 +1,1 @@
+"""Datasets of pictures and captions (appendix E)."""

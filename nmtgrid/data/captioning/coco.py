@@ -1,0 +1,175 @@
+"""Captions of pictures in the two public layouts of MS-COCO.
+
+Karpathy's file has each picture with its split and sentences,
+`{"images": [{"cocoid", "filename", "split", "sentences": [{"raw", "tokens"}]}]}`; COCO's own files
+have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_id", "caption"}]}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.io.atomic import explain
+
+_LAYOUTS = (
+    "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
+    "`captions_*.json` (`images` and `annotations`)."
+)
+_MOST_NAMED = 5
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """A raw caption, and its words where the file has them."""
+
+    raw: str
+    tokens: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Captioned:
+    """A picture: what its features may be named by, and its captions."""
+
+    keys: tuple[str, ...]
+    captions: tuple[Caption, ...]
+
+    @property
+    def name(self) -> str:
+        """The first of its keys."""
+        return self.keys[0]
+
+
+def read_captions(path: Path) -> dict[str, list[Captioned]]:
+    """Return the pictures of a file by split; COCO's own files have one split, called "".
+
+    Raises InputError naming the place of what is wrong.
+    """
+    values = _read(path)
+    images = values.get("images") if isinstance(values, dict) else None
+    if not isinstance(images, list) or not all(isinstance(one, dict) for one in images):
+        raise InputError("it holds no list `images` of tables.", _LAYOUTS, path=path)
+    if not images:
+        raise InputError("its list `images` is empty.", "Give another file.", path=path)
+    found: dict[str, list[Captioned]] = {}
+    if isinstance(values.get("annotations"), list):
+        found[""] = _of_coco(path, images, values["annotations"])
+    else:
+        for split, picture in _of_karpathy(path, images):
+            found.setdefault(split, []).append(picture)
+    _check_keys(path, [picture for held in found.values() for picture in held])
+    return found
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first of `names` for a message, and how many more there are."""
+    shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as fault:
+        raise explain(path, fault, "read") from fault
+    except json.JSONDecodeError as fault:
+        raise InputError(
+            f"it is not JSON: {fault.msg} at column {fault.colno}.",
+            "Mend the file, or fetch it again: it may have been cut.",
+            path=path,
+            line=fault.lineno,
+        ) from fault
+    except (ValueError, RecursionError) as fault:
+        raise InputError(f"it is not JSON ({fault}).", _LAYOUTS, path=path) from fault
+
+
+def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str, Captioned]]:
+    # `imgid` counts the file's pictures: where they have numbers of their own, it may be another's.
+    are_numbered = any("cocoid" in image for image in images)
+    fields = ("cocoid", "filename") if are_numbered else ("filename", "imgid")
+    for place, image in enumerate(images):
+        split, sentences = image.get("split"), image.get("sentences")
+        keys = _keys(image, fields)
+        if not isinstance(split, str) or not isinstance(sentences, list) or not keys:
+            raise _misses(path, f"images[{place}]", "a `split`, `sentences` and a name")
+        captions = []
+        for number, sentence in enumerate(sentences):
+            raw = sentence.get("raw") if isinstance(sentence, dict) else None
+            tokens = sentence.get("tokens") if isinstance(sentence, dict) else None
+            if not _is_text(raw) or not (tokens is None or _are_words(tokens)):
+                where = f"images[{place}].sentences[{number}]"
+                raise _misses(path, where, "a text `raw` and, if any, words `tokens`")
+            captions.append(Caption(raw, None if tokens is None else tuple(tokens)))
+        yield split, Captioned(keys, tuple(captions))
+
+
+def _of_coco(path: Path, images: list[dict[str, Any]], annotations: list[Any]) -> list[Captioned]:
+    captions: dict[str, list[Caption]] = {}
+    keys: dict[str, tuple[str, ...]] = {}
+    for place, image in enumerate(images):
+        held = _keys(image, ("id", "file_name"))
+        if "id" not in image or not held:
+            raise _misses(path, f"images[{place}]", "an `id`")
+        if held[0] in keys:
+            raise _twice(path, held[0])
+        keys[held[0]], captions[held[0]] = held, []
+    for place, annotation in enumerate(annotations):
+        text = annotation.get("caption") if isinstance(annotation, dict) else None
+        if not _is_text(text):
+            raise _misses(path, f"annotations[{place}]", "a text `caption`")
+        owner = str(annotation.get("image_id"))
+        if owner not in captions:
+            raise InputError(
+                f"annotations[{place}] is of the picture `{owner}`, which `images` does not have.",
+                "Mend the file.",
+                path=path,
+            )
+        captions[owner].append(Caption(text))
+    return [Captioned(keys[name], tuple(captions[name])) for name in keys]
+
+
+def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
+    """Return what a picture may be called: its numbers, its file's name with and without ending."""
+    found: list[str] = []
+    for field in fields:
+        value = image.get(field)
+        if isinstance(value, bool) or not (isinstance(value, int) or _is_text(value)):
+            continue
+        if value == "":
+            continue
+        found.append(str(value))
+        if field in ("filename", "file_name"):
+            found.append(PurePosixPath(str(value)).stem)
+    return tuple(dict.fromkeys(found))
+
+
+def _check_keys(path: Path, pictures: list[Captioned]) -> None:
+    seen: set[str] = set()
+    for picture in pictures:
+        if picture.name in seen:
+            raise _twice(path, picture.name)
+        seen.add(picture.name)
+
+
+def _are_words(tokens: Any) -> bool:
+    return isinstance(tokens, list) and all(map(_is_text, tokens))
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether it is a string; JSON can escape halves of characters, which are no text."""
+    return isinstance(value, str) and not _HALVES.search(value)
+
+
+def _misses(path: Path, where: str, what: str) -> InputError:
+    return InputError(f"{where} lacks {what}.", _LAYOUTS, path=path)
+
+
+def _twice(path: Path, name: str) -> InputError:
+    return InputError(f"the picture `{name}` stands twice.", "Keep one of them.", path=path)

@@ -1,0 +1,1 @@
+"""The embedded toy corpus: two invented languages, and toy pictures."""

@@ -1,0 +1,1 @@
+"""Layers over the source-target grid of Pervasive Attention (chapter 3)."""

@@ -1,0 +1,229 @@
+"""The two ways to run a causal convolution over the grid: all rows at once, or row by row.
+
+A grid network is written once over `[..., D]` and calls `cells.convolve(layer, features)`:
+`AllRows` runs teacher-forced over the flat valid cells of a batch, `OneRow` runs one decoding
+step from caches of the last rows (fig. 3.7). Both give the same values, which a law checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.kernels.dense_conv import (
+    dense_grid_convolution,
+    dense_grid_convolution_step,
+    prepare_dense_step_weight,
+)
+from nmtgrid.layers.kernels.grid_conv import (
+    grid_convolution,
+    grid_convolution_step,
+    prepare_step_weight,
+)
+from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.static_cache import RingCache
+
+
+class DepthwiseConvolution(nn.Module):
+    """A depthwise k_y x k_x convolution, causal in the target (and in the source, if asked).
+
+    The parameter has the printed shape [k_y, k_x, D], as the published parameter counts do; the
+    taps that Eq. (3.2) masks are zero and are never read. Departs: 3.2 as printed would mask the
+    current row too.
+    """
+
+    def __init__(
+        self, size: int, target_kernel: int, source_kernel: int, *, source_causal: bool = False
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(target_kernel, source_kernel, size))
+        self.source_causal = source_causal
+        self.live_rows = target_kernel // 2 + 1
+        self.live_columns = source_kernel // 2 + 1 if source_causal else source_kernel
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the live taps uniformly with variance 1 / (number of live taps)."""
+        bound = (3.0 / (self.live_rows * self.live_columns)) ** 0.5
+        with torch.no_grad():
+            self.weight.zero_()
+            self.weight[: self.live_rows, : self.live_columns].uniform_(-bound, bound)
+
+    def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return [M, D] for the flat valid cells [M, D] of `layout`."""
+        return grid_convolution(features, self.weight, layout, source_causal=self.source_causal)
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        return prepare_step_weight(self.weight, dtype, source_causal=self.source_causal)
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D] for a window [R, live_rows, S, D] of the last rows."""
+        return grid_convolution_step(window, prepared, source_causal=self.source_causal)
+
+
+class FullConvolution(nn.Module):
+    """A k x k convolution from all features to all features, causal in the target.
+
+    The parameter has the printed shape [D', D, k, k]; the taps below the current row are zero and
+    are never read, so k x ceil(k/2) of them are live.
+    """
+
+    def __init__(self, input_size: int, output_size: int, kernel: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(output_size, input_size, kernel, kernel))
+        self.live_rows = kernel // 2 + 1
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the live taps for inputs behind a rectifier: variance 2 / (number of inputs)."""
+        inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
+        with torch.no_grad():
+            self.weight.zero_()
+            self.weight[:, :, : self.live_rows].normal_(std=(2.0 / inputs) ** 0.5)
+
+    def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return [M, D'] for the flat valid cells [M, D] of `layout`."""
+        return dense_grid_convolution(features, self.weight, layout)
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        return prepare_dense_step_weight(self.weight, dtype)
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
+        return dense_grid_convolution_step(window, prepared)
+
+
+GridConvolution = DepthwiseConvolution | FullConvolution
+
+
+class StepConvolution(Protocol):
+    """What a decoding step needs of a convolution."""
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that a filter reads, the current one included."""
+        ...
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        ...
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
+        ...
+
+
+class Cells(Protocol):
+    """Runs the convolutions of a grid network on the cells at hand."""
+
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return the convolution of `features` [..., D]: [..., D'] at the same cells."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class AllRows:
+    """Teacher forcing: features are the flat valid cells [M, D] of `layout`."""
+
+    layout: GridLayout
+
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return [M, D']."""
+        return layer.all_rows(features, self.layout)
+
+
+class RowCache:
+    """The last rows that one convolution has seen: buffer [R, capacity, S, D], rows first.
+
+    New rows are written in place behind the old ones; when the buffer is full, the rows still
+    needed move to its front. So a step copies one row, not the window.
+    """
+
+    def __init__(self, buffer: Tensor, filled: int, span: int) -> None:
+        self.buffer, self.filled, self.span = buffer, filled, span
+
+    @classmethod
+    def empty(cls, like: Tensor, span: int, spare: int = 16) -> RowCache:
+        """Return a cache of `span - 1` zero rows for features shaped as `like` [R, S, D]."""
+        rows, width, size = like.shape
+        buffer = like.new_empty(rows, span - 1 + spare, width, size)
+        buffer[:, : span - 1] = 0
+        return cls(buffer, span - 1, span)
+
+    def push(self, row: Tensor) -> Tensor:
+        """Append `row` [R, S, D] and return the last `span` rows [R, span, S, D], older first."""
+        keep = self.span - 1
+        if self.filled == self.buffer.shape[1]:
+            self.buffer[:, :keep] = self.buffer[:, self.filled - keep : self.filled].clone()
+            self.filled = keep
+        self.buffer[:, self.filled] = row
+        self.filled += 1
+        return self.buffer[:, self.filled - self.span : self.filled]
+
+    def turned(self, taps: Tensor) -> Tensor:
+        """Return `taps` in the order of the rows that `push` returns: theirs."""
+        return taps
+
+    def take_rows(self, rows: Tensor) -> RowCache:
+        """Return the cache of `rows`, copying only what a later step will read."""
+        keep = self.span - 1
+        count, capacity = rows.shape[0], self.buffer.shape[1]
+        buffer = self.buffer.new_empty(count, capacity, *self.buffer.shape[2:])
+        live = self.buffer[:, self.filled - keep : self.filled]
+        buffer[:, :keep] = live.index_select(0, rows)
+        return RowCache(buffer, keep, self.span)
+
+
+Made = TypeVar("Made")
+
+
+class StepWeights:
+    """Weights in the form that a step wants, made once and shared by all rows."""
+
+    def __init__(self) -> None:
+        self._ready: dict[int, Any] = {}
+
+    def get(self, layer: StepConvolution, dtype: torch.dtype) -> Tensor:
+        """Return the ready weight of `layer`."""
+        return self.once(layer, lambda: layer.prepare(dtype))
+
+    def once(self, part: object, make: Callable[[], Made]) -> Made:
+        """Return what `make` returned when `part`, which must live on, first asked for it."""
+        key = id(part)
+        if key not in self._ready:
+            self._ready[key] = make()
+        ready: Made = self._ready[key]
+        return ready
+
+    def take_rows(self, rows: Tensor) -> StepWeights:
+        """Return the same weights: they have no rows."""
+        return self
+
+
+class OneRow:
+    """One decoding step: features are one grid row [R, S, D]; caches are used in call order."""
+
+    def __init__(
+        self, caches: list[RowCache | RingCache], weights: StepWeights, is_source: Tensor | None
+    ) -> None:
+        """`is_source` [R, S, 1] zeroes padded columns; None when there is no padding."""
+        self.caches, self.weights = caches, weights
+        self._is_source = is_source
+        self._next = 0
+
+    def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
+        """Return [R, S, D'] for the newest row."""
+        if self._is_source is not None:
+            features = features * self._is_source.to(features.dtype)
+        if self._next == len(self.caches):
+            self.caches.append(RowCache.empty(features, layer.live_rows))
+        cache = self.caches[self._next]
+        self._next += 1
+        window, taps = cache.push(features), self.weights.get(layer, features.dtype)
+        return layer.newest_row(window, cache.turned(taps))

@@ -1,0 +1,1 @@
+"""Recurrent layers (section 2.6.1), with hand-written backward passes."""

@@ -1,0 +1,287 @@
+"""Long short-term memory over whole sequences, with a backward pass written out.
+
+The library's loop on a CPU adds one weight gradient for each position and dispatches each gate
+apart. Here the gates of a position live in one buffer, the backward loop leaves the gradients of
+the gates behind, and each weight matrix then gets its gradient from one product over all
+positions. The cell is kept in fp32 at least, the products run in the precision of autocast.
+
+Shapes: L positions first, then B sentences or rows, D features. Gates [.., 4 D] stand in torch's
+order: input, forget, candidate, output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.kernels.linear import linear, product
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Which rows are live at each position: the first `counts[t]`, the longest standing first."""
+
+    counts: tuple[int, ...]
+
+    @classmethod
+    def full(cls, positions: int, rows: int) -> Rows:
+        """Return `rows` live rows at every position."""
+        return cls((rows,) * positions)
+
+    @classmethod
+    def of_lengths(cls, lengths: Tensor) -> Rows:
+        """Return the live rows for lengths [B] that do not grow."""
+        places = torch.arange(int(lengths[0]), device=lengths.device)
+        return cls(tuple((lengths[None] > places[:, None]).sum(1).tolist()))
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the precision of products on `x`: that of autocast where it is on."""
+    kind = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
+
+
+def squash(x: Tensor, out: Tensor) -> None:
+    """Write tanh(x) into `out`, which may be x."""
+    if x.device.type != "cpu":
+        torch.tanh(x, out=out)
+        return
+    # As 2 sigmoid(2x) - 1: on a CPU the library's sigmoid is ten times as fast as its tanh.
+    torch.mul(x, 2.0, out=out).sigmoid_().mul_(2.0).sub_(1.0)
+
+
+def affine(below: Tensor, read: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Write below + read weight^T into `out`, which may be more precise than the factors."""
+    torch.add(product(read, weight), below, out=out)
+
+
+def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor) -> Tensor:
+    """Activate `gates` [R, 4 D] in place, write the new cell and its tanh; return the output gate.
+
+    The hidden state is the output gate times `squashed`.
+    """
+    size = cell.shape[-1]
+    candidate = gates[:, 2 * size : 3 * size]
+    # One pass over all gates, the candidate's tanh as above.
+    candidate.mul_(2.0)
+    gates.sigmoid_()
+    candidate.mul_(2.0).sub_(1.0)
+    torch.mul(gates[:, size : 2 * size], cell, out=new_cell)
+    new_cell.addcmul_(gates[:, :size], candidate)
+    squash(new_cell, squashed)
+    return gates[:, 3 * size :]
+
+
+def cell_backward(
+    of_hidden: Tensor, of_cell: Tensor, gates: Tensor, cell: Tensor, squashed: Tensor, out: Tensor
+) -> None:
+    """Write the gradient of the gates before activation into `out` [R, 4 D].
+
+    of_hidden [R, D] is the gradient of the hidden state; of_cell [R, D] that of the new cell on
+    entry and of the previous `cell` on return.
+    """
+    size = cell.shape[-1]
+    first, forget, candidate, last = (slice(k * size, (k + 1) * size) for k in range(4))
+    through = torch.mul(of_hidden, gates[:, last])
+    of_cell.add_(torch.ops.aten.tanh_backward(through, squashed))
+    torch.mul(of_hidden, squashed, out=out[:, last])
+    torch.mul(of_cell, gates[:, candidate], out=out[:, first])
+    torch.mul(of_cell, cell, out=out[:, forget])
+    torch.mul(of_cell, gates[:, first], out=through)
+    sigmoid, pair = torch.ops.aten.sigmoid_backward, slice(0, 2 * size)
+    sigmoid.grad_input(out[:, pair], gates[:, pair], grad_input=out[:, pair])
+    sigmoid.grad_input(out[:, last], gates[:, last], grad_input=out[:, last])
+    torch.ops.aten.tanh_backward.grad_input(
+        through, gates[:, candidate], grad_input=out[:, candidate]
+    )
+    of_cell.mul_(gates[:, forget])
+
+
+def run_lstm(
+    inputs: Tensor,
+    weight: Tensor,
+    rows: Rows,
+    start: tuple[Tensor, Tensor] | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return hidden states [L, B, D] (zero where a row is not live) and both last states [B, D].
+
+    inputs [L, B, 4 D] are what the gates get from below, biases included; weight [4 D, D] is the
+    recurrent one; `start` the states [B, D] before the first position (None: zeros; only then may
+    `reverse` run ragged rows from their last position to the first).
+    """
+    size = weight.shape[1]
+    if start is None:
+        zeros = inputs.new_zeros(inputs.shape[1], size)
+        start = (zeros, zeros)
+    found: tuple[Tensor, Tensor, Tensor] = _Sequence.apply(  # type: ignore[no-untyped-call]
+        inputs, weight, *start, rows, reverse
+    )
+    return found
+
+
+class _Sequence(torch.autograd.Function):
+    """Slot t + 1 of each buffer holds what position t leaves, slot t what it finds.
+
+    In reverse, slot t holds what position t leaves and slot t + 1 what it finds. Rows that are not
+    live yet are zero in every slot, so a row that starts late finds zeros.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        rows: Rows,
+        reverse: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        length, count, size = *inputs.shape[:2], weight.shape[1]
+        low = working_dtype(weight)
+        high = torch.promote_types(low, torch.float32)
+        ragged = rows.counts[-1] < count
+        make = weight.new_zeros if ragged else weight.new_empty
+        gates = make((length, count, 4 * size), dtype=high)
+        squashed = make((length, count, size), dtype=high)
+        hiddens = make((length + 1, count, size), dtype=low)
+        cells = make((length + 1, count, size), dtype=high)
+        first = length if reverse else 0
+        hiddens[first], cells[first] = hidden, cell
+        ready = weight.to(low)
+        with torch.autocast(inputs.device.type, enabled=False):
+            for t in _order(length, reverse):
+                live, found, left = rows.counts[t], t + reverse, t + 1 - reverse
+                at, below = gates[t, :live], inputs[t, :live]
+                affine(below, hiddens[found, :live], ready, at)
+                output = cell_forward(
+                    at, cells[found, :live], cells[left, :live], squashed[t, :live]
+                )
+                torch.mul(output, squashed[t, :live], out=hiddens[left, :live])
+        ctx.rows, ctx.reverse, ctx.kinds = rows, reverse, (inputs.dtype, hidden.dtype, cell.dtype)
+        ctx.save_for_backward(weight, gates, squashed, hiddens, cells)
+        states = hiddens[:length] if reverse else hiddens[1:]
+        if reverse or not ragged:
+            last = 0 if reverse else length
+            return states, hiddens[last].to(hidden.dtype), cells[last].to(cell.dtype)
+        ends = _ends(rows, count, hiddens.device)
+        places = torch.arange(count, device=hiddens.device)
+        return states, hiddens[ends, places].to(hidden.dtype), cells[ends, places].to(cell.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, of_states: Tensor, of_hidden: Tensor, of_cell: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        weight, gates, squashed, hiddens, cells = ctx.saved_tensors
+        length, count, size = squashed.shape
+        rows, reverse = ctx.rows, ctx.reverse
+        low, high = hiddens.dtype, cells.dtype
+        ragged = rows.counts[-1] < count
+        below = torch.zeros_like if ragged else torch.empty_like
+        of_gates = below(gates, dtype=low)
+        kept = gates.new_empty(count, 4 * size) if low != high else None
+        of_hidden, of_cell = of_hidden.to(high, copy=True), of_cell.to(high, copy=True)
+        turned = weight.to(low).t()
+        for t in reversed(_order(length, reverse)):
+            live, found = rows.counts[t], t + reverse
+            at = of_hidden[:live]
+            at.add_(of_states[t, :live])
+            out = of_gates[t, :live] if kept is None else kept[:live]
+            cell_backward(
+                at, of_cell[:live], gates[t, :live], cells[found, :live], squashed[t, :live], out
+            )
+            if kept is not None:
+                of_gates[t, :live] = out
+            at.copy_(product(of_gates[t, :live], turned))
+        before = hiddens[1:] if reverse else hiddens[:length]
+        of_weight = over_positions(of_gates, before)
+        kinds = ctx.kinds
+        return (
+            of_gates.to(kinds[0]), of_weight.to(weight.dtype), of_hidden.to(kinds[1]),
+            of_cell.to(kinds[2]), None, None,
+        )  # fmt: skip
+
+
+def _order(length: int, reverse: bool) -> range:
+    return range(length - 1, -1, -1) if reverse else range(length)
+
+
+def over_positions(of_result: Tensor, read: Tensor) -> Tensor:
+    """Return the gradient [O, D] of a weight, for results [L, B, O] and what was read [L, B, D]."""
+    return product(of_result.flatten(0, 1).t(), read.flatten(0, 1).t())
+
+
+def _ends(rows: Rows, count: int, device: torch.device) -> Tensor:
+    """Return the length [B] of each row."""
+    counts = torch.tensor(rows.counts)
+    return (counts[None] > torch.arange(count)[:, None]).sum(1).to(device)
+
+
+class BidirectionalLSTM(nn.Module):
+    """One layer that reads sentences both ways: states [L, B, 2 D] for inputs [L, B, D'].
+
+    Without `both_ways` it reads forwards alone, and all states have D features.
+    """
+
+    def __init__(self, input_size: int, size: int, both_ways: bool = True) -> None:
+        super().__init__()
+        self.size = size
+        self.lstm = nn.LSTM(input_size, size, bidirectional=both_ways)
+
+    def forward(self, inputs: Tensor, lengths: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return states [L, B, 2 D] (zero on padding) and last states [B, 2 D], longest first.
+
+        lengths [B] do not grow; the last states are those of both directions, side by side.
+        """
+        if inputs.is_cuda:
+            return self._library(inputs, lengths)
+        ways = (False, True) if self.lstm.bidirectional else (False,)
+        found = [self._direction(inputs, rows, reverse) for reverse in ways]
+        states, hidden, cell = (torch.cat(pair, -1) for pair in zip(*found, strict=True))
+        return states, hidden, cell
+
+    def _direction(
+        self, inputs: Tensor, rows: Rows, reverse: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        held = self.lstm
+        end = "_l0_reverse" if reverse else "_l0"
+        bias = getattr(held, "bias_ih" + end) + getattr(held, "bias_hh" + end)
+        below = linear(inputs, getattr(held, "weight_ih" + end), bias)
+        return run_lstm(below, getattr(held, "weight_hh" + end), rows, reverse=reverse)
+
+    def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # Not under autocast, which would have it in fp16 whatever type was asked for.
+        with torch.autocast(inputs.device.type, enabled=False):
+            packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), lengths.cpu())
+            states, (hidden, cell) = self.lstm(packed)
+        padded = pad_packed_sequence(states)[0]
+        return padded, torch.cat(list(hidden), -1), torch.cat(list(cell), -1)
+
+
+class LayerOutput(nn.Module):
+    """Dropout on what a layer puts out; a module so that reports find the point."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [..., D]."""
+        return dropout(states, self.rate, self.training)
+
+
+def draw_uniform(module: nn.Module, size: int) -> None:
+    """Draw every parameter of `module` uniformly from +-1.6 / sqrt(size), 0.1 at 256 features."""
+    bound = 1.6 * size**-0.5
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)

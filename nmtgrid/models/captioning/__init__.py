@@ -1,0 +1,1 @@
+"""Models that caption pictures (appendix E)."""

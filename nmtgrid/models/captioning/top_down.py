@@ -1,0 +1,174 @@
+"""Captions with top-down attention over regions (Anderson et al., 2018, section 3.2).
+
+The attention LSTM reads the language LSTM's last state, the mean region and the last word; its
+state h1 weighs the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their
+weighted mean and h1. The equation numbers below are that paper's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.masks import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.attention import source_mask
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.recurrent.lstm_step import States
+from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
+from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.models.api import Report, Sites, Step, Traits
+from nmtgrid.models.captioning.caption_model import CaptionModel
+from nmtgrid.models.captioning.config import CaptionTopDownConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TopDownState:
+    """What decoding keeps: both LSTMs' states, the mean region's part of the gates, the regions."""
+
+    layers: States
+    mean: Tensor
+    memory: SourceMemory
+    weights: TopDownWeights
+
+
+class CaptionTopDown(CaptionModel):
+    """An attention LSTM and a language LSTM over the regions of a picture."""
+
+    architecture = "caption-top-down"
+    config: CaptionTopDownConfig
+
+    def __init__(
+        self, config: CaptionTopDownConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__(config, source_vocab_size, target_vocab_size)
+        size, shown = config.size, self.feature_size
+        self.attention_lstm = nn.LSTMCell(size + shown + config.embedded, size)
+        self.region_map = nn.Linear(shown, config.compared, bias=False)
+        self.query_map = nn.Linear(size, config.compared, bias=False)
+        self.score = nn.Parameter(torch.empty(config.compared))
+        self.language_lstm = nn.LSTMCell(shown + size, size)
+        self.traits = Traits(source_features=self.feature_size, aligns=True)
+        self.reset_parameters()
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, C]: the output of each site's position."""
+        self.check_sites(sites)
+        return self.at_sites(self._run(batch)[0], sites)
+
+    @torch.no_grad()
+    def begin(self, source: Tensor, source_lengths: Tensor) -> TopDownState:
+        """Return the state before the first step, for source [R, S, F] and lengths [R]."""
+        mean, keys, regions, mask = self._see(source, source_lengths)
+        memory = SourceMemory((keys,), (regions,), mask)
+        high = torch.promote_types(mean.dtype, torch.float32)
+        zeros = source.new_zeros(len(source), self.config.size, dtype=high)
+        return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().ready())
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Tensor,
+        state: TopDownState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
+        """Feed the last written tokens [R] and return logits [R, V]."""
+        if reads is not None:
+            raise self.refusal()
+        words = self.target_embedding(tokens[:, None])[:, 0]
+        below = linear(words, self._of_word()) + state.mean
+        layers, shares = state.weights.advance(below, state.layers, state.memory)
+        outputs = self.classified(layers[1][0])
+        following = dataclasses.replace(state, layers=layers)
+        return Step(self.classify(outputs), following, shares if align else None)
+
+    @torch.no_grad()
+    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+        """Return the attention [B, T, S] over the true caption, zero on padding.
+
+        Raises ConfigError for energies.
+        """
+        if kind == "energies":
+            raise ConfigError(
+                "A `caption-top-down` has no energies: its scores are no sum over regions.",
+                "Ask for the weights.",
+            )
+        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+        return self._run(batch)[1].masked_fill(~present, 0.0)
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for pictures of so many regions and captions of this length.
+
+        Products count as two FLOPs; the backward pass costs twice the forward one.
+        """
+        config = self.config
+        lstms = (self.attention_lstm, self.language_lstm, self.query_map)
+        position = sum(p.numel() for one in lstms for p in one.parameters() if p.dim() > 1)
+        # The mean region's part of the gates is multiplied once for a picture.
+        once = 4 * config.size * self.feature_size
+        position += self.classifier().weight.numel() - once
+        position += 0 if self.output_map is None else self.output_map.weight.numel()
+        regions = self.region_map.weight.numel() * source_length
+        attended = (config.compared + self.feature_size) * source_length * target_length
+        return Report(
+            flops_per_pair=6.0 * (once + regions + position * target_length + attended),
+            receptive_field="all regions and the whole prefix",
+            computation="O(d² |y| + d |x||y|)",
+            sequential="O(|y|)",
+            target_path="O(|y|)",
+            source_path="O(1)",
+        )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the regions' map, the embeddings and the output."""
+        return {
+            "encoder.1": self.region_map,
+            "decoder.0": self.target_embedding,
+            "decoder.1": self.decoder_output,
+        }
+
+    def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
+        mean, keys, regions, mask = batch.encoded(self._see)
+        memory = SourceMemory((keys,), (regions,), mask)
+        below = linear(self.embedded(batch), self._of_word()) + mean
+        states, shares = run_top_down(below, memory, self._weights())
+        return states, shares.transpose(0, 1)
+
+    def _see(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the mean region's part of the gates [B, 4 D], and the regions to attend to.
+
+        These are keys [B, 1, S, H], regions [B, 1, S, F] and the mask of padding or None.
+        """
+        held = self.attention_lstm
+        first, last = self.config.size, self.config.size + self.feature_size
+        of_mean = held.weight_ih[:, first:last].contiguous()
+        mean = linear(self.mean_region(source, lengths), of_mean, held.bias_ih + held.bias_hh)
+        keys = self.region_map(source).to(source.dtype)
+        mask = source_mask(is_token(lengths, source.shape[1]), source)
+        return mean, keys[:, None], source[:, None], mask
+
+    def _of_word(self) -> Tensor:
+        """Return [4 D, E]: the part of the attention LSTM's weights that reads the word."""
+        return self.attention_lstm.weight_ih[:, -self.config.embedded :].contiguous()
+
+    def _weights(self) -> TopDownWeights:
+        first, second = self.attention_lstm, self.language_lstm
+        return TopDownWeights(
+            torch.cat([first.weight_ih[:, : self.config.size], first.weight_hh], 1),
+            self.query_map.weight,
+            self.score,
+            torch.cat([second.weight_ih, second.weight_hh], 1),
+            second.bias_ih + second.bias_hh,
+        )
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionTopDown:
+    """Return a new model with drawn weights."""
+    return CaptionTopDown(config, source_vocab_size, target_vocab_size)

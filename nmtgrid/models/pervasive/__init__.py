@@ -1,0 +1,1 @@
+"""Pervasive Attention (chapter 3) and its DenseNet form (CoNLL 2018)."""

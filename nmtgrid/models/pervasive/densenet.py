@@ -1,0 +1,140 @@
+"""Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid.
+
+Cell (i, j) of the initial grid holds [y_i x_j], Eq. (1); dense layers of full masked convolutions
+re-read the source on the basis of the target so far; a pooling over the source, Eq. (2)-(3) or
+(8)-(9), gives the vector that is mapped to the target embeddings, Eq. (4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.grid.aggregation import scaled_aggregator
+from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork
+from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.static_position import Position
+from nmtgrid.models.api import Report, Traits
+from nmtgrid.models.cost_report import properties
+from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.pervasive.pervasive_densenet_config import (
+    PervasiveDensenetConfig,
+    dense_cell_flops,
+    dense_plan,
+)
+from nmtgrid.text.vocabulary import PAD
+
+
+class PervasiveDensenet(GridModel):
+    """The CoNLL paper's model with every option of its tables, of both its versions."""
+
+    architecture = "pervasive-densenet"
+
+    def __init__(
+        self, config: PervasiveDensenetConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        size = config.embedding_size
+        self.source_embedding = self._embedding(source_vocab_size)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else self._embedding(target_vocab_size)
+        )
+        self.grid_map: nn.Linear | None = None
+        if config.halve_input:
+            self.grid_map = nn.Linear(2 * size, config.input_size)
+            nn.init.xavier_uniform_(self.grid_map.weight)
+            nn.init.zeros_(self.grid_map.bias)
+        self.grid_norm = PositionNorm(config.input_size) if config.normalise_input else None
+        plan = dense_plan(config)
+        self.network: DenseConvolutionalNetwork = DenseConvolutionalNetwork(plan)
+        self.aggregator = scaled_aggregator(config.aggregation, plan.output_size)
+        pooled = self.aggregator.output_size
+        self.output_map = nn.Identity() if config.tie == "none" else output_map(pooled, size)
+        self.output_weight = (
+            nn.Parameter(torch.randn(target_vocab_size, pooled) * 0.003)
+            if config.tie == "none"
+            else None
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
+        )
+        self.traits = Traits(
+            source_receptive_field=1 + config.depth * (config.kernel - 1),
+            target_receptive_field=1 + config.depth * (config.kernel // 2),
+            aligns=True,
+            batch_statistics=config.normalisation == "batch",
+        )
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for sentences of these lengths.
+
+        Products count as two FLOPs; the backward pass costs twice the forward one.
+        """
+        row, weight = properties("Pervasive Attention"), self.classifier().weight
+        sides = 0.0
+        if self.grid_map is not None:
+            sides = float(self.grid_map.weight.numel()) * (source_length + target_length)
+        cells = source_length * target_length * dense_cell_flops(self.config)
+        classified = 2.0 * weight.numel() * target_length
+        return Report(
+            flops_per_pair=3.0 * (sides + cells + classified),
+            receptive_field=(
+                f"{self.traits.source_receptive_field} source and "
+                f"{self.traits.target_receptive_field} target tokens"
+            ),
+            # With L layers of g features that all read all before them, d = f_0 + L g.
+            computation="O(L² g² |x||y| + L k² g² |x||y|)",
+            sequential=row.sequential,
+            target_path=row.target_path,
+            source_path=row.source_path,
+        )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the initial grid and every dense layer, by the features that it appends."""
+        found: dict[str, nn.Module] = {"network.0": self.network.statistics}
+        for place, layer in enumerate(self.network.layers, 1):
+            found[f"network.{place}"] = layer
+        return found
+
+    def _embedding(self, count: int) -> Embedding:
+        # Beside positions of size one, vectors of variance 1/d would not be heard.
+        scale = self.config.positions != "none"
+        return grid_embedding(
+            self.config, count, self.config.embedding_size, scale=scale, padding=PAD
+        )
+
+    def _columns(self, source: Tensor) -> Tensor:
+        """Return [B, S, D]: the source's part, halved apart from the target's.
+
+        W [y; x] is W_y y + W_x x, so the concatenation of 2d features in every cell is not built.
+        """
+        embedded: Tensor = self.source_embedding(source)
+        if self.grid_map is None:
+            return embedded
+        weight = self.grid_map.weight[:, embedded.shape[-1] :]
+        return nn.functional.linear(embedded, weight, self.grid_map.bias)
+
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
+        """Return [B, T, D]: the target's part, halved apart from the source's."""
+        embedded: Tensor = self.target_embedding(target, first_position)
+        if self.grid_map is None:
+            return embedded
+        return nn.functional.linear(embedded, self.grid_map.weight[:, : embedded.shape[-1]])
+
+    def _join(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the initial grid, Eq. (1), of rows and columns that broadcast to each other."""
+        if self.grid_map is not None:
+            cells = rows + columns
+        else:
+            places = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1])
+            cells = torch.cat([rows.expand(*places, -1), columns.expand(*places, -1)], -1)
+        return cells if self.grid_norm is None else self.grid_norm(cells)
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveDensenet:
+    """Return a new model with drawn weights."""
+    return PervasiveDensenet(config, source_vocab_size, target_vocab_size)

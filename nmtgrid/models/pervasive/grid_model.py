@@ -1,0 +1,233 @@
+"""What the models over the source-target grid share: pooling, caches, by-product alignments.
+
+A subclass makes rows [B, T, D] of the target and columns [B, S, D] of the source, and says how the
+two join in a cell. `features` runs all rows at once over the valid cells of a batch; `step` adds
+one row from caches. Both go through the same modules, so neither depends on padding.
+
+A source-causal network can predict at any cell (section 4.3.2): row t has read what its columns up
+to j hold, whatever path led there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.masks import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.grid.aggregation import Aggregator
+from nmtgrid.layers.grid.grid_rows import GridState, run_grid
+from nmtgrid.layers.grid.prefix_pooling import Parts, running
+from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.static_position import Position
+from nmtgrid.models.api import Classifier, Point, Sites, Step, TranslationModel, check_reads
+
+
+class GridModel(TranslationModel):
+    """A network over the grid, pooled over the source; subclasses set the parts named here."""
+
+    source_embedding: Embedding
+    target_embedding: Embedding
+    network: nn.Module
+    aggregator: Aggregator
+    output_map: nn.Module
+    output_weight: nn.Parameter | None
+    output_bias: nn.Parameter | None
+    area: Literal["cell", "row", "grid"] = "row"
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, D]: the pooled features of each site's row, up to what it has read.
+
+        Raises ConfigError for reads where the network sees the source in both directions.
+        """
+        self._check_sites(batch, sites)
+        return self._at_sites(*self._run(batch), sites)
+
+    def classifier(self) -> Classifier:
+        """Return the output map, tied to the target embeddings unless `tie` is none."""
+        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
+        return Classifier(weight, self.output_bias)
+
+    def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
+        """Return the state before the first row, for source [R, S] and lengths [R]."""
+        return GridState.begin(self._columns(source), source_lengths)
+
+    def step(
+        self, tokens: Tensor, state: GridState, *, reads: Tensor | None = None, align: bool = False
+    ) -> Step:
+        """Add the row of the last written tokens [R] and return logits [R, V]."""
+        if reads is not None and not self.traits.prefix_safe:
+            raise self.refusal()
+        features, state = self._write(tokens, state)
+        shown = state.is_source if reads is None else is_token(reads, features.shape[1])
+        if self.area == "grid":
+            assert isinstance(state.position, int)
+            above, pooled = self._pool_area(features, state.above, shown, state.position)
+            state = dataclasses.replace(state, above=above)
+        else:
+            pooled = self.aggregator(features, shown)
+        alignment = self.aggregator.weights(features, shown) if align else None
+        return Step(self.classify(self._finish(pooled)), state, alignment)
+
+    @torch.no_grad()
+    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+        """Return [B, T, S]: by-product alignments of the true target, zero on padding.
+
+        "weights" are attention weights, Eq. (3.22), or the shares of channels that max-pooling
+        took from each source token, Eq. (3.23); "energies" what each source token adds to the
+        score of the true token, CoNLL Eq. (5)-(7). They are those of the newest row where
+        predictions are made of all rows so far.
+        """
+        features, real = self._grid(*self._run(batch))
+        if kind == "weights":
+            scores = self.aggregator.weights(features, real)
+        else:
+            held = self.classifier()
+            readout = held.weight[batch.target_output]
+            if isinstance(self.output_map, nn.Linear):
+                readout = readout @ self.output_map.weight
+            scores = self.aggregator.contributions(features.to(readout.dtype), real, readout)
+        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+        return scores.float().masked_fill(~present, 0.0)
+
+    def points(self) -> dict[str, Point]:
+        """Return both embeddings, the points of the network, and those between it and the logits.
+
+        "output.network" is what the network yields, "output.pooled" its aggregate over the source.
+        """
+        found = {
+            "embedding.target": Point(self.target_embedding),
+            "embedding.source": Point(self.source_embedding),
+            **self._network_points(),
+            "output.network": Point(self.network),
+            "output.pooled": Point(self.output_map, side="input"),
+        }
+        if isinstance(self.output_map, nn.Linear):
+            found["output.mapped"] = Point(self.output_map)
+        return found
+
+    def _network_points(self) -> dict[str, Point]:
+        """Return the points of the network alone."""
+        return super().points()
+
+    def _columns(self, source: Tensor) -> Tensor:
+        """Return [B, S, D]: the source's part of the grid."""
+        raise NotImplementedError
+
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
+        """Return [B, T, D]: the target's part of the grid."""
+        raise NotImplementedError
+
+    def _join(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the cells of rows and columns that broadcast to each other."""
+        return rows + columns
+
+    def _check_sites(self, batch: Batch, sites: Sites) -> None:
+        """Refuse sites that this model does not serve."""
+        if sites.depth is not None:
+            raise NotImplementedError("this grid has one exit; it serves no other site")
+        if sites.reads is not None and not self.traits.prefix_safe:
+            raise self.refusal()
+        check_reads(batch, sites)
+
+    def _run(self, batch: Batch) -> tuple[Tensor, GridLayout]:
+        """Return the network's output on the valid cells [cells, D] and where they lie."""
+        sides = self._rows(batch.target_input), self._columns(batch.source)
+        lengths = batch.target_lengths, batch.source_lengths
+        return run_grid(self.network, *sides, *lengths, self._join)
+
+    def _write(self, tokens: Tensor, state: GridState) -> tuple[Tensor, GridState]:
+        """Return the features [R, S, D] of the row of `tokens` [R], and the state with it.
+
+        A row that was considered before is there already.
+        """
+        if state.considered is not None:
+            return state.considered, dataclasses.replace(state, considered=None)
+        row = self._rows(tokens[:, None], state.position)
+        return state.add_row(self.network, row, self._join)
+
+    def _at_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+        """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
+        if sites.reads is not None or self.area == "grid":
+            return self._finish(self._pool_sites(features, layout, sites))
+        pooled = self.aggregator(*self._grid(features, layout))
+        places = sites.sentence * pooled.shape[1] + sites.position
+        return self._finish(pooled.flatten(0, 1).index_select(0, places))
+
+    def _grid(self, features: Tensor, layout: GridLayout) -> tuple[Tensor, Tensor | None]:
+        """Return padded cells [B, T, S, D] and which columns are real [B, 1, S]."""
+        real = None
+        if not layout.is_full:
+            real = is_token(layout.source_lengths, layout.source_size)[:, None, :]
+        return layout.pad(features), real
+
+    def _pool_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+        """Return [M, D'] the features [cells, D] aggregated over the area of each site."""
+        lengths = layout.source_lengths[sites.sentence]
+        reads = lengths if sites.reads is None else sites.reads
+        if self.area == "cell":
+            start = layout.offsets[sites.sentence] + sites.position * lengths
+            return features.index_select(0, start + reads - 1)
+        running_form = running(self.aggregator)
+        parts, counts = running_form.scan(layout.pad(features)), reads
+        if self.area == "grid":
+            parts, counts = running_form.down(parts), reads * (sites.position + 1)
+        places = sites.sentence * layout.target_size + sites.position
+        places = places * layout.source_size + reads - 1
+        found = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
+        return running_form.read(found, counts)
+
+    def _pool_area(
+        self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
+    ) -> tuple[Parts, Tensor]:
+        """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
+        running_form = running(self.aggregator)
+        parts = running_form.scan(features)
+        if above is not None:
+            parts = running_form.merge(above, parts)
+        if shown is None:
+            reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
+        else:
+            reads = shown.sum(-1)
+        here = torch.arange(len(reads), device=reads.device)
+        found = tuple(part[here, reads - 1] for part in parts)
+        return parts, running_form.read(found, reads * rows)
+
+    def _finish(self, pooled: Tensor) -> Tensor:
+        """Return what the classifier reads, for aggregated features [..., D']."""
+        mapped: Tensor = self.output_map(pooled)
+        return dropout(mapped, self.config.output_dropout, self.training)
+
+
+def output_map(input_size: int, output_size: int) -> nn.Linear:
+    """Return the map before the classifier, so small that the first loss is log V."""
+    made = nn.Linear(input_size, output_size)
+    nn.init.normal_(made.weight, std=0.003)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+def grid_embedding(
+    config: Any,
+    count: int,
+    size: int,
+    *,
+    scale: bool,
+    padding: int,
+    alias: tuple[int, int] | None = None,
+) -> Embedding:
+    """Return embeddings as `config` says: `positions` and `embedding_dropout`."""
+    return Embedding(
+        count,
+        size,
+        positions=config.positions,
+        scale=scale,
+        dropout_rate=config.embedding_dropout,
+        padding=padding,
+        alias=alias,
+    )

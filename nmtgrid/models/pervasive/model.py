@@ -1,0 +1,202 @@
+"""Pervasive Attention (chapter 3): source and target meet in a grid that a convolutional net reads.
+
+Cell (t, j) of the grid holds what the model knows of the target prefix up to y_t and the source
+around x_j. `features` runs all rows at once over the valid cells of a batch; `step` adds one row
+from caches. Both go through the same modules, so neither depends on padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.grid.aggregation import LastCell, aggregator
+from nmtgrid.layers.grid.grid_network import GridNetwork
+from nmtgrid.layers.grid.grid_rows import GridState
+from nmtgrid.layers.grid.prefix_pooling import running
+from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.models.api import Point, Report, Sites, Traits
+from nmtgrid.models.cost_report import pervasive_report
+from nmtgrid.models.pervasive.grid_model import GridModel, output_map
+from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive.pervasive_grid import PervasiveGrid
+from nmtgrid.models.pervasive.pervasive_reader import OwnReader, SharedReader, make_reader
+from nmtgrid.text.vocabulary import PAD
+
+
+class PervasiveAttention(PervasiveGrid, GridModel):
+    """The thesis' model with every skip connection, aggregator and option of its tables."""
+
+    architecture = "pervasive"
+    network: GridNetwork
+
+    def __init__(
+        self, config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.make_grid(source_vocab_size, target_vocab_size, config.depth)
+        self.area = config.online_features
+        self.aggregator = (
+            LastCell(config.size)
+            if self.area == "cell"
+            else aggregator(config.aggregation, config.size, config.attention_activation)
+        )
+        pooled = self.aggregator.output_size
+        embedded = config.embedding_size or config.size
+        classified = embedded if config.tie != "none" else config.size
+        # The map starts near zero: the first loss is log V, which lets large learning rates work.
+        self.output_map = (
+            output_map(pooled, classified)
+            if config.output_map or pooled != classified
+            else nn.Identity()
+        )
+        self.output_weight = (
+            nn.Parameter(torch.randn(target_vocab_size, classified) * classified**-0.5)
+            if config.tie == "none"
+            else None
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
+        )
+        # Nothing is to the right of a cell that is the last one read.
+        one_side = config.source_causal or self.area == "cell"
+        seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
+        self.traits = Traits(
+            prefix_safe=config.source_causal,
+            every_cell=config.source_causal,
+            source_receptive_field=1 + config.depth * seen,
+            target_receptive_field=1 + config.depth * (config.target_kernel // 2),
+            aligns=True,
+            reads=config.reader != "none",
+        )
+        self.reader = make_reader(config, source_vocab_size, target_vocab_size)
+
+    def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
+        """Return the state before the first row; a source of no columns begins a stream."""
+        state = super().begin(source, source_lengths)
+        if isinstance(self.reader, OwnReader):
+            reader = self.reader.begin(source, source_lengths)
+            state = dataclasses.replace(state, reader=reader)
+        if source.shape[1] or not self.config.source_causal:
+            return state
+        # Where a prediction is made of all rows, a new column is wanted in all of them.
+        return state.streaming(None if self.area == "grid" else self.traits.target_receptive_field)
+
+    def extend(self, tokens: Tensor, state: GridState) -> GridState:
+        """Return the state with one more source column [R]; `<pad>` adds nothing to its row."""
+        if not self.config.source_causal:
+            raise self.refusal()
+        is_source = tokens != PAD
+        column = self._columns(tokens[:, None], state.columns.shape[1])
+        features, state = state.add_column(self.network, column, is_source)
+        considered = features
+        if isinstance(self.reader, OwnReader):
+            assert state.reader is not None
+            considered, reader = self.reader.read(tokens, is_source, state.reader)
+            state = dataclasses.replace(state, reader=reader)
+        if self.reader is not None and state.logits is not None and considered is not None:
+            logit = self.reader.decide(considered[:, -1:])
+            state = dataclasses.replace(state, logits=torch.cat([state.logits, logit], 1))
+        return state if features is None else self._widen(features, state)
+
+    def features_with_reading(
+        self, batch: Batch, sites: Sites, *, learn_features: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return `features` and `reading`; a shared network runs once."""
+        if not isinstance(self.reader, SharedReader):
+            return super().features_with_reading(batch, sites, learn_features=learn_features)
+        self._check_sites(batch, sites)
+        learns = torch.is_grad_enabled()
+        with torch.set_grad_enabled(learns and (learn_features or not self.reader.detached)):
+            cells, layout = self._run(batch)
+        with torch.set_grad_enabled(learns and learn_features):
+            features = self._at_sites(cells, layout, sites)
+        return features, self._decide(cells, layout)
+
+    def reading(self, batch: Batch) -> Tensor:
+        """Return logits [B, T, S] of reading on, zero on padding."""
+        if self.reader is None:
+            raise self.no_reader()
+        own = self.reader if isinstance(self.reader, OwnReader) else None
+        return self._decide(*(self._run(batch) if own is None else own.run(batch)))
+
+    def consider(self, tokens: Tensor, state: GridState) -> GridState:
+        """Return the state with the row of the last written tokens [R] in the reader."""
+        if self.reader is None:
+            raise self.no_reader()
+        if isinstance(self.reader, OwnReader):
+            assert state.reader is not None
+            features, reader = self.reader.write(tokens, state.reader)
+            state = dataclasses.replace(state, reader=reader)
+        else:
+            features, state = self._write(tokens, state)
+            state = dataclasses.replace(state, considered=features)
+        return dataclasses.replace(state, logits=self.reader.decide(features))
+
+    def reading_row(self, state: GridState) -> Tensor:
+        """Return logits [R, S] of the row last considered."""
+        if self.reader is None:
+            raise self.no_reader()
+        if state.logits is None:
+            raise ValueError("no row has been considered yet")
+        return state.logits
+
+    def counterparts(self) -> dict[str, str | None]:
+        """Return for each tensor of the reader that of the translation network, if there is one."""
+        known = self.state_dict()
+        found = {name: name.removeprefix("reader.") for name in known}
+        return {
+            name: other if other in known else None
+            for name, other in found.items()
+            if name != other
+        }
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for sentences of these lengths."""
+        return pervasive_report(
+            self.config,
+            self.traits,
+            self.classifier().weight.shape[0],
+            source_length,
+            target_length,
+        )
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return the grid H^0 and what stands behind each of the 2N layers (N if they are dense).
+
+        That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
+        the one is not read by anything, and the other has none.
+        """
+        return {f"network.{place}": part for place, part in enumerate(self.network.stages())}
+
+    def _network_points(self) -> dict[str, Point]:
+        return {f"network.{name}": point for name, point in self.network.points().items()}
+
+    def _widen(self, features: Tensor, state: GridState) -> GridState:
+        """Take the features [R, h, D] of a new column into what the state keeps of the cells."""
+        considered, above = state.considered, state.above
+        if considered is not None:
+            # No prediction has been made of the last row: it is not above anything yet.
+            considered = torch.cat([considered, features[:, -1:]], 1)
+            features = features[:, :-1]
+        if above is not None:
+            running_form = running(self.aggregator)
+            new = tuple(part[:, -1:] for part in running_form.scan(features))
+            merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
+            above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
+        return dataclasses.replace(state, considered=considered, above=above)
+
+    def _decide(self, features: Tensor, layout: GridLayout) -> Tensor:
+        """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
+        assert self.reader is not None
+        return layout.pad(self.reader.decide(features)[:, None])[..., 0]
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveAttention:
+    """Return a new model with drawn weights."""
+    return PervasiveAttention(config, source_vocab_size, target_vocab_size)

@@ -1,1 +1,0 @@
-"""Presets: one file for each architecture, and what a preset is (`preset`)."""

@@ -1,0 +1,1 @@
+"""The Transformer (section 2.6.3) with early exits (chapter 5)."""

@@ -1,0 +1,249 @@
+"""Exits of a Transformer's decoder (chapter 5): a classifier behind every block, and leaving early.
+
+`features_at_depth` and `exit_features` predict from any block in teacher forcing; steps that rows
+leave early are in transformer_halting.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.transformer.maps import outward_map
+from nmtgrid.models.api import Classifier, Sites
+from nmtgrid.models.halt import Halt
+from nmtgrid.models.sites import check_depth, depths_of
+from nmtgrid.models.transformer.source import TransformerSource, narrowed
+
+
+class TransformerExits(TransformerSource):
+    """What a Transformer does with its exits; the subclass sets the parts named here."""
+
+    target_embedding: Embedding
+    decoder_norm: nn.Module
+    output_weight: nn.Parameter | None
+    output_bias: nn.Parameter | None
+
+    def make_exits(self, types: int) -> None:
+        """Add the parts of exits: classifiers before the last one, and the halting network."""
+        config, blocks = self.config, len(self.decoder)
+        own = blocks - 1 if config.exits == "separate" else 0
+        normed = own if config.norm == "pre" else 0
+        self.exit_weights = nn.ParameterList(
+            torch.randn(types, config.size) * config.size**-0.5 for _ in range(own)
+        )
+        self.exit_biases = nn.ParameterList(
+            torch.zeros(types) for _ in range(own if config.output_bias else 0)
+        )
+        self.exit_norms = nn.ModuleList(PositionNorm(config.size) for _ in range(normed))
+        self.halting_map = None
+        if config.halting != "none":
+            width = config.source_size if config.halting == "sequence" else config.size
+            self.halting_map = outward_map(width, 1 if config.halting == "geometric" else blocks)
+
+    def classifier(self, exit: int | None = None) -> Classifier:
+        """Return the output map of `exit` (None: the last).
+
+        The last is tied to the target embeddings unless `tie` is none; with tied exits it is that
+        of all.
+        """
+        if exit is not None and exit <= len(self.exit_weights):
+            biases = self.exit_biases
+            bias = biases[exit - 1] if len(biases) else None
+            return Classifier(self.exit_weights[exit - 1], bias)
+        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
+        return Classifier(weight, self.output_bias)
+
+    def classify(self, features: Tensor, exit: int | None = None) -> Tensor:
+        """Return logits [M, V] for features [M, D] of `exit` (None: the last)."""
+        held = self.classifier(exit)
+        return linear(features, held.weight, held.bias)
+
+    def features_at_depth(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, D]: the state at each site's exit, as its classifier reads it.
+
+        Raises ValueError for exits that there are not, and two at one position of mixed sites.
+        """
+        assert sites.depth is not None
+        blocks = self.traits.num_exits
+        if blocks == 1:
+            raise self.no_exits()
+        check_depth(sites, blocks)
+        memory = self._memory_for(batch, sites)
+        features = narrowed(self.target_embedding(batch.target_input))
+        places = sites.sentence * features.shape[1] + sites.position
+        depths = depths_of(batch, sites, blocks)[..., None] if sites.mixed else None
+        found = features.new_empty(len(sites), features.shape[2])
+        for place, block in enumerate(self.decoder):
+            following = block(features, memory)
+            if depths is not None:
+                # Positions that have left keep their state, so every block above sees a copy.
+                following = torch.where(depths > place, following, features)
+            features = following
+            here = (sites.depth == place + 1).nonzero()[:, 0]
+            if len(here):
+                leaving = features.flatten(0, 1).index_select(0, places.index_select(0, here))
+                found = found.index_copy(0, here, self.normed(leaving, place + 1))
+            elif depths is None and not bool((sites.depth > place).any()):
+                break
+        return found
+
+    def exit_features(
+        self,
+        batch: Batch,
+        sites: Sites,
+        *,
+        own: bool = False,
+        scales: Sequence[float] | None = None,
+    ) -> list[Tensor]:
+        """Return N features [M, D], and with `own` N more (see `ExitModel`)."""
+        if self.traits.num_exits == 1:
+            raise self.no_exits()
+        encoded, shape = self._read_for(batch, sites)
+        memory = shape(self._remember(encoded))
+        apart = shape(self._remember(encoded.detached())) if own else memory
+        features = narrowed(self.target_embedding(batch.target_input))
+        places = sites.sentence * features.shape[1] + sites.position
+        found, owned = [], []
+        for exit, block in enumerate(self.decoder, start=1):
+            draws = _Draws(features.device) if own else None
+            following = block(features, memory)
+            if draws is not None:
+                draws.again()
+                alone = block(features.detach(), apart).flatten(0, 1).index_select(0, places)
+                owned.append(self.normed(alone, exit, learns=False))
+            features = following if scales is None else _scaled(following, scales[exit - 1])
+            found.append(self.normed(features.flatten(0, 1).index_select(0, places), exit))
+            if scales is not None and exit < len(self.decoder):
+                features = _scaled(features, 1 / scales[exit])
+        return found + owned
+
+    def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
+        """Return what the halting network says of `exit_features` (see `ExitModel`)."""
+        if self.halting_map is None:
+            raise ConfigError(
+                "This model has no network that says when to exit.",
+                "Fine-tune it with `--set model.halting=geometric` (or multinomial, sequence) and "
+                "`--objective exits-halting`.",
+            )
+        if self.config.halting == "sequence":
+            return self._source_logits(batch.encoded(self._read_whole))
+        if self.config.halting == "multinomial":
+            found: Tensor = self.halting_map(states[0])
+            return found
+        return torch.cat([self.halting_map(state) for state in states[:-1]], 1)
+
+    def counterparts(self) -> dict[str, str | None]:
+        """Return where parts of exits begin when the weights lack them: at the last exit's."""
+        known = self.state_dict()
+        tied = "target_embedding.weight"
+        last = "output_weight" if self.output_weight is not None else tied
+        found: dict[str, str | None] = {}
+        for name in known:
+            if name.startswith("exit_weights."):
+                found[name] = last
+            elif name.startswith("exit_biases."):
+                found[name] = "output_bias"
+            elif name.startswith("exit_norms."):
+                found[name] = "decoder_norm." + name.rsplit(".", 1)[1]
+            elif name.startswith("halting_map."):
+                found[name] = None
+        return found
+
+    def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
+        """Raise ConfigError where the model cannot be stopped by `halt`."""
+        held = self.traits.halting
+        if self.traits.num_exits == 1:
+            raise self.no_exits()
+        if halt.needs not in ("nothing", "confidence", held):
+            has = "has no network that says" if held == "none" else f"says by `{held}`"
+            raise ConfigError(
+                f"This model {has} when to exit, so it cannot be stopped by `{halt.needs}`.",
+                f"Fine-tune it with `--set model.halting={halt.needs} --objective exits-halting`.",
+            )
+        if halt.needs == "sequence" and not has_whole_source:
+            raise ConfigError(
+                "Sequence-specific exits are chosen from the whole source, which is not there yet "
+                "where reading goes on while writing does.",
+                "Decode offline, or stop by `geometric` or `multinomial`, by thresholds of "
+                "confidence, or at a fixed exit.",
+            )
+
+    def normed(self, features: Tensor, exit: int, *, learns: bool = True) -> Tensor:
+        """Return features [M, D] of block `exit` as its classifier reads them.
+
+        Without `learns` the norm's own parameters have no gradient.
+        """
+        is_own = exit <= len(self.exit_norms)
+        norm = self.exit_norms[exit - 1] if is_own else self.decoder_norm
+        if learns or not isinstance(norm, PositionNorm):
+            found: Tensor = norm(features)
+            return found
+        held = {name: value.detach() for name, value in norm.named_parameters()}
+        found = torch.func.functional_call(norm, held, (features,))
+        return found
+
+    def choose_exits(self, features: Tensor) -> Tensor:
+        """Return the likeliest exits [R] (int64), Eq. (5.19), for first states [R, D]."""
+        assert self.halting_map is not None
+        found: Tensor = self.halting_map(self.normed(features, 1)).argmax(1) + 1
+        return found
+
+    def stopping_chance(self, features: Tensor, exit: int) -> Tensor:
+        """Return chi [R], Eq. (5.20), for states [R, D] of block `exit`."""
+        assert self.halting_map is not None
+        found: Tensor = self.halting_map(self.normed(features, exit)).float().sigmoid()[:, 0]
+        return found
+
+    def classify_exits(self, features: Tensor, exits: Tensor) -> Tensor:
+        """Return logits [R, V] for states [R, D] that left at `exits` [R]."""
+        if not len(self.exit_weights):
+            return self.classify(self.normed(features, len(self.decoder)))
+        found: Tensor | None = None
+        for exit in range(1, len(self.decoder) + 1):
+            rows = (exits == exit).nonzero()[:, 0]
+            if len(rows) == len(exits):
+                return self.classify(self.normed(features, exit), exit)
+            if len(rows):
+                some = self.normed(features.index_select(0, rows), exit)
+                logits = self.classify(some, exit)
+                if found is None:
+                    found = logits.new_empty(len(exits), logits.shape[1])
+                found = found.index_copy_(0, rows, logits)
+        assert found is not None
+        return found
+
+
+class _Draws:
+    """The state of the random numbers before a pass, to drop the same elements in another."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.state = torch.get_rng_state()
+        self.other = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def again(self) -> None:
+        """Return to it; a second pass that draws as much leaves the numbers as the first did."""
+        torch.set_rng_state(self.state)
+        if self.other is not None:
+            torch.cuda.set_rng_state(self.other, self.device)
+
+
+def _scaled(features: Tensor, factor: float) -> Tensor:
+    """Return `features` with their gradient multiplied by `factor`. Algorithm 2."""
+    return features * factor + features.detach() * (1.0 - factor)
+
+
+def without_lead(shares: Tensor, lead: int) -> Tensor:
+    """Return shares [..., S] of the source without its first `lead` columns, which count as one."""
+    if not lead:
+        return shares
+    shares = shares[..., lead:]
+    return shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)

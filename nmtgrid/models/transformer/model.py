@@ -1,0 +1,205 @@
+"""The Transformer (section 2.6.3), with transparent attention for deep encoders as an option.
+
+`features` runs the decoder over all target positions at once; `step` runs it for the newest token
+of each row, from the keys and values of the tokens before it.
+
+Online (section 4.3.1) each target position attends to the source tokens that had been read when it
+was written, and keeps that state: predictions depend on the path.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.transformer.attention import SourceProjection
+from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
+from nmtgrid.models.api import Point, Report, Sites, Step, Traits
+from nmtgrid.models.first_symbol import first_alias
+from nmtgrid.models.halt import Halt
+from nmtgrid.models.transformer.exits import TransformerExits, without_lead
+from nmtgrid.models.transformer.mixture import StateMixtures
+from nmtgrid.models.transformer.source import TransformerState, narrowed
+from nmtgrid.models.transformer.transformer_config import TransformerConfig, block_plan
+from nmtgrid.models.transformer.transformer_halting import HaltingStep
+from nmtgrid.models.transformer.transformer_report import transformer_report
+from nmtgrid.text.vocabulary import PAD
+
+
+class Transformer(TransformerExits):
+    """Encoder and decoder of attention blocks."""
+
+    architecture = "transformer"
+
+    def __init__(
+        self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        source_plan = block_plan(config, config.source_size)
+        plan = block_plan(config, config.size)
+        self.source_embedding = self._embedding(source_vocab_size, config.source_size)
+        self.target_embedding = self._embedding(
+            target_vocab_size, config.size, first_alias(config.first_symbol)
+        )
+        if config.tie == "all":
+            # Two modules with one matrix: each is a stage of its own, with its own positions.
+            self.target_embedding.weight = self.source_embedding.weight
+        self.encoder = nn.ModuleList(EncoderBlock(source_plan) for _ in range(config.encoder_depth))
+        self.decoder = nn.ModuleList(
+            DecoderBlock(plan, place) for place in range(config.decoder_depth)
+        )
+        self.mixtures = (
+            StateMixtures(
+                config.decoder_depth, config.encoder_depth + 1, config.transparent_dropout
+            )
+            if config.transparent
+            else None
+        )
+        self.source_projection = SourceProjection(
+            config.size, config.heads, config.decoder_depth, config.source_size
+        )
+        is_pre = config.norm == "pre"
+        self.encoder_norm = PositionNorm(config.source_size) if is_pre else nn.Identity()
+        self.decoder_norm = PositionNorm(config.size) if is_pre else nn.Identity()
+        self.output_weight = (
+            nn.Parameter(torch.randn(target_vocab_size, config.size) * config.size**-0.5)
+            if config.tie == "none"
+            else None
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
+        )
+        self.make_exits(target_vocab_size)
+        self.traits = Traits(
+            prefix_safe=True,
+            path_dependent=True,
+            reencodes=config.encoder == "bidirectional",
+            aligns=True,
+            num_exits=1 if config.exits == "none" else config.decoder_depth,
+            halting=config.halting,
+            hides_source_end=config.source_marker == "none",
+        )
+
+    def features(self, batch: Batch, sites: Sites) -> Tensor:
+        """Return [M, D]: the decoder's last states at the sites, which lie on one path each.
+
+        Raises ValueError for two different reads at one position (see `path_of`).
+        """
+        if sites.depth is not None:
+            return self.features_at_depth(batch, sites)
+        features = self._decode(batch, self._memory_for(batch, sites), None)
+        places = sites.sentence * features.shape[1] + sites.position
+        normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, places))
+        return normed
+
+    def step(
+        self,
+        tokens: Tensor,
+        state: TransformerState,
+        *,
+        reads: Tensor | None = None,
+        align: bool = False,
+        halt: Halt | None = None,
+    ) -> Step:
+        """Feed the last written tokens [R] and return logits [R, V]."""
+        if state.source is not None:
+            state = self._reread(state, state.source, reads)
+        memory = state.memory if state.stream is None else state.stream.memory()
+        assert memory is not None
+        if reads is not None and state.source is None:
+            memory = memory.limited(reads.view(-1, memory.width))
+        features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
+        if halt is not None:
+            is_offline = reads is None and state.stream is None and state.memory is not None
+            self.check_halt(halt, has_whole_source=is_offline)
+            return HaltingStep(self, halt, features, state, memory, align).run()
+        weights: list[Tensor] | None = [] if align else None
+        for block in self.decoder:
+            assert isinstance(block, DecoderBlock)
+            features = block.step(features, state.cache, memory, weights)
+        state.cache.advance()
+        logits = self.classify(self.decoder_norm(features))
+        return Step(logits, state, None if weights is None else self._alignment(weights, memory))
+
+    @torch.no_grad()
+    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+        """Return [B, T, S]: attention over the source, the mean of all heads, zero on padding.
+
+        What goes to a marker before the source is left out and the rest counts as one.
+
+        Raises ConfigError for "energies", which need a max or a sum over source features.
+        """
+        if kind == "energies":
+            raise ConfigError(
+                "Energies cannot be had from `transformer`: its attention has no share of a token "
+                "in the score.",
+                "Ask for weights, which are the attention of the decoder.",
+            )
+        weights: list[Tensor] = []
+        memory = self._encode(batch.source, batch.is_source)
+        self._decode(batch, memory, weights)
+        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+        return self._alignment(weights, memory).float().masked_fill(~present, 0.0)
+
+    def report(self, source_length: float, target_length: float) -> Report:
+        """Return properties and cost for sentences of these lengths."""
+        types = self.classifier().weight.shape[0]
+        return transformer_report(self.config, types, source_length, target_length)
+
+    def stages(self) -> dict[str, nn.Module]:
+        """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""
+        sides = {
+            "encoder": [self.source_embedding, *self.encoder],
+            "decoder": [self.target_embedding, *self.decoder],
+        }
+        return {
+            f"{side}.{place}": stage
+            for side, held in sides.items()
+            for place, stage in enumerate(held)
+        }
+
+    def points(self) -> dict[str, Point]:
+        """Return the stages and, before each block's, the points of its sub-layers."""
+        found: dict[str, Point] = {}
+        for name, stage in self.stages().items():
+            if isinstance(stage, (EncoderBlock, DecoderBlock)):
+                found |= {f"{name}.{inner}": point for inner, point in stage.points().items()}
+            found[name] = Point(stage)
+        return found
+
+    def _embedding(self, count: int, size: int, alias: tuple[int, int] | None = None) -> Embedding:
+        return Embedding(
+            count,
+            size,
+            positions=self.config.positions,
+            scale=self.config.scale_embeddings,
+            dropout_rate=self.config.embedding_dropout,
+            padding=PAD,
+            max_positions=self.config.max_positions,
+            alias=alias,
+        )
+
+    def _decode(self, batch: Batch, memory: SourceMemory, weights: list[Tensor] | None) -> Tensor:
+        """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
+        features = narrowed(self.target_embedding(batch.target_input))
+        for block in self.decoder:
+            features = block(features, memory, weights)
+        return features
+
+    def _alignment(self, weights: list[Tensor], memory: SourceMemory) -> Tensor:
+        """Return what the blocks' attention over the source, in their order, aligns."""
+        last = self.config.alignment == "last"
+        return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)
+
+
+def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
+    """Return a new model with drawn weights."""
+    return Transformer(config, source_vocab_size, target_vocab_size)
