@@ -95,7 +95,7 @@ def _worse(line: str, share: float, words: list[str], draw: random.Random) -> st
 def _corpus() -> list[list[str]]:
     folder = os.environ.get("NMTGRID_DATA")
     if folder is None:
-        from nmtgrid.data.toy.toy import toy_splits
+        from nmtgrid.data.toy.corpus import toy_splits
 
         pairs = toy_splits(TOY_PAIRS)["train"]
         return [[p.source for p in pairs], [p.target for p in pairs]]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive.config import PervasiveConfig
 from nmtgrid.text.vocabulary import BEGIN
 
 _MODEL = "examples.pervasive.models.pervasive_attention"

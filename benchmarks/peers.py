@@ -28,7 +28,7 @@ from benchmarks.peer_data import plain_weights, train_common, write_task
 from benchmarks.peer_nmtgrid import model_settings
 from benchmarks.timing import facts
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.convert import to_ctranslate2
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import LoadedModel, load_model

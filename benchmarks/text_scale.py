@@ -78,7 +78,7 @@ def start(data: str, folder: str) -> None:
 
 def _corpus(text: Path | None, languages: tuple[str, ...]) -> list[list[bytes]]:
     if text is None:
-        from nmtgrid.data.toy.toy import toy_splits
+        from nmtgrid.data.toy.corpus import toy_splits
 
         pairs = list(toy_splits(TOY_PAIRS)["train"])
         return [[pair.source.encode() for pair in pairs], [pair.target.encode() for pair in pairs]]

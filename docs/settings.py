@@ -12,11 +12,12 @@ from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
 from nmtgrid.models.presets import Preset
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.training.settings import BatchSettings, TrainingSettings
-from nmtgrid.training.smoothing_settings import (
+from nmtgrid.training.settings import (
+    BatchSettings,
     SequenceSmoothing,
     SmoothingSettings,
     TokenSmoothing,
+    TrainingSettings,
 )
 
 GROUPS = (

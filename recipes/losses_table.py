@@ -19,7 +19,7 @@ from typing import Any
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.metrics.spread import shown, spread
+from nmtgrid.metrics.quality import shown, spread
 
 Row = dict[str, Any]
 TRANSLATIONS = {"bleu_tokenized": "BLEU"}

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.metrics.spread import shown, spread
+from nmtgrid.metrics.quality import shown, spread
 
 Row = dict[str, Any]
 SPLITS = ("valid", "test")

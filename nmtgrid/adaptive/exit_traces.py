@@ -1,7 +1,8 @@
-"""Records of what each exit would decide and write, for sentences whose output is given.
+"""What thresholds would have done, told from records: thousands of vectors without decoding.
 
-One pass of the model over each batch, teacher forced and with aligned states: decoding mixes states
-of different exits, which these records do not know of.
+A token's exits, and whether each of them would have written what the full stack writes, are kept
+once; which of them a vector of thresholds takes is then a matter of comparing. Sets of tokens are
+bits: for each exit and each value that a threshold there takes, those that go on.
 """
 
 from __future__ import annotations
@@ -109,3 +110,85 @@ def judge(state: Tensor, held: Classifier) -> tuple[Tensor, Tensor]:
         tokens.append(place)
         largest.append((best - logits.logsumexp(1)).exp())
     return torch.cat(tokens), torch.cat(largest)
+
+
+_TOKENS, _VECTORS = 1 << 16, 1 << 10
+"""Taken at once: their sets fit into a processor's memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """For K vectors of thresholds [K]: mean exit per token, and share of tokens as wanted."""
+
+    average_exit: NDArray[Any]
+    agreement: NDArray[Any]
+
+
+def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -> Replayed:
+    """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
+
+    scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
+    whether the exit writes what is wanted. A token leaves at the first exit n whose score exceeds
+    threshold n. Fast where thresholds share their values, such as thousandths; right for any.
+    """
+    count = len(thresholds)
+    values = [numpy.unique(column, return_inverse=True) for column in _float(thresholds).T]
+    gone_on, wanted = numpy.zeros(count), numpy.zeros(count)
+    for first in range(0, len(scores), _TOKENS):
+        part = slice(first, first + _TOKENS)
+        going = [
+            _packed(_float(scores[part, place])[None] <= known[:, None])
+            for place, (known, _) in enumerate(values)
+        ]
+        right = _packed(hits[part].T)
+        for start in range(0, count, _VECTORS):
+            some = slice(start, start + _VECTORS)
+            sets = [on[which[some]] for on, (_, which) in zip(going, values, strict=True)]
+            further, good = _walk(sets, right)
+            gone_on[some] += further
+            wanted[some] += good
+    total = max(len(scores), 1)
+    return Replayed(1 + gone_on / total, wanted / total)
+
+
+def exits_of(scores: NDArray[Any], thresholds: NDArray[Any]) -> NDArray[Any]:
+    """Return the exits [M], from 1, that one vector of thresholds [N - 1] takes on M tokens."""
+    leaves = numpy.ones((len(scores), len(thresholds) + 1), dtype=bool)
+    leaves[:, :-1] = _float(scores) > _float(thresholds)
+    found: NDArray[Any] = leaves.argmax(1) + 1
+    return found
+
+
+def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return [K]: blocks run beyond the first, summed over tokens, and tokens as wanted.
+
+    `sets` has for each exit but the last [K, words], the tokens that would go on there; right [N,
+    words] those that each exit gets right. Padding is in no set of `right`, and never goes on.
+    """
+    on = numpy.full_like(sets[0], numpy.iinfo(numpy.uint64).max)
+    further = numpy.zeros(len(on))
+    good = numpy.zeros(len(on))
+    for place, those in enumerate(sets):
+        after = on & those
+        good += _sizes((on ^ after) & right[place])
+        further += _sizes(after)
+        on = after
+    return further, good + _sizes(on & right[-1])
+
+
+def _packed(those: NDArray[Any]) -> NDArray[Any]:
+    """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens that are not in."""
+    rows, tokens = those.shape
+    held = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
+    bits = numpy.packbits(those, axis=1)
+    held[:, : bits.shape[1]] = bits
+    return held.view(numpy.uint64)
+
+
+def _sizes(sets: NDArray[Any]) -> NDArray[Any]:
+    found: NDArray[Any] = numpy.bitwise_count(sets).sum(1, dtype=numpy.int64)
+    return found
+
+
+def _float(values: NDArray[Any]) -> NDArray[Any]:
+    return numpy.ascontiguousarray(values, dtype=numpy.float32)

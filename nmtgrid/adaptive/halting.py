@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.models.api import TranslationModel, with_exits
-from nmtgrid.models.halt import Needs
+from nmtgrid.models.api import Needs, TranslationModel, with_exits
 from nmtgrid.search.select import uniform
 
 Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]

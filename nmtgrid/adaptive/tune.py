@@ -14,8 +14,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.exit_traces import Records
-from nmtgrid.adaptive.replay import replay
+from nmtgrid.adaptive.exit_traces import Records, replay
 from nmtgrid.base.errors import ConfigError
 
 _STEPS = 1000

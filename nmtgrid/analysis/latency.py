@@ -1,25 +1,33 @@
-"""Quality against latency: one curve a system and policy, published ones in grey underneath."""
+"""Online evaluations as a section: BLEU against latency, one curve for each system and policy."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.plotting.figure import (
     Axes,
+    Box,
+    Obstacles,
     check_suffix,
+    drawable,
     new_figure,
     save,
     scale_ends,
+    shortened,
+    spread,
     text_width,
 )
-from nmtgrid.analysis.plotting.label_places import Box, Obstacles
-from nmtgrid.analysis.plotting.labels import drawable, shortened, spread
 from nmtgrid.analysis.plotting.lines import COLOURS, INK, darker, frame
+from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
+from nmtgrid.base.errors import InputError
+from nmtgrid.metrics.latency import METRICS, Convention, Unit
+from nmtgrid.online.published import curves as published_curves
+from nmtgrid.online.settings import Setting
 
 _Dash = str | tuple[int, tuple[float, ...]]
 
@@ -245,3 +253,174 @@ def _broken(name: str) -> str:
 
 def _level_name(level: Level) -> str:
     return f"{level.name}offline: {level.y:.2f}"
+
+
+POLICIES = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
+"""What a policy is called beside its curve."""
+
+_VALUES = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
+_ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wrote."
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One system along one setting: tokenised BLEU (percent), latency by unit and convention."""
+
+    system: str
+    setting: Setting
+    bleu: float
+    latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
+
+    def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
+        """Return one of `metrics.latency.METRICS`, or `length_ratio`; NaN where it has none."""
+        value = self.latencies.get((unit, convention), {}).get(metric)
+        return math.nan if value is None else float(value)
+
+
+def read_results(path: Path, name: str | None = None) -> list[Result]:
+    """Return the results in a file or folder; `name` renames its only system.
+
+    Raises InputError for what is no result of an online evaluation, StorageError for no file.
+    """
+    found = read_result_file(
+        path, lambda values: [_result(row) for row in values["settings"]],
+        content="results of an online evaluation", advice=_ADVICE,
+    )  # fmt: skip
+    systems = {one.system for one in found}
+    if name is not None and len(systems) > 1:
+        raise InputError(
+            f"it has {len(systems)} systems, which cannot all be called `{name}`.",
+            "Leave the name out.",
+            path=path,
+        )
+    return found if name is None else [dataclasses.replace(one, system=name) for one in found]
+
+
+def _result(row: Mapping[str, Any]) -> Result:
+    policy = row["policy"]
+    value = row[_VALUES[policy]]
+    latencies = {
+        (one["unit"], one["convention"]): {
+            metric: one[metric] for metric in (*METRICS, "length_ratio")
+        }
+        for one in row["latencies"]
+    }
+    setting = Setting(policy, math.inf if value is None else float(value))
+    return Result(str(row["system"]), setting, float(row["bleu_tokenized"]), latencies)
+
+
+def curves(
+    results: Sequence[Result], metric: str, unit: Unit, convention: Convention
+) -> tuple[list[Curve], list[Level]]:
+    """Return a curve for each system and policy, by rising latency, and levels for what is offline.
+
+    With one system its name is left out.
+    """
+    found: list[Curve] = []
+    levels: list[Level] = []
+    systems = list(dict.fromkeys(one.system for one in results))
+    for system in systems:
+        prefix = "" if len(systems) == 1 else f"{system}, "
+        own = [one for one in results if one.system == system]
+        for policy, name in POLICIES.items():
+            held = [
+                (one.latency(metric, unit, convention), one)
+                for one in own
+                if one.setting.policy == policy and not one.setting.is_offline
+            ]
+            held.sort(key=lambda pair: pair[0])
+            marks = [
+                Mark(value, one.bleu, one.setting.number if place else one.setting.title)
+                for place, (value, one) in enumerate(held)
+            ]
+            if marks:
+                found.append(Curve(f"{prefix}{name}", marks, policy))
+        levels += [Level(prefix, one.bleu) for one in own if one.setting.is_offline]
+    return found, levels
+
+
+def published(name: str) -> list[Curve]:
+    """Return the published curves called `name`. Raises ConfigError for another one."""
+    return [
+        Curve(
+            f"{one.label}, {'thesis ' if one.source.startswith('table') else ''}{one.source}",
+            [
+                Mark(point.al, point.bleu, "" if point.setting is None else f"{point.setting:g}")
+                for point in one.points
+            ],
+            one.policy,
+            published=True,
+        )
+        for one in published_curves(name)
+    ]
+
+
+TITLES = {
+    "al": "average lagging AL", "ap": "average proportion AP",
+    "dal": "differentiable average lagging DAL", "laal": "length-adaptive average lagging LAAL",
+    "yaal": "YAAL", "cw": "consecutive wait CW", "max_cw": "longest consecutive wait",
+}  # fmt: skip
+_SHOWN = ("ap", "al", "dal", "cw", "laal")
+_TEXT = """Quality against delay of online (simultaneous) decoding: tokenised BLEU in percent; \
+latency in source {unit}s (AP: the share of the source), in the convention of {convention}. The \
+ratio of lengths is hypothesis over reference, in {unit}s."""
+_CONVENTIONS = {"thesis": "the thesis (|y| is the hypothesis')", "simuleval": "SimulEval"}
+
+
+def section(
+    results: Sequence[Result],
+    metric: str = "al",
+    unit: Unit = "token",
+    convention: Convention = "thesis",
+    published_as: str | None = None,
+    title: str | None = None,
+) -> Section:
+    """Return the table of all settings, and the curves against `metric`.
+
+    `published_as` names curves of the literature to lay beneath. Raises ConfigError for another.
+    """
+    theirs = [] if published_as is None else published(published_as)
+    ours, levels = curves(results, metric, unit, convention)
+    what = "" if metric == "ap" else f"source {unit}s, "
+
+    def draw(path: Path) -> None:
+        draw_curves(
+            [*ours, *theirs],
+            levels,
+            path,
+            title=title or "quality against latency",
+            x_label=f"{TITLES[metric]} ({what}{convention} convention)",
+            y_label="BLEU, tokenised (percent)",
+        )
+
+    rows = [_row(one, unit, convention) for one in results]
+    shown = (*_SHOWN, "length_ratio")
+    table = Table(
+        f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
+        f"convention;\nratio: {unit}s of hypothesis / reference",
+        ["system", "", "BLEU", *(name.upper() for name in _SHOWN), "ratio"],
+        [
+            [one.system, one.setting.title, one.bleu, *(row[name] for name in shown)]
+            for one, row in zip(results, rows, strict=True)
+        ],
+    )
+    caption = f"BLEU against {TITLES[metric]}, a curve for each system and policy."
+    return Section(
+        "latency",
+        "Online decoding: quality against latency",
+        _TEXT.format(unit=unit, convention=_CONVENTIONS[convention]),
+        [table],
+        [Picture("latency", caption, draw)],
+        {"unit": unit, "convention": convention, "metric": metric, "settings": rows},
+    )
+
+
+def _row(one: Result, unit: Unit, convention: Convention) -> dict[str, Any]:
+    """Return a setting's figures, None for what there is not."""
+    values = {name: one.latency(name, unit, convention) for name in (*METRICS, "length_ratio")}
+    return {
+        "system": one.system,
+        **one.setting.values(),
+        "bleu_tokenized": one.bleu,
+        **{name: None if math.isnan(value) else value for name, value in values.items()},
+    }

@@ -270,7 +270,7 @@ def _is_out_of_memory(fault: BaseException) -> bool:
     if not isinstance(fault, (MemoryError, RuntimeError)):
         return False
     # Imported here: with torch, for which `--help` need not wait.
-    from nmtgrid.base.memory import is_out_of_memory
+    from nmtgrid.base.devices import is_out_of_memory
 
     return is_out_of_memory(fault)
 

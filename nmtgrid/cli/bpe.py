@@ -72,7 +72,7 @@ def learn(
         raise ConfigError(faults)
     check_outputs({"--json": json})
     from nmtgrid.base.io.workers import count_workers
-    from nmtgrid.data import manifest
+    from nmtgrid.data import directory
     from nmtgrid.data.subwords import UnitsPlan, learn_units
 
     plan = UnitsPlan(
@@ -86,7 +86,7 @@ def learn(
         target_vocabulary=str(vocab_target) if vocab_target else None,
         workers=count_workers(workers),
     )
-    before = vocabularies(manifest.read(data))
+    before = vocabularies(directory.read(data))
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
@@ -97,7 +97,7 @@ def learn(
             bar.update(task.id, completed=done, total=total, note=rate)
 
         facts = learn_units(data, plan, report)
-    if before and before != vocabularies(manifest.read(data)):
+    if before and before != vocabularies(directory.read(data)):
         console.warn(
             f"other vocabularies were in {data}, which are replaced. Models that were trained with "
             "them still translate, but `train --resume` cannot go on with them."
@@ -159,7 +159,7 @@ def apply(
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
-    from nmtgrid.text.parts import LineCutter, raw_parts
+    from nmtgrid.text.shards import LineCutter, raw_parts
 
     held, count = Codes.load(codes), count_workers(workers)
     if count == 1:

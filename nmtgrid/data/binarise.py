@@ -14,7 +14,7 @@ import numpy
 
 from nmtgrid.base.io.arrays import ArrayFile
 from nmtgrid.base.io.workers import map_ordered
-from nmtgrid.data.captioning.captions import FOLDER, Pictures, PictureSource
+from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.shards import Block, cut_file, lines_of, read_block
 from nmtgrid.text.vocabulary import UNKNOWN

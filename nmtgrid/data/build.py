@@ -2,27 +2,232 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtgrid import __version__
 from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.text import Meter
-from nmtgrid.base.io.workers import chunks, fault_of_workers
-from nmtgrid.data import manifest as manifests
-from nmtgrid.data.directory import new_folder
-from nmtgrid.data.pairs import ParallelFiles
-from nmtgrid.data.splitting import SplitBuilder
-from nmtgrid.data.toy.toy import toy_splits
-from nmtgrid.data.toy.toy_pair import ToyPair
-from nmtgrid.text.cleaning import Cleaner, Filters, Part, Row, as_parts
+from nmtgrid.base.io.text import Meter, empty, find_text, is_plain, open_text, read_lines
+from nmtgrid.base.io.workers import chunks, fault_of_workers, map_ordered
+from nmtgrid.data import directory as manifests
+from nmtgrid.data.directory import SplitWriter, new_folder
+from nmtgrid.data.toy.corpus import ToyPair, toy_splits
+from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Filters, Part, Row, as_parts
+from nmtgrid.text.iwslt import ENDINGS, read_xml
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.shards import Lines, RawLines
+
+_CHUNK = 1000
+_MISSING = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelFiles:
+    """Pairs of files, one after the other: line N of a source file belongs to line N of its target.
+
+    `notes` counts by file what was put right or is uncommon in it.
+    """
+
+    pairs: list[tuple[Path, Path]]
+    xml: bool
+    notes: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def find(cls, prefixes: Sequence[str], languages: tuple[str, str], xml: bool) -> ParallelFiles:
+        """Return the files with these prefixes. Raises InputError naming what is missing."""
+        endings = ENDINGS if xml else ("",)
+        source, target = languages
+        return cls(
+            [(find_text(p, source, endings), find_text(p, target, endings)) for p in prefixes], xml
+        )
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files."""
+        return [path for pair in self.pairs for path in pair]
+
+    @property
+    def noted(self) -> dict[str, dict[str, int]]:
+        """The notes that are not zero, by file name."""
+        found = {file: {note: n for note, n in counts.items() if n}
+                 for file, counts in self.notes.items()}  # fmt: skip
+        return {file: counts for file, counts in found.items() if counts}
+
+    def parts(self, meter: Meter | None = None) -> Iterator[Part]:
+        """Yield the pairs in parts. Plain files are not looked into here: `Lines.read` does that.
+
+        Raises InputError when two files differ in their number of lines, and for what
+        `text.files.read_lines` refuses.
+        """
+        for source, target in self.pairs:
+            if self.xml or not (is_plain(source) and is_plain(target)):
+                rows = ((*pair, "") for pair in self._read_pair(source, target, meter))
+                yield from as_parts(chunks(rows, _CHUNK))
+            else:
+                yield from self._cut_pair(source, target, meter)
+
+    def note(self, part: Part, cleaned: Cleaned) -> None:
+        """Add what was noted of a part to the notes on its files."""
+        for lines, found in zip((part.source, part.target), cleaned.notes, strict=True):
+            if lines.path:
+                self.notes.setdefault(Path(lines.path).name, Counter()).update(found)
+
+    def _cut_pair(self, source: Path, target: Path, meter: Meter | None) -> Iterator[Part]:
+        done = 0
+        with open_text(source, meter) as first, open_text(target, meter) as second:
+            sides = RawLines(first, source), RawLines(second, target)
+            while True:
+                raw, count = sides[0].some(done + 1)
+                other, found = sides[1].exactly(count, done + 1)
+                if not done and not (count and found):
+                    raise empty(target if count else source)
+                more = 0 if count else sides[1].rest()
+                if found < count or more:
+                    totals = [done + count + sides[0].rest(), done + found + more]
+                    raise _unequal((source, target), totals, self.xml)
+                if not count:
+                    return
+                yield Part(Lines(raw, str(source), done + 1), Lines(other, str(target), done + 1))
+                done += count
+
+    def _read_pair(
+        self, source: Path, target: Path, meter: Meter | None
+    ) -> Iterator[tuple[str, str]]:
+        sources, targets = self._lines(source, meter), self._lines(target, meter)
+        count = 0
+        while True:
+            source_line, target_line = next(sources, _MISSING), next(targets, _MISSING)
+            if isinstance(source_line, str) and isinstance(target_line, str):
+                count += 1
+                yield source_line, target_line
+            elif source_line is target_line:
+                return
+            else:
+                break
+        is_source_longer = isinstance(source_line, str)
+        more = count + 1 + sum(1 for _ in (sources if is_source_longer else targets))
+        totals = [more, count] if is_source_longer else [count, more]
+        raise _unequal((source, target), totals, self.xml)
+
+    def _lines(self, path: Path, meter: Meter | None) -> Iterator[str]:
+        notes = self.notes.setdefault(path.name, Counter())
+        lines = read_lines(path, notes, meter=meter)
+        return read_xml(lines, str(path)) if self.xml else lines
+
+
+def _unequal(paths: tuple[Path, Path], totals: list[int], xml: bool) -> InputError:
+    longer = totals[1] > totals[0]
+    more, fewer = max(totals), min(totals)
+    return InputError(
+        f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
+        "The two must be parallel: find the place where they part and mend it.",
+        path=paths[longer],
+        line=0 if xml else fewer + 1,
+    )
+
+
+class SplitBuilder:
+    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
+
+    def __init__(
+        self,
+        folder: Path,
+        languages: tuple[str, str],
+        *,
+        workers: int = 1,
+        truth: bool = False,
+        report: Callable[[int], None] | None = None,
+    ) -> None:
+        """`truth`: what is known of the pairs is kept; `report` is told the pairs done so far."""
+        self._folder = folder
+        self._languages = languages
+        self._workers = workers
+        self._truth = truth
+        self._report = report
+        self._done = 0
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def build(
+        self,
+        name: str,
+        parts: Iterable[Part],
+        cleaner: Cleaner,
+        cut_every: int | None = None,
+        note: Callable[[Part, Cleaned], None] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Write the split `name`; return its counts.
+
+        Every `cut_every`-th kept pair goes to the split `valid` instead, whose counts are then
+        returned too. `note` is told of each part.
+        """
+        dropped: Counter[str] = Counter()
+        read = kept = 0
+        with contextlib.ExitStack() as stack:
+            writer = stack.enter_context(self._writer(name).open())
+            cut = stack.enter_context(self._writer("valid").open()) if cut_every else None
+            for part, cleaned in map_ordered(cleaner, parts, self._workers):
+                if note is not None:
+                    note(part, cleaned)
+                dropped.update(cleaned.dropped)
+                read += cleaned.read
+                for (kind, side), block in _blocks(cleaned).items():
+                    if cut is not None and cut_every is not None and block:
+                        block, moved = _cut(block, kept, cut_every)
+                        cut.write(kind, side, moved)
+                    writer.write(kind, side, block)
+                kept += cleaned.kept
+                self._tell(cleaned.read)
+        counts = {name: _counts(read, writer.count, dropped)}
+        self.files.update(writer.facts)
+        if cut is not None:
+            counts[name]["moved_to_valid"] = cut.count
+            counts["valid"] = _counts(cut.count, cut.count, Counter())
+            self.files.update(cut.facts)
+        return counts
+
+    def _writer(self, name: str) -> SplitWriter:
+        return SplitWriter(self._folder, name, self._languages, truth=self._truth)
+
+    def _tell(self, pairs: int) -> None:
+        self._done += pairs
+        if self._report is not None:
+            self._report(self._done)
+
+
+def _blocks(cleaned: Cleaned) -> dict[tuple[str, int], bytes]:
+    """Return the blocks of lines by kind and side."""
+    sides = {
+        (kind, side): block
+        for kind, blocks in (("text", cleaned.text), ("raw", cleaned.raw))
+        for side, block in enumerate(blocks)
+    }
+    return {**sides, ("truth", 0): cleaned.truth}
+
+
+def _cut(block: bytes, before: int, every: int) -> tuple[bytes, bytes]:
+    """Return what stays and what is moved; `before` lines came before those of the block."""
+    lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
+    first = every - 1 - before % every
+    moved = lines[first::every]
+    del lines[first::every]
+    return b"".join(lines), b"".join(moved)
+
+
+def _counts(read: int, kept: int, dropped: Counter[str]) -> dict[str, Any]:
+    return {
+        "pairs_read": read,
+        "pairs_kept": kept,
+        "dropped": {reason: dropped[reason] for reason in REASONS},
+    }
+
 
 _TOY_CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import DataError, StorageError, nearest
 from nmtgrid.base.io.arrays import map_arrays
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.data import manifest as manifests
+from nmtgrid.data import directory as manifests
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.data.captioning.captions import (
+from nmtgrid.data.captioning.dataset import (
     FOLDER,
     Pictures,
     PictureSource,

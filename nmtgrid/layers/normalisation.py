@@ -1,6 +1,23 @@
-"""Position-wise layer normalisation (fig. 3.6c): over the features of one cell alone."""
+"""Batch normalisation over the valid cells of a batch, whole or in two parts.
+
+`BatchStatistics` standardises features; `Affine` scales and shifts them. In a dense network every
+layer normalises the features of all layers before it: the statistics of a feature are the same
+for all of them, so it is standardised once, when it is made, and each layer has an affine map
+alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
+
+Statistics are taken in float32 and over real cells alone: the features given are the flat valid
+cells [cells, C], so padding never counts. In training mode a prediction depends on the other
+sentences of its batch and, through the statistics, on later target tokens. In evaluation mode the
+running statistics are used, so nothing of the future reaches a prediction.
+
+Each pass moves the running statistics: each micro-batch of an update, and each half of one that
+did not fit into memory, has statistics of its own, and moves them once more.
+"""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -21,3 +38,98 @@ class PositionNorm(nn.LayerNorm):
             input.to(self.weight.dtype), self.normalized_shape, self.weight, self.bias, self.eps
         )
         return normed.to(input.dtype)
+
+
+MOMENTUM, EPSILON = 0.1, 1e-5
+
+
+class BatchStatistics(nn.Module):
+    """Standardise features [..., C] by the mean and variance of each over all cells given.
+
+    While training the running statistics move by a tenth at each pass, the variance by its
+    unbiased estimate, which a single cell does not have. `frozen` uses them in training mode too;
+    `still` uses the batch's, but leaves the running ones be.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(size))
+        self.register_buffer("running_var", torch.ones(size))
+        self.frozen = self.still = False
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the standardised features, in the shape and type of `features`."""
+        return self.normalise(features, None, None)
+
+    def normalise(self, features: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Return the features standardised, then scaled by `weight` [C] and shifted by `bias`."""
+        flat = features.reshape(-1, features.shape[-1])
+        live = self.training and not self.frozen
+        mean: Tensor | None = self.running_mean
+        variance: Tensor | None = self.running_var
+        if live and self.still:
+            mean, variance = self.running_mean.clone(), self.running_var.clone()
+        if live and flat.shape[0] == 1 and mean is not None:
+            mean.lerp_(flat[0].detach().to(mean.dtype), MOMENTUM)
+            mean = variance = None
+        result = torch.batch_norm(
+            flat, weight, bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
+        )
+        return result.view(features.shape)
+
+
+class Affine(nn.Module):
+    """Scale and shift of each feature: the learnt half of batch normalisation."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return features [..., C] scaled and shifted, in their type."""
+        kind = features.dtype
+        return torch.addcmul(self.bias.to(kind), features, self.weight.to(kind))
+
+
+class BatchNorm(BatchStatistics):
+    """Both halves at once: features [..., C] standardised, scaled and shifted."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the normalised features, in the shape and type of `features`."""
+        return self.normalise(features, self.weight, self.bias)
+
+
+@contextlib.contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let `model` use its running statistics, and leave them be, in training mode too."""
+    with _having(model, "frozen"):
+        yield
+
+
+@contextlib.contextmanager
+def still_statistics(model: nn.Module) -> Iterator[None]:
+    """Let `model` leave its running statistics be: what it computes, it has computed before."""
+    with _having(model, "still"):
+        yield
+
+
+@contextlib.contextmanager
+def _having(model: nn.Module, name: str) -> Iterator[None]:
+    parts = [part for part in model.modules() if isinstance(part, BatchStatistics)]
+    before = [getattr(part, name) for part in parts]
+    for part in parts:
+        setattr(part, name, True)
+    try:
+        yield
+    finally:
+        for part, held in zip(parts, before, strict=True):
+            setattr(part, name, held)

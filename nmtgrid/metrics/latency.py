@@ -1,18 +1,9 @@
-"""How far a translation lags behind its source: AP, AL, DAL, CW, max-CW, LAAL, YAAL.
+"""From delays of BPE pieces to delays of words.
 
-`delays` has one number for each unit of the hypothesis: how much of the source had been read when
-it was written. End symbols count on neither side. Two conventions of length, by name:
-
-* "thesis": |y| is the length of the hypothesis; a delay counts as |x| at most.
-* "simuleval": AL and AP take the length of the reference for |y|, DAL that of the hypothesis, as
-  the scorers of SimulEval 1.1.4 do; units are words; AL and LAAL are the first delay if that
-  exceeds |x|, and else count a later one that does, at which they stop (before 1.1.4 they left
-  such a delay out).
-
-Sentences with an empty hypothesis or an empty source have no latency: they are skipped in every
-average, and counted. A hypothesis that ends before all is read is averaged up to its last unit.
-
-Departs: the cut-off of eq. (4.48) is the last unit where a hypothesis never reads everything.
+A piece that ends in the joiner (`@@`, given by the caller; empty where pieces are words) goes on in
+the next one. Source words are those of the raw line, which arrive whole: where a part of a word
+has been read, it counts as read. Target words are the tokenised ones, written with their last
+piece.
 """
 
 from __future__ import annotations
@@ -268,3 +259,45 @@ def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
 def _mean(values: Numbers) -> float:
     counted = values[~numpy.isnan(values)]
     return float(counted.mean()) if len(counted) else math.nan
+
+
+def words_arrived(word_sizes: Sequence[int]) -> list[int]:
+    """Return [S + 2]: how many words have arrived when 0, 1, ..., S pieces and the end are read.
+
+    `word_sizes` has the pieces of each source word. A word without any arrives with what follows.
+    """
+    counts = [0]
+    for word, size in enumerate(word_sizes, start=1):
+        counts += [word] * size
+    return [*counts, len(word_sizes)]
+
+
+def word_delays(
+    delays: Sequence[int],
+    word_sizes: Sequence[int],
+    target_pieces: Sequence[str],
+    joiner: str,
+) -> list[int]:
+    """Return the delay of each target word, in source words, from delays of pieces in pieces.
+
+    `delays` has one for each target piece, and may have that of the end symbol too: a last piece
+    that asks for another is final only then. The source's end symbol is read after its pieces;
+    delays beyond that count as all of it. Raises ValueError unless each target piece has a delay.
+    """
+    if len(delays) - len(target_pieces) not in (0, 1):
+        raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")
+    counts = words_arrived(word_sizes)
+    ends = _word_ends(target_pieces, joiner)
+    if ends and _goes_on(target_pieces[-1], joiner):
+        ends[-1] = len(delays) - 1
+    return [counts[min(delays[end], len(counts) - 1)] for end in ends]
+
+
+def _word_ends(pieces: Sequence[str], joiner: str) -> list[int]:
+    """Return the last piece of each word; the last of all ends one in any case."""
+    last = len(pieces) - 1
+    return [i for i, piece in enumerate(pieces) if i == last or not _goes_on(piece, joiner)]
+
+
+def _goes_on(piece: str, joiner: str) -> bool:
+    return bool(joiner) and piece.endswith(joiner)

@@ -1,4 +1,4 @@
-"""Translation quality against references, by sacreBLEU, each score with its signature."""
+"""Mean and deviation of the same figure over several runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -260,3 +261,15 @@ def _seeded(seed: int) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Return `mean` and sample `standard_deviation` of `values` (one at least; None for one)."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "standard_deviation": deviation}
+
+
+def shown(found: Mapping[str, float | None], form: str = ".2f") -> str:
+    """Return a spread as people write it: the mean, then ± the deviation where there is one."""
+    mean, deviation = found["mean"], found["standard_deviation"]
+    return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form.lstrip('+')}}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,176 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.probes import Point as Point
-from nmtgrid.models.halt import Halt as Halt
-from nmtgrid.models.sites import Sites as Sites
-from nmtgrid.models.sites import check_reads as check_reads
-from nmtgrid.models.sites import path_of as path_of
-from nmtgrid.models.traits import Halting as Halting
-from nmtgrid.models.traits import Traits as Traits
+
+Halting = Literal["none", "sequence", "multinomial", "geometric"]
+"""Networks that say when to exit: Eq. (5.11), (5.19), (5.20)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What an architecture can do, asked instead of its name."""
+
+    prefix_safe: bool = False
+    """The model serves limited reads, each equal to a truncated source: uni-directional models, and
+    bi-directional ones that encode every prefix anew. The others refuse reads."""
+    every_cell: bool = False
+    """Predictions exist at every cell of the grid, whatever path led there."""
+    path_dependent: bool = False
+    """A prediction depends on how much had been read at each earlier position too."""
+    reencodes: bool = False
+    """A READ changes what was encoded before it, so every limited read costs an encoding."""
+    num_exits: int = 1
+    """Number of depths at which a prediction can be made."""
+    halting: Halting = "none"
+    """The network that says at which of them."""
+    hides_source_end: bool = False
+    """The model is not shown where its source ends, so it cannot know when to end (appendix C)."""
+    source_receptive_field: int | None = None
+    """Source tokens that one feature sees, or None for all."""
+    target_receptive_field: int | None = None
+    """Target tokens that one feature sees, itself included, or None for all."""
+    reads: bool = False
+    """A reader says at every cell of the grid how likely it is to read on."""
+    aligns: bool = False
+    """Alignments come as a by-product of decoding."""
+    batch_statistics: bool = False
+    """In training mode a prediction depends on the other sentences of its batch and on later target
+    tokens, through normalisation statistics; in evaluation mode it does not."""
+    source_features: int = 0
+    """Where the source is a picture: the features F of its regions [B, S, F], which have no order
+    and no end symbol; 0 for text."""
+
+
+Needs = Literal["nothing", "confidence", "geometric", "multinomial", "sequence"]
+"""What a decision is made from: nothing of the model, the largest probability (5.18), or the
+model's halting network: chi (5.20), or the exit that is likeliest by (5.19) or (5.11)."""
+
+
+class Halt(Protocol):
+    """Decides after each block which rows leave."""
+
+    @property
+    def needs(self) -> Needs:
+        """What the decisions are made from."""
+        ...
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        """Return [R'] (bool), True where a row leaves after block `exit` (from 1, never the last).
+
+        `step` tokens stand in each row, keys [R'] (int64) tell the rows' sentences apart, and
+        scores [R'] are what is needed: probabilities, or the exit chosen (int64), or None.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Sites:
+    """Which predictions are wanted: M of them, one for each entry.
+
+    sentence [M] and position [M] (int64) name the row of the grid: position t predicts
+    `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
+    (None: the whole source; else from 1 to the source's length, its end symbol counted).
+
+    depth [M], from 1 to N, is the exit that predicts (None: the last). The tokens before it count
+    as having exited at the same depth too ("aligned"), unless `mixed`: then each position exited
+    where its own site says, those without a site at the last exit, and the blocks that a position
+    skipped hold copies of its state (section 5.2.3).
+    """
+
+    sentence: Tensor
+    position: Tensor
+    reads: Tensor | None = None
+    depth: Tensor | None = None
+    mixed: bool = dataclasses.field(default=False, kw_only=True)
+
+    @classmethod
+    def offline(cls, batch: Batch) -> Sites:
+        """One prediction for each target position, end symbol included, with the whole source."""
+        places = batch.is_target.nonzero()
+        return cls(places[:, 0], places[:, 1])
+
+    @classmethod
+    def along(cls, batch: Batch, path: Tensor) -> Sites:
+        """Return one prediction for each target position, with the reads of `path` [B, T]."""
+        places = batch.is_target.nonzero()
+        return cls(places[:, 0], places[:, 1], path[places[:, 0], places[:, 1]])
+
+    def __len__(self) -> int:
+        return self.sentence.shape[0]
+
+
+def check_reads(batch: Batch, sites: Sites, least: int = 1) -> None:
+    """Raise ValueError unless all reads are from `least` to their source's length."""
+    if sites.reads is None or not len(sites):
+        return
+    lengths = batch.source_lengths[sites.sentence]
+    wrong = (sites.reads < least) | (sites.reads > lengths)
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"reads must be from {least} to the length of their source, which is "
+            f"{int(lengths[at])} tokens with its end symbol, but are {int(sites.reads[at])}"
+        )
+
+
+def path_of(batch: Batch, sites: Sites, least: int = 1) -> Tensor:
+    """Return the path [B, T] on which all sites of a sentence lie.
+
+    Positions that are not asked for take the reads of the nearest earlier site, those before the
+    first site its reads, and sentences without sites the whole source.
+
+    Raises ValueError for reads out of range, two different reads for one position of a sentence,
+    and reads that become fewer.
+    """
+    assert sites.reads is not None
+    check_reads(batch, sites, least)
+    count, length = batch.target_input.shape
+    path = sites.reads.new_full((count * length,), -1)
+    places = sites.sentence * length + sites.position
+    path[places] = sites.reads
+    if not torch.equal(path[places], sites.reads):
+        raise ValueError(
+            "this model's predictions depend on the path: a position cannot have two different "
+            "reads in one pass; ask for them in passes of their own"
+        )
+    path = path.view(count, length)
+    here = torch.arange(length, device=path.device).expand(count, length)
+    last = torch.where(path >= 0, here, -1).cummax(1).values
+    first = torch.where(path >= 0, here, length - 1).amin(1, keepdim=True)
+    path = path.gather(1, torch.where(last >= 0, last, first))
+    path = torch.where(path >= 0, path, batch.source_lengths[:, None].to(path.dtype))
+    if bool((path[:, 1:] < path[:, :-1]).any()):
+        raise ValueError("along a path reads never become fewer, but these do")
+    return path
+
+
+def check_depth(sites: Sites, exits: int) -> None:
+    """Raise ValueError unless all depths are from 1 to `exits`."""
+    if sites.depth is None or not len(sites):
+        return
+    wrong = (sites.depth < 1) | (sites.depth > exits)
+    if bool(wrong.any()):
+        at = int(sites.depth[wrong][0])
+        raise ValueError(f"exits count from 1 to {exits}, but a site has exit {at}")
+
+
+def depths_of(batch: Batch, sites: Sites, exits: int) -> Tensor:
+    """Return the exits [B, T] of all positions, for mixed sites.
+
+    Raises ValueError for depths out of range, and two of them for one position of a sentence.
+    """
+    assert sites.depth is not None
+    check_depth(sites, exits)
+    count, length = batch.target_input.shape
+    depths = sites.depth.new_full((count * length,), exits)
+    places = sites.sentence * length + sites.position
+    depths[places] = sites.depth
+    if not torch.equal(depths[places], sites.depth):
+        raise ValueError(
+            "a position cannot have left at two exits in one pass; ask for them in passes of their "
+            "own"
+        )
+    return depths.view(count, length)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,15 +26,16 @@ from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     LayerOutput,
     Rows,
+    States,
+    StepWeights,
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.layers.recurrent.lstm_step import States, StepWeights
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import properties
-from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.text.vocabulary import PAD
 
 

@@ -1,8 +1,10 @@
-"""Checks that the configurations of several architectures share: each returns what is wrong."""
+"""The symbol that stands before the target: `<s>`, or `</s>` as in other programs' models."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from nmtgrid.text.vocabulary import BEGIN, END
 
 LARGEST_KERNEL = 255
 LARGEST_DEPTH = 1000
@@ -48,3 +50,14 @@ def no_rates(config: Any, *names: str) -> list[str]:
         for name in names
         if not 0.0 <= getattr(config, name) < 1.0
     ]
+
+
+FirstSymbol = Literal["begin", "end"]
+
+
+def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
+    """Return (id, id whose vector it has) of the first symbol; None where it has its own.
+
+    Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
+    """
+    return (BEGIN, END) if first == "end" else None

@@ -29,12 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.convolution import PhraseConvolution, Resample, ReverseConvolution
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.phrase_convolution import PhraseConvolution, Resample, ReverseConvolution
-from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, squash
-from nmtgrid.layers.recurrent.plain_rnn import run_rnn
+from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
 from nmtgrid.models.convrnn_config import ConvRNNConfig

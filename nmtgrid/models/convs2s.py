@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,18 +18,205 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.attention import source_mask
-from nmtgrid.layers.convolution import WindowCache
+from nmtgrid.layers.attention import attend, attention_weights, source_mask
+from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.kernels.dropout import dropout
+from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.gated_conv import Window
+from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Classifier, Report, Sites, Step, TranslationModel
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
-from nmtgrid.models.convs2s_layers import DecoderLayer, EncoderLayer, Source, add_scaled, make_map
-from nmtgrid.models.convs2s_step import ReadyDecoder
-from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.text.vocabulary import PAD
+
+GAMMA = math.sqrt(0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The encoded source: keys and values [B, 1, S, e], and the mask of its padding or None."""
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+
+
+class EncoderLayer(nn.Module):
+    """A centred gated convolution with its residual sum, Eq. (2.32)-(2.34)."""
+
+    def __init__(self, config: ConvS2SConfig) -> None:
+        super().__init__()
+        self.convolution = _convolution(config)
+
+    def forward(self, h: Tensor, window: Window) -> Tensor:
+        """Return the next layer's input [B, S, C]."""
+        found: Tensor = self.convolution(h, window, GAMMA)
+        return found
+
+
+class DecoderLayer(nn.Module):
+    """A causal gated convolution, then attention to the source, Eq. (2.36)-(2.38)."""
+
+    def __init__(self, config: ConvS2SConfig) -> None:
+        super().__init__()
+        self.spans_attention = config.residual == "layer"
+        self.convolution = _convolution(config)
+        self.query_map = make_map(config, config.size, config.embedding_size)
+        self.output_map = make_map(config, config.embedding_size, config.size)
+        self.scale = attention_scale(config)
+
+    def forward(
+        self,
+        h: Tensor,
+        embedded: Tensor,
+        source: Source,
+        window: Window,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return the next layer's input [B, T, C], for h [B, T, C] and H^0 `embedded` [B, T, e].
+
+        All of one type. The attention's weights [B, T, S] are added to `weights` if it is given.
+        """
+        middle = self.convolution(h, window, None if self.spans_attention else GAMMA)
+        query = add_scaled(embedded, self.query_map(middle))
+        query = query[:, None]
+        read = attend(query, source.keys, source.values, source.mask, scale=self.scale)[:, 0]
+        if weights is not None:
+            found = attention_weights(query, source.keys, source.mask, scale=self.scale)
+            weights.append(found[:, 0])
+        result = add_scaled(middle, self.output_map(read))
+        return add_scaled(h, result) if self.spans_attention else result
+
+
+def add_scaled(h: Tensor, added: Tensor) -> Tensor:
+    """Return gamma (h + added), Eq. (2.34)."""
+    return residual_dropout(h, added, 0.0, GAMMA, training=False)
+
+
+def make_map(
+    config: ConvS2SConfig, inputs: int, outputs: int, dropped: float = 0.0
+) -> NormalisedMap:
+    """Return an affine map of inputs of which a share `dropped` is dropped."""
+    gain = 1.0 - dropped
+    return NormalisedMap(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
+
+
+def attention_scale(config: ConvS2SConfig) -> float:
+    """Return the factor of the products of queries and keys."""
+    return 1.0 if config.attention_scale == "none" else config.embedding_size**-0.5
+
+
+def _convolution(config: ConvS2SConfig) -> GatedConvolution:
+    return GatedConvolution(
+        config.size, config.kernel, normalise=config.weight_norm, dropout=config.dropout
+    )
+
+
+Affine = tuple[Tensor, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadyLayer:
+    """A decoder layer's weights as a step applies them: normalised, with all factors in them."""
+
+    convolution: Affine
+    query: Tensor
+    """[C, e]"""
+    output: Affine
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadyDecoder:
+    """The weights of all steps, made once for each search and shared by all rows."""
+
+    enter: Affine
+    layers: tuple[ReadyLayer, ...]
+    query_biases: Tensor
+    """[N, 1, e]"""
+    leave: Affine
+    classifier: tuple[Tensor, Tensor | None]
+    kernel: int
+    scale: float
+    """What multiplies the products of queries and keys."""
+    spans_attention: bool
+    """Whether a layer's residual sum spans its attention."""
+
+    @classmethod
+    def make(
+        cls,
+        enter: NormalisedMap,
+        layers: Sequence[DecoderLayer],
+        leave: NormalisedMap,
+        held: Classifier,
+        dtype: torch.dtype,
+    ) -> ReadyDecoder:
+        """Return the weights of a decoder and its classifier in `dtype`."""
+        biases = torch.stack([layer.query_map.bias for layer in layers]) * GAMMA
+        return cls(
+            enter.ready(1.0, dtype),
+            tuple(_ready_layer(layer, dtype) for layer in layers),
+            biases.to(dtype)[:, None],
+            leave.ready(1.0, dtype),
+            (held.weight.to(dtype), None if held.bias is None else held.bias.to(dtype)),
+            layers[0].convolution.kernel,
+            layers[0].scale,
+            layers[0].spans_attention,
+        )
+
+    def take_rows(self, rows: Tensor) -> ReadyDecoder:
+        """Return the same weights: they have no rows."""
+        return self
+
+    def logits(
+        self,
+        embedded: Tensor,
+        cache: WindowCache | None,
+        memory: SourceMemory,
+        alignment: Literal["average", "last"] | None,
+    ) -> tuple[Tensor, WindowCache, Tensor | None]:
+        """Return logits [R, V], the cache and the alignment asked for [R, S].
+
+        embedded [R, e] are the vectors of the last tokens; the first step has no cache.
+        """
+        embedded = embedded.to(self.query_biases.dtype)
+        queries = torch.add(self.query_biases, embedded, alpha=GAMMA)
+        h = linear(embedded, *self.enter)
+        cache = cache or WindowCache.empty(h, len(self.layers), self.kernel)
+        cache.advance()
+        found: list[Tensor] = []
+        for place, layer in enumerate(self.layers):
+            gated = nn.functional.glu(linear(cache.push(place, h), *layer.convolution), -1)
+            if not self.spans_attention:
+                gated.add_(h, alpha=GAMMA)
+            query = torch.addmm(queries[place], gated, layer.query)[:, None]
+            read = memory.attend(0, query, scale=self.scale)[:, 0]
+            if alignment == "average" or (alignment and place == len(self.layers) - 1):
+                found.append(memory.weights(0, query, scale=self.scale)[:, 0])
+            mapped = linear(read, *layer.output)
+            if self.spans_attention:
+                h = mapped.add_(gated).add_(h, alpha=GAMMA)
+            else:
+                h = mapped.add_(gated, alpha=GAMMA)
+        logits = linear(linear(h, *self.leave), *self.classifier)
+        return logits, cache, torch.stack(found).mean(0) if found else None
+
+
+def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
+    """Return the layer's weights with every gamma in them.
+
+    The gated channels leave with the factor that they have in the layer's output: gamma, or its
+    square where the residual sum spans the attention; the query's map allows for it.
+    """
+    passed = GAMMA**2 if layer.spans_attention else GAMMA
+    of_query = GAMMA / passed if layer.spans_attention else GAMMA
+    factors = torch.ones_like(layer.convolution.bias)
+    factors[: len(factors) // 2] = passed
+    return ReadyLayer(
+        layer.convolution.ready(factors, dtype),
+        layer.query_map.ready(of_query, dtype)[0].t(),
+        layer.output_map.ready(passed, dtype),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from nmtgrid.models.api import Report, Traits
-from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive.config import PervasiveConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,23 +7,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.io.arrays import CHECKSUM, read_header
+from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import read_json, write_json
 from nmtgrid.base.io.checksums import altered, is_altered, sealed
-from nmtgrid.base.io.storage import load_tensors, save_tensors
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.outline import outline
 from nmtgrid.text.pipeline import Pipeline
+
+Made = TypeVar("Made")
+
+
+class _Undrawn(TorchFunctionMode):
+    """Lets functions that change a tensor in place, or measure it, return it as it is."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "norm" or (name.endswith("_") and not name.endswith("__")):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+def outline(make: Callable[[], Made]) -> Made:
+    """Return what `make` builds, its tensors being shapes without values."""
+    with torch.device("meta"), _Undrawn():
+        return make()
+
 
 FORMAT = 1
 WEIGHTS = {

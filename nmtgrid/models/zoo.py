@@ -11,26 +11,24 @@ from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
 from nmtgrid.models import bilstm, convrnn, convs2s
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.bilstm_config import BiLSTMConfig
-from nmtgrid.models.bilstm_presets import BILSTM
+from nmtgrid.models.bilstm_config import BILSTM, BiLSTMConfig
 from nmtgrid.models.captioning import model as caption_lstm
 from nmtgrid.models.captioning import top_down
-from nmtgrid.models.captioning.caption import CAPTION_LSTM, CAPTION_TOP_DOWN
-from nmtgrid.models.captioning.config import CaptionLSTMConfig, CaptionTopDownConfig
-from nmtgrid.models.convrnn_config import ConvRNNConfig
-from nmtgrid.models.convrnn_presets import CONVRNN
-from nmtgrid.models.convs2s_config import ConvS2SConfig
-from nmtgrid.models.convs2s_presets import CONVS2S
+from nmtgrid.models.captioning.config import (
+    CAPTION_LSTM,
+    CAPTION_TOP_DOWN,
+    CaptionLSTMConfig,
+    CaptionTopDownConfig,
+)
+from nmtgrid.models.convrnn_config import CONVRNN, ConvRNNConfig
+from nmtgrid.models.convs2s_config import CONVS2S, ConvS2SConfig
 from nmtgrid.models.pervasive import densenet as pervasive_densenet
 from nmtgrid.models.pervasive import model as pervasive
-from nmtgrid.models.pervasive.config import PERVASIVE
-from nmtgrid.models.pervasive.densenet_config import PERVASIVE_DENSENET
-from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
-from nmtgrid.models.pervasive.pervasive_densenet_config import PervasiveDensenetConfig
+from nmtgrid.models.pervasive.config import PERVASIVE, PervasiveConfig
+from nmtgrid.models.pervasive.densenet_config import PERVASIVE_DENSENET, PervasiveDensenetConfig
 from nmtgrid.models.presets import Preset
 from nmtgrid.models.transformer import model as transformer
-from nmtgrid.models.transformer.config import TRANSFORMER
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.config import TRANSFORMER, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,16 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.online.agents import Threshold
-from nmtgrid.online.oracle import ReadingCost, oracle_paths, path_costs
+from nmtgrid.online.oracle import ReadingCost, cell_costs, grid_cells, oracle_paths, path_costs
 from nmtgrid.online.paths import area_sites, is_right_of
-from nmtgrid.online.policies import Area, agent_cells, agent_hits, agent_loss, threshold_paths
-from nmtgrid.online.writing_costs import cell_costs, grid_cells
+from nmtgrid.online.policies import (
+    Area,
+    Threshold,
+    agent_cells,
+    agent_hits,
+    agent_loss,
+    threshold_paths,
+)
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 

@@ -1,8 +1,4 @@
-"""Decodes sentences along settings: wait-k, an agent's thresholds, the oracle's paths.
-
-Batched; what is written, and when, does not depend on the batch. Unless they are asked for by line,
-nothing is known of a source but what a stream would know: its words are tokenised one by one.
-"""
+"""What a decoding is worth: BLEU, and latency in tokens and words, in both conventions."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -17,17 +14,107 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
+from nmtgrid.data.dataset import Split
+from nmtgrid.metrics.latency import Convention, Latency, Unit, latency, reference_words, word_delays
+from nmtgrid.metrics.quality import Score, bleu
 from nmtgrid.models.api import with_exits
-from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
-from nmtgrid.online.bounded import Bounded
-from nmtgrid.online.oracle import ReadingCost, oracle_paths
-from nmtgrid.online.sentences import Sentence
-from nmtgrid.online.settings import Setting
-from nmtgrid.online.writing_costs import refuse_oracle, writing_costs
+from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
+from nmtgrid.online.policies import AlongPaths, Bounded, Threshold, WaitK
+from nmtgrid.online.settings import Setting, SourceText
+from nmtgrid.online.simuleval import Instance
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.constraints import hides_the_end
 from nmtgrid.search.translate import Translator
+from nmtgrid.text.moses import unescape
+from nmtgrid.text.pipeline import Pipeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A source as a stream would bring it, and its reference; an empty line has no words.
+
+    `words` are the raw line's, or the tokenised line's, `sizes` how many of the `units` each of
+    them makes. `reference` is tokenised, `raw_reference` as it stood; `source` and `target` are
+    ids.
+    """
+
+    line: int
+    words: list[str]
+    sizes: list[int]
+    units: list[str]
+    source: list[int]
+    target: list[int]
+    reference: str
+    raw_reference: str
+
+
+def read_sentences(
+    pipeline: Pipeline,
+    split: Split,
+    count: int | None = None,
+    longest: int = 512,
+    warn: Callable[[str], None] = lambda text: None,
+    source_text: SourceText = "words",
+) -> list[Sentence]:
+    """Return the first `count` sentences of a split (None: all).
+
+    A line that is tokenised whole has the dataset's units, of which a few need words to come: a
+    full stop after an abbreviation is the word's or not by what follows.
+
+    Sources are cut after `longest` units, at the end of a word where there is one, and `warn` is
+    told so: a stream that is evaluated cannot be taken in pieces.
+    """
+    columns = zip(
+        split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
+    )  # fmt: skip
+    found: list[Sentence] = []
+    cut: list[int] = []
+    for line, (source, raw, tokenized) in enumerate(columns, start=1):
+        if count is not None and line > count:
+            break
+        held = _units(pipeline, source, source_text)
+        kept = _within(held, longest)
+        if sum(len(units) for _, units in kept) < sum(len(units) for _, units in held):
+            cut.append(line)
+        units = [unit for _, of_word in kept for unit in of_word]
+        found.append(
+            Sentence(
+                line,
+                [word for word, _ in kept],
+                [len(of_word) for _, of_word in kept],
+                units,
+                pipeline.source_vocabulary.encode(units),
+                pipeline.target.encode_words(tokenized.split()),
+                tokenized,
+                raw,
+            )
+        )
+    if cut:
+        shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
+        warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
+    return found
+
+
+def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
+    """Return a source's words with the units of each."""
+    if source_text == "words":
+        return list(zip(line.split(), pipeline.source_words(line), strict=True))
+    words = pipeline.source.moses.tokenize(line).split()
+    return [(word, pipeline.source.units([word])) for word in words]
+
+
+def _within(held: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:
+    kept: list[tuple[str, list[str]]] = []
+    room = longest
+    for word, units in held:
+        if len(units) > room:
+            # One endless word is cut itself: something must be left to translate.
+            return kept or [(word, units[:room])]
+        kept.append((word, units))
+        room -= len(units)
+    return kept
+
 
 _MOST_CELLS = 1 << 17
 """Grid cells of a batch whose writing costs are asked for."""
@@ -233,3 +320,104 @@ def _padded(paths: Sequence[Sequence[int]]) -> Tensor:
     """Return the paths as [B, T], their last value repeated."""
     size = max(map(len, paths))
     return torch.tensor([[*path, *[path[-1]] * (size - len(path))] for path in paths])
+
+
+WAYS: tuple[tuple[Unit, Convention], ...] = (
+    ("token", "thesis"), ("word", "thesis"), ("word", "simuleval"),
+)  # fmt: skip
+"""The ways to count that make sense: SimulEval's convention knows words only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The scores of a decoding: BLEU of tokenised and of raw text, latency in each of `WAYS`."""
+
+    decoded: Decoded
+    tokenized: Score
+    raw: Score
+    latencies: dict[tuple[Unit, Convention], Latency]
+
+    def values(self, unit: Unit, convention: Convention) -> dict[str, Any]:
+        """Return JSON keys: the latency in one way, and in all of them under `latencies`."""
+        seconds, tokens = self.decoded.seconds, self.decoded.target_tokens
+        average = self.decoded.average_exit
+        return {
+            **self.decoded.setting.values(),
+            "bleu_tokenized": self.tokenized.value,
+            "bleu": self.raw.value,
+            **self.latencies[unit, convention].values(),
+            **({} if average is None else {"average_exit": average}),
+            "target_tokens": tokens,
+            "seconds": seconds,
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+            "signature_bleu_tokenized": self.tokenized.signature,
+            "signature_bleu": self.raw.signature,
+            "latencies": [found.values() for found in self.latencies.values()],
+        }
+
+
+def measure(
+    sentences: Sequence[Sentence], decoded: Decoded, joiner: str, *, lowercase: bool
+) -> Measured:
+    """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
+
+    Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more.
+    """
+    outcomes = decoded.outcomes
+    tokenized = bleu(
+        [one.words for one in outcomes], [one.reference for one in sentences], "none"
+    )  # fmt: skip
+    raw = bleu(
+        [one.text for one in outcomes],
+        [one.raw_reference for one in sentences],
+        lowercase=lowercase,
+    )
+    pairs = list(zip(sentences, outcomes, strict=True))
+    words = [delays_of_words(one, outcome, joiner) for one, outcome in pairs]
+    found: dict[tuple[Unit, Convention], Latency] = {
+        ("token", "thesis"): latency(
+            [delays_of_tokens(one, outcome) for one, outcome in pairs],
+            [len(one.source) for one in sentences],
+            [len(one.target) for one in sentences],
+        )
+    }
+    lengths = [len(one.words) for one in sentences]
+    counts = {
+        "thesis": [len(one.reference.split()) for one in sentences],
+        "simuleval": [reference_words(one.reference) for one in sentences],
+    }
+    for unit, convention in WAYS[1:]:
+        found[unit, convention] = latency(
+            words, lengths, counts[convention], unit=unit, convention=convention
+        )
+    return Measured(decoded, tokenized, raw, found)
+
+
+def delays_of_tokens(one: Sentence, outcome: Outcome) -> list[int]:
+    """Return the delay of each target unit in source units; end symbols count on neither side."""
+    return [min(reads, len(one.source)) for reads in outcome.reads[: len(outcome.units)]]
+
+
+def delays_of_words(one: Sentence, outcome: Outcome, joiner: str) -> list[int]:
+    """Return the delay of each target word in source words."""
+    return word_delays(outcome.reads, one.sizes, outcome.units, joiner)
+
+
+def instances(
+    sentences: Sequence[Sentence], outcomes: Sequence[Outcome], joiner: str
+) -> list[Instance]:
+    """Return a log's sentences: raw source words, tokenised target words and references.
+
+    Targets are without the tokenizer's escapes, which some of sacreBLEU's tokenizers cut in pieces.
+    """
+    return [
+        Instance(
+            one.line - 1,
+            unescape(outcome.words),
+            delays_of_words(one, outcome, joiner),
+            len(one.words),
+            " ".join(one.words),
+            unescape(one.reference),
+        )
+        for one, outcome in zip(sentences, outcomes, strict=True)
+    ]

@@ -16,9 +16,15 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.online.agents import WaitK
-from nmtgrid.online.occupancy import binary_weights, exact_weights
-from nmtgrid.online.paths import area_sites, finish_reading, sample_k, wait_k
+from nmtgrid.online.paths import (
+    area_sites,
+    binary_weights,
+    exact_weights,
+    finish_reading,
+    sample_k,
+    wait_k,
+)
+from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import check_smoothing, site_loss
 

@@ -1,14 +1,9 @@
-"""Reading probabilities: what a path is worth under them, the agent's loss, and its decisions.
-
-Logits [B, T, S]: cell (b, t, j) (0-based) stands for the state with t target tokens written and
-j + 1 source tokens read; its sigmoid rho is the probability of reading one more before target
-token t is written. In the last column nothing is left to read: rho is 0 there, whatever the logit.
-Lengths count what the caller counts, the end symbols included or not. Probabilities are given as
-`torch.logit(rho)`.
-"""
+"""Agents that know no more of a source than has come of it: not how long it will be."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Literal
 
 import torch
@@ -16,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.online.paths import is_cell
+from nmtgrid.online.paths import continue_paths, is_cell, wait_k
+from nmtgrid.search.api import Agent, SearchPlan
+from nmtgrid.search.constraints import length_bounds
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -129,3 +126,111 @@ def threshold_paths(rho: Tensor, threshold: float, source_lengths: Tensor) -> Te
         reads = next_reads(row, reads, threshold, source_lengths)
         found.append(reads)
     return torch.stack(found, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitK:
+    """Reads k tokens first (infinity: all), then one before each later write. Eq. (4.25)."""
+
+    k: float
+    finish_reading: bool = False
+    wants_reading = False
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a k below 1 or not whole."""
+        wait_k(self.k, torch.ones(1, dtype=torch.int64), 1)
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return min(k + step, length)."""
+        return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold:
+    """Reads on while the model's probability of reading is at least `threshold`."""
+
+    threshold: float
+    finish_reading: bool = False
+    wants_reading = True
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError unless the threshold is above 0 and below 1."""
+        check_threshold(self.threshold)
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return the first column from the last reads on that writes."""
+        assert rho is not None
+        return next_reads(rho, reads, self.threshold, lengths)
+
+
+class AlongPaths:
+    """Follows given paths [B, T], then the whole source: algorithm 1, not for streams.
+
+    Departs: the print counts `t` after it has taken z_t, and says nothing of |y| and beyond.
+    """
+
+    wants_reading = False
+
+    def __init__(self, paths: Tensor, target_lengths: Tensor, finish_reading: bool = False) -> None:
+        """`target_lengths` [B] count the paths' own entries."""
+        self.paths, self.target_lengths = paths, target_lengths
+        self.finish_reading = finish_reading
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return the path's reads, or the whole source beyond its end."""
+        given = self.paths[sentence], lengths, self.target_lengths[sentence]
+        return continue_paths(*given, step + 1)[:, step]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """An agent that reads on where a stream cannot know whether it may write yet.
+
+    The most tokens that a translation may have depend on the source's length, of which a stream
+    knows only how much has come: at the limit for that much, it reads. So it does, with
+    `end_is_hidden`, before it writes more tokens than it has read. Where no limit is in sight, as
+    for wait-k with the default limits, the agent alone decides.
+    """
+
+    agent: Agent
+    plan: SearchPlan
+    end_is_hidden: bool = False
+
+    @property
+    def wants_reading(self) -> bool:
+        """The agent's own."""
+        return self.agent.wants_reading
+
+    @property
+    def finish_reading(self) -> bool:
+        """The agent's own."""
+        return self.agent.finish_reading
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return the agent's reads, or more."""
+        wanted = self.agent.next_reads(step, sentence, reads, lengths, rho)
+        return torch.maximum(wanted, lengths.clamp(max=self._least(step)))
+
+    def _least(self, step: int) -> int:
+        """Return the fewest source tokens with which one more than `step` may be written."""
+        least = step + 1 if self.end_is_hidden else 1
+        share = self.plan.max_length_b
+        if share == 0 or self._limit(least) > step:
+            return least
+        least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
+        while self._limit(least) <= step:  # where numbers were rounded
+            least += 1
+        return least
+
+    def _limit(self, tokens: int) -> int:
+        """Return the most target tokens for `tokens` source tokens, the end symbol not counted."""
+        lengths = torch.tensor([tokens + 1])
+        return int(length_bounds(self.plan, lengths, end_is_hidden=self.end_is_hidden)[1])

@@ -68,7 +68,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
     if (arguments.k is None) == (arguments.threshold is None):
         raise ConfigError("Give one of `--k` and `--threshold`.")
-    from nmtgrid.online.agents import Threshold, WaitK
+    from nmtgrid.online.policies import Threshold, WaitK
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.metrics.words import word_delays
+from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
-from nmtgrid.online.bounded import Bounded
+from nmtgrid.online.policies import Bounded
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, hides_the_end, length_bounds

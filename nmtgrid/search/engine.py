@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ModelError
+from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
-from nmtgrid.search.checks import check as check
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
@@ -30,6 +29,46 @@ from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.hypotheses import History, Ledger
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+
+def check(
+    models: Sequence[TranslationModel],
+    plan: SearchPlan,
+    align: bool = False,
+    agent: Agent | None = None,
+    halt: Halt | None = None,
+) -> None:
+    """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
+    if halt is not None:
+        _check_halt(models, agent, halt)
+    for model in models if agent is not None else ():
+        if not model.traits.prefix_safe:
+            raise model.refusal()
+    if align or plan.coverage_penalty > 0:
+        blind = sorted({m.architecture for m in models if not m.traits.aligns})
+        if blind:
+            what = "Alignments" if align else "`search.coverage_penalty`"
+            raise ConfigError(
+                f"{what} cannot be had from `{'`, `'.join(blind)}`: "
+                "this architecture yields no alignments.",
+                "Leave the option away or use a model that aligns.",
+            )
+    sizes = [model.classifier().weight.shape[0] for model in models]
+    if len(set(sizes)) > 1:
+        raise ModelError(
+            f"The models of an ensemble have target vocabularies of different sizes: {sizes}.",
+            "Only models made from one dataset can be averaged.",
+        )
+
+
+def _check_halt(models: Sequence[TranslationModel], agent: Agent | None, halt: Halt) -> None:
+    if len(models) > 1:
+        raise ConfigError(
+            f"Early exit decodes one model at a time, but {len(models)} are averaged here.",
+            "Leave `--exit` or `--ensemble` away.",
+        )
+    with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
+
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""

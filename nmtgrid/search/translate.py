@@ -21,17 +21,67 @@ from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import collate
-from nmtgrid.data.captioning.captions import check_size
+from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search import captions, engine
+from nmtgrid.search import engine
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import graphs_for
+from nmtgrid.search.forced import forced_log_probabilities
 from nmtgrid.search.inputs import check_lines, check_pairs, check_shared, with_prefixes
 from nmtgrid.search.long_sources import cut, join_ranked, told_long
 from nmtgrid.search.postprocess import Translation, restore
-from nmtgrid.search.scoring import forced_log_probabilities
 from nmtgrid.text.pipeline import Pipeline
+
+WINDOW = 256
+"""Pictures held at once; they are sorted by regions among themselves."""
+
+Search = Callable[[Tensor, Tensor, list[int], bool], list[list[Hypothesis]]]
+"""Takes sources, lengths, keys, and whether alignments are wanted."""
+
+
+def stream(
+    pictures: Iterable[NDArray[numpy.float32]],
+    batches: Callable[[list[int]], Iterator[list[int]]],
+    search: Search,
+    align: bool,
+    advance: Callable[[int, int], None],
+) -> Iterator[tuple[int, list[str], list[Hypothesis]]]:
+    """Yield number, regions' names and hypotheses of each picture [regions, F].
+
+    `batches` cuts places by the sizes of what stands there; `advance` is told of the pictures and
+    target tokens of each batch.
+    """
+    numbered = enumerate(pictures, start=1)
+    while window := list(itertools.islice(numbered, WINDOW)):
+        found: dict[int, list[Hypothesis]] = {}
+        for places in batches([len(features) for _, features in window]):
+            source, lengths = collate_pictures([window[place][1] for place in places])
+            results = search(source, lengths, [window[place][0] for place in places], align)
+            found.update(zip(places, results, strict=True))
+            advance(len(places), sum(len(one[0].tokens) + 1 for one in results))
+        for place, (number, features) in enumerate(window):
+            yield number, region_names(len(features)), found[place]
+
+
+def check_text(model: TranslationModel) -> None:
+    """Raise ConfigError where text is given to a model that captions pictures."""
+    if model.traits.source_features:
+        raise ConfigError(
+            f"This model (`{model.architecture}`) captions pictures; it cannot read text.",
+            "Give it features of pictures: a safetensors file as INPUT, or a dataset of pictures.",
+        )
+
+
+def check_pictures(model: TranslationModel) -> None:
+    """Raise ConfigError where pictures are given to a model that translates text."""
+    if not model.traits.source_features:
+        raise ConfigError(
+            f"This model (`{model.architecture}`) translates text; it cannot read pictures.",
+            "Give it text, or use a model such as `caption-top-down`.",
+        )
+
 
 _MOST_PIECES = 1 << 16
 
@@ -107,7 +157,7 @@ class Translator:
 
         Raises TypeError for what is no list of pairs of strings.
         """
-        captions.check_text(self.models[0])
+        check_text(self.models[0])
         encode_source, encode_target = self.pipeline.encode_source, self.pipeline.encode_target
         given = check_pairs(pairs)
         encoded = [(encode_source(source), encode_target(target)) for source, target in given]
@@ -140,7 +190,7 @@ class Translator:
         check_lines(lines)
         check_lines(prefixes or (), "prefixes")
         engine.check(self.models, self.plan, align)
-        captions.check_text(self.models[0])
+        check_text(self.models[0])
         pairs = with_prefixes(lines, prefixes)
         return self._windows(pairs, align or self.options.replace_unknown, advance)
 
@@ -156,9 +206,9 @@ class Translator:
         Raises ConfigError at once where the model cannot, DataError for features of another size.
         """
         engine.check(self.models, self.plan, align)
-        captions.check_pictures(self.models[0])
+        check_pictures(self.models[0])
         checked = (check_size(one, self.features) for one in pictures)
-        found = captions.stream(checked, self._batches, self._search, align, advance)
+        found = stream(checked, self._batches, self._search, align, advance)
         restored = (restore(self.pipeline, *one) for one in found)
         return (dataclasses.replace(one, source_end=False) for one in restored)
 

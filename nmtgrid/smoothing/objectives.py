@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmtgrid.base.io.storage import load_tensors, save_tensors
+from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.soft_targets import Aims, NeighbourSpread, Spread, VectorSpread
@@ -25,8 +25,7 @@ from nmtgrid.smoothing.rewards import (
 from nmtgrid.smoothing.samplers import Choices, Samples, as_batch, draw_samples
 from nmtgrid.smoothing.vectors import few_vectors, type_frequencies, type_vectors
 from nmtgrid.training.api import KEPT, LossParts, Objective, wrappers
-from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.smoothing_settings import SmoothingSettings
+from nmtgrid.training.settings import RunSettings, SmoothingSettings
 
 
 class Smoothed:

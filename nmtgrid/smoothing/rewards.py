@@ -13,8 +13,7 @@ from torch import Tensor
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import PictureSplit, Split
 from nmtgrid.metrics.cider import Cider, DocumentFrequencies
-from nmtgrid.metrics.ngrams import Ragged
-from nmtgrid.metrics.sentence_counts import bleu_counts, sentence_bleus
+from nmtgrid.metrics.ngrams import Ragged, bleu_counts, sentence_bleus
 from nmtgrid.text.vocabulary import PAD
 
 _DOCUMENTS = 200_000

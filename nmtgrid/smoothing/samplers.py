@@ -19,7 +19,7 @@ from torch import Tensor
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.soft_targets import Spread
 from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS
-from nmtgrid.training.smoothing_settings import Vocabulary
+from nmtgrid.training.settings import Vocabulary
 
 _SPECIAL = len(SPECIALS)
 

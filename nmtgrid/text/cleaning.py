@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import compress
 
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.parts import Lines, block_of
+from nmtgrid.text.shards import Lines, block_of
 
 Row = tuple[str, str, str]
 """A raw source line, its target line, and what else is known of the pair (often nothing)."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.packing import DAMAGED
-from nmtgrid.base.io.text import STANDARD, open_text
+from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text
 from nmtgrid.text.moses import Moses
 
 _BLOCK = 1 << 16

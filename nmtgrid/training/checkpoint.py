@@ -26,10 +26,9 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.arrays import verify
+from nmtgrid.base.io.arrays import load_tensors, save_tensors, verify
 from nmtgrid.base.io.atomic import passing, read_json, reason, sweep, sync_folder, write_json
 from nmtgrid.base.io.checksums import CHECKSUM, is_altered, sealed
-from nmtgrid.base.io.storage import load_tensors, save_tensors
 from nmtgrid.training.progress import Progress
 
 FORMAT = 1

@@ -1,13 +1,4 @@
-"""Training on several processes: who they are, and the few things that they tell each other.
-
-    torchrun --nproc-per-node 8 -m nmtgrid train DATA --out MODEL ...
-
-All hold the same weights. Each takes its share of an update's batches; gradients are summed over
-the processes and divided once, by the number of target tokens of the whole update, so that the
-update is the one that a single process would have done on all those batches. Random numbers are
-each process' own; clocks and signals are agreed upon. One alone does the same without telling
-anybody anything.
-"""
+"""Whether all processes of a run see the folder that the first one writes to."""
 
 from __future__ import annotations
 
@@ -15,7 +6,10 @@ import contextlib
 import dataclasses
 import datetime
 import os
+import time
+import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -23,8 +17,9 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError, TrainingError
-from nmtgrid.base.memory import is_out_of_memory
+from nmtgrid.base.devices import is_out_of_memory
+from nmtgrid.base.errors import ConfigError, StorageError, TrainingError
+from nmtgrid.base.io.atomic import remove
 
 _BUCKET = 1 << 23
 """Numbers that are summed at once."""
@@ -233,3 +228,55 @@ def unpack_states(packed: bytes) -> dict[str, Tensor]:
         found[name] = torch.from_numpy(held)
         place = first + int(size)
     return found
+
+
+_SHARED_FOLDER_SECONDS = 5.0
+"""Seconds in which a network's file system shows to all machines what one has written."""
+_SHOWN = 8
+
+
+def check_shared(folder: Path, processes: Processes) -> None:
+    """Raise StorageError unless all processes see `folder` as the first one does.
+
+    That one makes a file of a new name in it, or in the nearest folder above it that there is, and
+    the others look for it. All of them raise alike.
+    """
+    if processes.count == 1:
+        return
+    probe = _made(folder) if processes.is_first else None
+    try:
+        told = processes.gather(b"" if probe is None else os.fsencode(probe))[0]
+        is_seen = not told or _appears(Path(os.fsdecode(told)))
+        seen = processes.gather(b"yes" if is_seen else b"")
+    finally:
+        if probe is not None:
+            remove(probe)
+    blind = [str(rank) for rank, answer in enumerate(seen) if not answer]
+    if blind:
+        shown = ", ".join(blind[:_SHOWN]) + (", ..." if len(blind) > _SHOWN else "")
+        raise StorageError(
+            f"What process 0 writes to {folder} is not seen by {len(blind)} of "
+            f"{processes.count} processes ({shown}).",
+            "All machines need one and the same folder: give `--out` a whole path on a file system "
+            "that they share.",
+        )
+
+
+def _made(folder: Path) -> Path | None:
+    """Return a new file; None where none can be made, which beginning the run will tell of."""
+    home = next(place for place in (folder, *folder.parents) if place.is_dir())
+    probe = home / f".nmtgrid-{uuid.uuid4().hex}"
+    try:
+        probe.touch(exist_ok=False)
+    except OSError:
+        return None
+    return probe
+
+
+def _appears(path: Path) -> bool:
+    end = time.monotonic() + _SHARED_FOLDER_SECONDS
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True

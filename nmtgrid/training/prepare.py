@@ -12,7 +12,7 @@ from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.atomic import read_json, reason
 from nmtgrid.base.seeding import seed_everything
-from nmtgrid.data import manifest
+from nmtgrid.data import directory
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -21,11 +21,10 @@ from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
 from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
-from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.distributed import Processes
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.state import seed_process
-from nmtgrid.training.trainer import Trainer
+from nmtgrid.training.trainer import Trainer, seed_process
 from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
@@ -210,7 +209,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
             "Go on with the run in it by `--resume`, replace it by `--overwrite`, or choose "
             "another `--out`.",
         )
-    if (folder / manifest.NAME).exists() or _is_foreign(folder / "config.json"):
+    if (folder / directory.NAME).exists() or _is_foreign(folder / "config.json"):
         raise ModelError(
             f"The folder {folder} holds something else than a model of ours, which would be "
             "damaged.",

@@ -2,36 +2,196 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from nmtgrid.base.devices import give_back
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
-from nmtgrid.base.memory import give_back
+from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
 from nmtgrid.data.batches import Batch, BatchPlan, Place
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
-from nmtgrid.training.averaging import RunningAverage
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.clock import StopRequest, Stopwatch
-from nmtgrid.training.distributed import Processes
-from nmtgrid.training.gradients import GradientWatch, gradient_ratio
-from nmtgrid.training.meters import Meter
-from nmtgrid.training.optimiser import Clock, LearningRate, make_optimiser
-from nmtgrid.training.pairs import Pairs, check_same, describe_pairs
-from nmtgrid.training.progress import Progress, end_reason, is_due
-from nmtgrid.training.reader import BatchReader
-from nmtgrid.training.selection import Best, Outcome, Selection
+from nmtgrid.training.distributed import Processes, pack_states, unpack_states
+from nmtgrid.training.events import Meter
+from nmtgrid.training.optimiser import (
+    Clock,
+    LearningRate,
+    make_optimiser,
+    optimiser_tensors,
+    restore_optimiser,
+)
+from nmtgrid.training.progress import Progress, StopRequest, Stopwatch, end_reason, is_due
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.state import restore_random, restore_tensors, saved_tensors
-from nmtgrid.training.update import Updater
-from nmtgrid.training.validate import Validator
-from nmtgrid.training.weights import weights_of
+from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
+from nmtgrid.training.validate import Best, Outcome, Selection, Validator
+from nmtgrid.training.weights import RunningAverage, Weights, weights_of
+
+_OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
+
+
+def saved_tensors(
+    weights: Weights,
+    optimiser: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    processes: Processes,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Return moments, running average, and the random states of all processes."""
+    held = weights.full(optimiser_tensors(optimiser, weights.model))
+    found = {f"{_OPTIMISER}{name}": value for name, value in held.items()}
+    if average is not None:
+        averaged = weights.full(average.weights)
+        found |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
+    if processes.count == 1:
+        return found | {f"{_RANDOM}{name}": held for name, held in random_states(device).items()}
+    for rank, packed in enumerate(processes.gather(pack_states(random_states(device)))):
+        states = unpack_states(packed)
+        found |= {f"{_RANDOM}{rank}.{name}": value for name, value in states.items()}
+    return found
+
+
+def restore_tensors(
+    tensors: dict[str, Tensor],
+    weights: Weights,
+    optimiser: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    average_steps: int,
+) -> None:
+    """Put back moments and running average; one that there was not begins with the weights."""
+    restore_optimiser(optimiser, weights.model, _below(tensors, _OPTIMISER), weights.like)
+    if average is not None:
+        average.restore(_below(tensors, _AVERAGE), average_steps, weights.put)
+
+
+def restore_random(
+    tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
+) -> None:
+    """Put back this process' random states, or begin others by `seed` where it had none.
+
+    So a run that goes on with another number of processes draws other dropout masks.
+    """
+    own = "" if processes.count == 1 else f"{processes.rank}."
+    states = _below(tensors, f"{_RANDOM}{own}")
+    if "random.cpu" in states:
+        restore_random_states(states, device)
+    else:
+        seed_process(seed, processes)
+
+
+def seed_process(seed: int, processes: Processes) -> None:
+    """Begin each process' random numbers at another place; one alone keeps those of `seed`."""
+    seed_everything((seed + 1_000_003 * processes.rank) % 2**63)
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, without it."""
+    held = tensors.items()
+    return {name[len(prefix) :]: value for name, value in held if name.startswith(prefix)}
+
+
+_PIECE = 1 << 20
+_SAME = "Resume it with the dataset that it was begun with."
+
+
+class Pairs(Protocol):
+    """What the trainer reads: a split of a dataset."""
+
+    @property
+    def source_lengths(self) -> NDArray[Any]: ...
+
+    @property
+    def target_lengths(self) -> NDArray[Any]: ...
+
+    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
+
+
+def describe_pairs(pairs: Pairs, usable: int) -> dict[str, Any]:
+    """Return what tells these pairs, in this order, from others: `usable` ones, their lengths."""
+    found = hashlib.sha256()
+    for lengths in (pairs.source_lengths, pairs.target_lengths):
+        for start in range(0, len(lengths), _PIECE):
+            piece = lengths[start : start + _PIECE]
+            found.update(numpy.ascontiguousarray(piece, numpy.int64).tobytes())
+    return {"pairs": usable, "lengths": found.hexdigest()}
+
+
+def check_same(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise DataError unless the run of the state `saved` was begun on the pairs of `now`."""
+    if saved["pairs"] != now["pairs"]:
+        raise DataError(
+            f"The run was begun on {saved['pairs']:,} usable training pairs, but there are "
+            f"{now['pairs']:,} now.", _SAME,
+        )  # fmt: skip
+    if saved.get("lengths") not in (None, now["lengths"]):
+        raise DataError("The run was begun on other training pairs, as many as these.", _SAME)
+
+
+class BatchReader:
+    """Reads `count` batches of `plan` an update, over all `processes`, from `place` on."""
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        plan: BatchPlan,
+        place: Place,
+        count: int,
+        processes: Processes,
+        *,
+        ahead: bool,
+        pinned: bool = False,
+    ) -> None:
+        self.pairs, self.plan, self.processes = pairs, plan, processes
+        self.count, self.pinned = count, pinned
+        self._walk = plan.walk(place)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1) if ahead else None
+        self._next = self._thread.submit(self._read) if self._thread else None
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Pairs,
+        plan: BatchPlan,
+        place: Place,
+        count: int,
+        processes: Processes,
+        device: torch.device,
+    ) -> BatchReader:
+        """Return the reader for `device`."""
+        is_gpu = device.type == "cuda"
+        return cls(pairs, plan, place, count, processes, ahead=is_gpu, pinned=is_gpu)
+
+    def __iter__(self) -> Iterator[tuple[Place, list[Batch]]]:
+        """Yield the batches of each update, with the place that follows them."""
+        try:
+            while True:
+                if self._thread is None or self._next is None:
+                    yield self._read()
+                    continue
+                found = self._next.result()
+                self._next = self._thread.submit(self._read)
+                yield found
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self) -> tuple[Place, list[Batch]]:
+        taken = [next(self._walk) for _ in range(self.count)]
+        mine = self.processes.share([self.plan.cells(indices) for _, indices in taken])
+        batches = [self.pairs.batch(taken[place][1]) for place in mine]
+        return taken[-1][0], [batch.pinned() if self.pinned else batch for batch in batches]
+
 
 _GIVE_BACK_EVERY = 20
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave

@@ -1,20 +1,21 @@
-"""Validation: the likelihood of the references, and quality through the search that decodes.
+"""Which weights are kept: the last ones, their running average or the mean of the last states.
 
-The loss is the negative log-likelihood of the references without label smoothing and without
-dropout, at the sites where the objective trains, and translations read as its agent does. exp(loss)
-is the perplexity per target token, end symbols counted, in the units of the dataset (subwords where
-it has them). Weights are chosen by it, or by a criterion of the objective's own.
+All are scored on the validation split; the lowest loss wins, or the objective's own criterion.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.data.batches import cut_by_length
@@ -26,6 +27,7 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.update import autocast
+from nmtgrid.training.weights import RunningAverage, Weights, exchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,3 +164,90 @@ class SplitValidator:
             agent = self.objective.agent()
             found = search([model], batch.source, batch.source_lengths, SearchPlan(), agent=agent)
         return [hypotheses[0].tokens for hypotheses in found]
+
+
+@dataclasses.dataclass
+class Best:
+    """The best evaluation so far; nll is per target token, natural logarithm."""
+
+    nll: float | None = None
+    update: int = 0
+    weights: str = "last"
+    bleu: float | None = None
+    cider: float | None = None
+    criterion: float | None = None
+    """What it was chosen by, if not by nll."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """An evaluation: the scores of all candidates, and the better one's name and quality."""
+
+    weights: str
+    scores: dict[str, Score]
+    quality: Quality
+    best: dict[str, Tensor] | None
+    """The candidate's weights, if it beats all before."""
+
+    @property
+    def score(self) -> Score:
+        """The better candidate's."""
+        return self.scores[self.weights]
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this is the best evaluation so far."""
+        return self.best is not None
+
+
+class Selection:
+    """Scores candidates and remembers the best."""
+
+    def __init__(
+        self, weights: Weights, validator: Validator | None, average: RunningAverage | None
+    ) -> None:
+        self.weights, self.validator, self.average = weights, validator, average
+        self.model = weights.model
+        self.best = Best()
+
+    def evaluate(self, update: int) -> Outcome:
+        """Score the last weights and, where there is one, their running average."""
+        candidates: dict[str, Mapping[str, Tensor] | None] = {"last": None}
+        if self.average is not None and self.average.steps:
+            candidates["ema"] = self.weights.full(self.average.weights)
+        return self._evaluate(update, candidates)
+
+    def evaluate_average(self, update: int, weights: Mapping[str, Tensor]) -> Outcome:
+        """Score the mean of the last states."""
+        return self._evaluate(update, {"average": weights})
+
+    def _evaluate(
+        self, update: int, candidates: Mapping[str, Mapping[str, Tensor] | None]
+    ) -> Outcome:
+        assert self.validator is not None
+        scores = {}
+        with self.weights.whole():
+            for name, weights in candidates.items():
+                with self._having(weights):
+                    scores[name] = self.validator.score(self.model)
+            chosen = min(scores, key=lambda name: _order(scores[name].value))
+            with self._having(candidates[chosen]):
+                quality = self.validator.quality(self.model)
+        score = scores[chosen]
+        before = self.best.nll if score.criterion is None else self.best.criterion
+        improved = score.value < (math.inf if before is None else before)
+        best = self.weights.copy(candidates[chosen]) if improved else None
+        if improved:
+            self.best = Best(
+                score.nll, update, chosen, quality.bleu, quality.cider, score.criterion
+            )
+        return Outcome(chosen, scores, quality, best)
+
+    def _having(
+        self, weights: Mapping[str, Tensor] | None
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if weights is None else exchanged(self.model, weights)
+
+
+def _order(value: float) -> float:
+    return math.inf if math.isnan(value) else value

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nmtgrid.adaptive.exit_presets import load_exits
 from nmtgrid.base.io.checksums import digest
 from nmtgrid.cli.app import main
-from nmtgrid.data import manifest
+from nmtgrid.data import directory
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import load_model
 from nmtgrid.training.checkpoint import Checkpoints
@@ -68,7 +68,7 @@ def _seal(name: str, values: Any) -> Any:
     if not isinstance(values, dict):
         return values
     values = {key: held for key, held in values.items() if key != "sha256"}
-    if name == manifest.NAME:
+    if name == directory.NAME:
         return values | {"sha256": digest(values)}
     return values | {"sha256": {}} if name == "text.json" else values
 
@@ -93,7 +93,7 @@ def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Call
     described = ["config.json", "model.safetensors", *texts]
     return {
         "model": (model, _harmed(model, described), load_model),
-        "dataset": (data, _harmed(data, [manifest.NAME, *texts, *splits]), _read_dataset),
+        "dataset": (data, _harmed(data, [directory.NAME, *texts, *splits]), _read_dataset),
         "saved state": (model, _harmed(model, saved), lambda held: Checkpoints(held).load()),
         "kept exits": (model, _harmed(model, ["exits.json"]), load_exits),
     }

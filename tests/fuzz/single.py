@@ -14,20 +14,19 @@ import torch
 from hypothesis import strategies as st
 
 from nmtgrid.analysis.alignment.pharaoh import read_gold, read_links
-from nmtgrid.analysis.exit_results import read_tuned
-from nmtgrid.analysis.latency_results import read_results
+from nmtgrid.analysis.latency import read_results
 from nmtgrid.analysis.systems import read_translations
 from nmtgrid.analysis.training_curves import read_run
+from nmtgrid.analysis.tuning import read_tuned
 from nmtgrid.base.config import override
-from nmtgrid.base.io.arrays import map_arrays
-from nmtgrid.base.io.storage import load_tensors, save_tensors
+from nmtgrid.base.io.arrays import load_tensors, map_arrays, save_tensors
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.base.spans import decimals, whole_numbers
 from nmtgrid.convert.from_fairseq.checkpoint import open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
 from nmtgrid.data.captioning.coco import read_captions
 from nmtgrid.data.captioning.dataset import FeatureFiles
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.online.simuleval import read_log, score
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.bpe import Codes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.data.captioning.captions import collate_pictures
+from nmtgrid.data.captioning.dataset import collate_pictures
 from nmtgrid.models.api import Halt, Sites, TranslationModel, with_exits
 from nmtgrid.text.vocabulary import BEGIN, PAD
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES

@@ -12,7 +12,7 @@ from nmtgrid.adaptive.halting import (
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, with_exits
-from nmtgrid.online.agents import AlongPaths, WaitK
+from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
 from tests.laws.exit_helpers import build, halts, predicted, sites_at

@@ -10,7 +10,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.online.agents import AlongPaths, WaitK
+from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
 from tests.laws.helpers import (

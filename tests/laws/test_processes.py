@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.training.distributed import Processes
 from tests.conftest import PROJECT
 from tests.laws.helpers import Case, basic_cases

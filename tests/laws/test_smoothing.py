@@ -16,11 +16,7 @@ from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.smoothing_settings import (
-    SequenceSmoothing,
-    SmoothingSettings,
-    TokenSmoothing,
-)
+from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings, TokenSmoothing
 from tests.laws.helpers import Case, basic_cases, batch_for, teacher_forced
 
 ALPHA, TOKEN_ALPHA = 0.3, 0.4

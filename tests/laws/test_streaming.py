@@ -19,8 +19,7 @@ from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.bounded import Bounded
+from nmtgrid.online.policies import Bounded, Threshold, WaitK
 from nmtgrid.online.stream import TokenStream
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search

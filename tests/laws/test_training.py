@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
 from nmtgrid.training import events
-from nmtgrid.training.clock import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater

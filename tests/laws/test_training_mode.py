@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import TranslationModel
 from tests.laws.helpers import (
     LIMIT,

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nmtgrid.base.io.storage import save_tensors
-from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.base.io.arrays import save_tensors
+from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.training.distributed import Processes, asked_for, joined
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.update import Updater, UpdateResult

@@ -12,10 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.analysis import plots_activations
-from nmtgrid.analysis.activation_section import section
-from nmtgrid.analysis.activation_watch import Activations, chosen_points
-from nmtgrid.analysis.activations import Profile, along, parts, profile
+from nmtgrid.analysis import activations as plots_activations
+from nmtgrid.analysis.activations import (
+    Activations,
+    Profile,
+    along,
+    chosen_points,
+    parts,
+    profile,
+    section,
+)
 from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main

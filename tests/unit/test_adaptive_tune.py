@@ -11,8 +11,8 @@ import numpy
 import pytest
 import torch
 
-from nmtgrid.base.io.storage import load_tensors, save_tensors
-from nmtgrid.cli.adaptive_tune import adaptive_tune_calibrated
+from nmtgrid.base.io.arrays import load_tensors, save_tensors
+from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo

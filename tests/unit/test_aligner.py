@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.analysis.alignment import aligner_cells
-from nmtgrid.analysis.alignment.aligner import AlignerSettings, align, exp_digamma
-from nmtgrid.analysis.alignment.aligner_cells import form, lay_out
-from nmtgrid.analysis.alignment.aligner_prior import fitted_tension, prior_table
+from nmtgrid.analysis.alignment import aligner
+from nmtgrid.analysis.alignment.aligner import (
+    AlignerSettings,
+    align,
+    exp_digamma,
+    fitted_tension,
+    form,
+    lay_out,
+    prior_table,
+)
 from nmtgrid.analysis.alignment.pharaoh import GoldLinks, error_rate
 from nmtgrid.base.errors import ConfigError, InputError
 from tests.unit.aligned_corpus import corpus
@@ -91,7 +97,7 @@ def test_the_layout_holds_every_pair_of_words() -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target, _ = corpus(60)
     whole = align(source, target).links
-    monkeypatch.setattr(aligner_cells, "_CHUNK", 300)
+    monkeypatch.setattr(aligner, "_CHUNK", 300)
     assert align(source, target).links == whole
 
 

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from nmtgrid.adaptive.exit_presets import load_exits
-from nmtgrid.analysis.latency_results import read_results
+from nmtgrid.analysis.latency import read_results
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
+from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.base.io.atomic import passing, sweep, write_json, write_text
 from nmtgrid.base.io.checksums import is_altered, is_altered_line, sealed, sealed_line
-from nmtgrid.base.io.storage import load_tensors, save_tensors
 from nmtgrid.data.directory import new_folder
 from nmtgrid.models.directory import check_unaltered
 from nmtgrid.search.traces import Trace, read_traces
@@ -30,9 +30,8 @@ from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
 from nmtgrid.training import events
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.clock import StopRequest
-from nmtgrid.training.meters import MetricsLog
-from nmtgrid.training.progress import Progress
+from nmtgrid.training.events import MetricsLog
+from nmtgrid.training.progress import Progress, StopRequest
 from tests.unit.tiny_run import Scores, trainer
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.path_section import section
 from nmtgrid.analysis.paths import (
     _of_units,
     as_paths,
     given_links,
     learned_links,
     read_traced,
+    section,
 )
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace

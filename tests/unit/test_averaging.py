@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.progress import Progress
 from nmtgrid.training.validate import Score
+from nmtgrid.training.weights import RunningAverage, exchanged
 from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
 from nmtgrid.base.io.text import find_text, is_stream, open_writer, read_lines
-from nmtgrid.data import manifest
+from nmtgrid.data import directory
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.cleaning import Filters
@@ -155,27 +155,27 @@ def test_ratios_are_numbers_from_one_on(ratio: float) -> None:
 
 def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
     facts = {"splits": {"train": {"pairs_kept": 3}}, "files": {}, "text": {"lowercase": False}}
-    manifest.write(tmp_path, facts)
-    assert {**manifest.read(tmp_path), **facts} == manifest.read(tmp_path)
-    path = tmp_path / manifest.NAME
+    directory.write(tmp_path, facts)
+    assert {**directory.read(tmp_path), **facts} == directory.read(tmp_path)
+    path = tmp_path / directory.NAME
     whole = path.read_text()
     path.write_text(whole.replace("false", "true"))
     with pytest.raises(StorageError, match=r"manifest\.json has been altered"):
-        manifest.read(tmp_path)
+        directory.read(tmp_path)
     # Layout does not matter, and older manifests have no checksum.
     path.write_text(json.dumps(json.loads(whole)))
-    assert manifest.read(tmp_path)["splits"] == facts["splits"]
+    assert directory.read(tmp_path)["splits"] == facts["splits"]
     values = json.loads(whole)
     del values["sha256"]
     path.write_text(json.dumps(values))
-    assert manifest.read(tmp_path)["splits"] == facts["splits"]
+    assert directory.read(tmp_path)["splits"] == facts["splits"]
 
 
 @pytest.mark.parametrize("facts", [None, 3, [], {}, {"size": "x"}])
 def test_a_manifest_without_a_files_size_names_the_file(tmp_path: Path, facts: object) -> None:
     (tmp_path / "a").write_text("x")
     with pytest.raises(NmtgridError, match="lacks `a`"):
-        manifest.check_file(tmp_path, {"files": {"a": facts}}, "a")
+        directory.check_file(tmp_path, {"files": {"a": facts}}, "a")
 
 
 def test_workers_and_filters_stay_light(project: Path) -> None:

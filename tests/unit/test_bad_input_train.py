@@ -18,7 +18,7 @@ from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.subwords import UnitsPlan, learn_units
 from nmtgrid.training import checkpoint, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.meters import MetricsLog
+from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.prepare import check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from tests.unit.damage import cut, flip

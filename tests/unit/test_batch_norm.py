@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import collate
-from nmtgrid.layers.batch_norm import (
+from nmtgrid.layers.normalisation import (
     BatchNorm,
     BatchStatistics,
     frozen_statistics,

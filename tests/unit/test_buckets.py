@@ -11,7 +11,7 @@ from compare_mt.bucketers import LengthSentenceBucketer
 from compare_mt.scorers import BleuScorer
 
 from nmtgrid.analysis.quality import buckets, lengths
-from nmtgrid.analysis.quality.bucketing import (
+from nmtgrid.analysis.quality.buckets import (
     Property,
     check_edges,
     labels,

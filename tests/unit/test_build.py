@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import ConfigError, DataError, InputError, NmtgridError, StorageError
-from nmtgrid.data import manifest as manifests
-from nmtgrid.data import writing
+from nmtgrid.data import directory
+from nmtgrid.data import directory as manifests
 from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
 from nmtgrid.data.directory import new_folder
 from nmtgrid.text import shards
@@ -209,7 +209,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     def full(self: Any, lines: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writing.LineFile, "extend", full)
+    monkeypatch.setattr(directory.LineFile, "extend", full)
     with pytest.raises(StorageError, match="disk is full"):
         preprocess_files(PLAN, {"train": [train]}, out, overwrite=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.recurrent.additive_attention import (
+from nmtgrid.layers.recurrent.top_down import (
+    TopDownWeights,
     attend_additively,
     attend_additively_backward,
+    run_top_down,
 )
-from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError
-from nmtgrid.base.io.storage import save_tensors
-from nmtgrid.data import manifest as manifests
-from nmtgrid.data.captioning.build import CaptionPlan
-from nmtgrid.data.captioning.captions import Pictures, PictureSource, check_size
-from nmtgrid.data.captioning.captions_splits import CaptionSources, preprocess_captions
+from nmtgrid.base.io.arrays import save_tensors
+from nmtgrid.data import directory as manifests
+from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
 from nmtgrid.data.captioning.coco import Caption
+from nmtgrid.data.captioning.dataset import Pictures, PictureSource, check_size
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.subwords import UnitsPlan, learn_units
 from nmtgrid.text.vocabulary import END, PAD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from tests.unit.tiny_pictures import features
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.training import checkpoint
-from nmtgrid.training.averaging import RunningAverage, exchanged
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.progress import Progress
+from nmtgrid.training.weights import RunningAverage, exchanged
 from tests.unit.tiny_run import TinyModel
 
 

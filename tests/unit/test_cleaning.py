@@ -17,12 +17,12 @@ from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.text import open_writer, read_lines
 from nmtgrid.base.io.workers import chunks, map_ordered
-from nmtgrid.data.counting import WordCounts, count_units, merge_counts, most_frequent
+from nmtgrid.data.subwords import WordCounts, count_units, merge_counts, most_frequent
 from nmtgrid.text import shards
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.cleaning import Cleaner, Filters, Part
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.parts import LineCutter, Lines, raw_parts
+from nmtgrid.text.shards import LineCutter, Lines, raw_parts
 
 
 @pytest.mark.parametrize(

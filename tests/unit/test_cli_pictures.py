@@ -12,7 +12,7 @@ import torch
 import nmtgrid
 from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.toy.pictures import SIZE

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import events
-from nmtgrid.training.meters import MetricsLog
+from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.trainer import Trainer
 from tests.unit.train_command import TINY_MODEL, toy_data, train
 

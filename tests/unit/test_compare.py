@@ -16,7 +16,8 @@ from compare_mt.bucketers import FreqWordBucketer
 from compare_mt.ngram_utils import compare_ngrams as theirs_of_ngrams
 from compare_mt.stat_utils import extract_salient_features
 
-from nmtgrid.analysis.quality import compare_analysis, compare_scores
+from nmtgrid.analysis.quality import compare as compare_scores
+from nmtgrid.analysis.quality import words as compare_analysis
 from nmtgrid.analysis.quality import words as compare_ngrams
 from nmtgrid.analysis.quality.compare import Wanted, section
 from nmtgrid.analysis.quality.evaluation import Evaluation

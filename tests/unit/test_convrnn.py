@@ -12,12 +12,12 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
-from nmtgrid.layers.phrase_convolution import (
+from nmtgrid.layers.convolution import (
     Convolution,
     PhraseConvolution,
+    PhraseWindow,
     Resample,
     ReverseConvolution,
-    Window,
 )
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
@@ -42,7 +42,7 @@ def tiny(**changes: Any) -> ConvRNN:
 @pytest.mark.parametrize("kernel", [1, 2, 3])
 def test_a_window_is_the_sum_over_its_places(kernel: int, kind: Convolution) -> None:
     torch.manual_seed(1)
-    window = Window(3, kernel, kind).double()
+    window = PhraseWindow(3, kernel, kind).double()
     states = torch.randn(2, 5, 3).double()
     found = window(states).detach()
     assert found.shape == (2, 5 - kernel + 1, 3)

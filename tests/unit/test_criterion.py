@@ -12,13 +12,13 @@ from torch import Tensor
 
 from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
 from nmtgrid.analysis.training_curves import NAME, read_run
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import show
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.meters import MetricsLog
+from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
 from tests.unit.test_dynamic import BATCH, EVERY, SOURCES, agent_path, along, grid, run

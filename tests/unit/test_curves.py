@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.curve_panels import panels
-from nmtgrid.analysis.plotting.figure import log_label, log_ticks
-from nmtgrid.analysis.plotting.labels import line_labels, spread
+from nmtgrid.analysis.plotting.figure import line_labels, log_label, log_ticks, spread
 from nmtgrid.analysis.plotting.lines import Line, Map, Panel, draw
-from nmtgrid.analysis.training_curves import Run, read_run, read_runs, summary
+from nmtgrid.analysis.training_curves import Run, panels, read_run, read_runs, summary
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
 

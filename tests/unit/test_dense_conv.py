@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from nmtgrid.layers.grid.convolution import FullConvolution, RowCache
-from nmtgrid.layers.kernels.dense_conv import (
+from nmtgrid.layers.kernels.densenet import (
+    DensePrefix,
     dense_grid_convolution,
     dense_grid_convolution_step,
     live_dense_taps,
     plain_dense_grid_convolution,
+    plain_dense_map,
     prepare_dense_step_weight,
 )
-from nmtgrid.layers.kernels.densenet import DensePrefix, plain_dense_map
 from nmtgrid.layers.kernels.layout import GridLayout
 
 # Targets, sources, input and output features, kernel: ragged, one cell, thin, odd sizes, full.

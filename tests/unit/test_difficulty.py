@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.analysis.alignment.pairs import AlignedPairs, read_pairs
-from nmtgrid.analysis.quality.bucketing import read_numbers
+from nmtgrid.analysis.alignment.aligner import AlignedPairs, read_pairs
+from nmtgrid.analysis.quality.buckets import read_numbers
 from nmtgrid.analysis.quality.difficulty import measure, reference_path, section, write_numbers
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import System

@@ -13,8 +13,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.online.agents import Threshold
 from nmtgrid.online.dynamic import Dynamic, DynamicSettings
+from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import LossParts, objectives
 from tests.unit.all_paths import all_paths
 

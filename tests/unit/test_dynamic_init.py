@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 
 

@@ -17,14 +17,21 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
-from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Outcome
-from nmtgrid.online.measures import delays_of_tokens, delays_of_words, instances, measure
-from nmtgrid.online.sentences import read_sentences
+from nmtgrid.online.evaluate import (
+    Decoded,
+    OnlineDecoder,
+    Outcome,
+    delays_of_tokens,
+    delays_of_words,
+    instances,
+    measure,
+    read_sentences,
+)
+from nmtgrid.online.oracle import writing_costs
+from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting, SourceText, read_settings
 from nmtgrid.online.simuleval import read_log, score, write_log
 from nmtgrid.online.stream import StreamTranslator
-from nmtgrid.online.writing_costs import writing_costs
 from nmtgrid.text.vocabulary import END, UNKNOWN
 from tests.unit.tiny_online import sentence, sentences, translator
 

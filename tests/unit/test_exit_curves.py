@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.exit_results import curves, read_tuned, tuned
-from nmtgrid.analysis.tuning import Curve, Mark, draw_exit_curves
-from nmtgrid.analysis.tuning_section import section
+from nmtgrid.analysis.tuning import (
+    Curve,
+    Mark,
+    curves,
+    draw_exit_curves,
+    read_tuned,
+    section,
+    tuned,
+)
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 
 LABELS = ["average exit", "MFLOPs", "seconds"]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtgrid.adaptive.flops import (
+from nmtgrid.adaptive.halting import AnyHalt, GivenExits, Predicted, Thresholds
+from nmtgrid.adaptive.measure import (
     DecoderSizes,
     FlopsMechanism,
     average_exit,
     corpus_flops,
     token_flops,
 )
-from nmtgrid.adaptive.halting import AnyHalt, GivenExits, Predicted, Thresholds
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import Halting, Sites
 from tests.unit.tiny_transformer import tiny

@@ -8,8 +8,14 @@ import math
 import pytest
 import torch
 
-from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
-from nmtgrid.adaptive.losses import Family, exit_log_probabilities, exit_loss, predicted_exits
+from nmtgrid.adaptive.halting_objective import (
+    CompoundLoss,
+    Family,
+    HaltingSettings,
+    exit_log_probabilities,
+    exit_loss,
+    predicted_exits,
+)
 from nmtgrid.data.batches import collate
 from tests.unit.tiny_transformer import tiny
 

@@ -10,11 +10,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
-from nmtgrid.adaptive.losses import Family, exit_log_probabilities, predicted_exits
-from nmtgrid.adaptive.objectives import Aligned, AlignedSettings, Mixed, MixedSettings
-from nmtgrid.adaptive.oracles import OracleScore, sequence_oracle, token_oracle
-from nmtgrid.adaptive.weights import Weighting, exit_weights
+from nmtgrid.adaptive.halting_objective import (
+    CompoundLoss,
+    Family,
+    HaltingSettings,
+    OracleScore,
+    exit_log_probabilities,
+    predicted_exits,
+    sequence_oracle,
+    token_oracle,
+)
+from nmtgrid.adaptive.objectives import (
+    Aligned,
+    AlignedSettings,
+    Mixed,
+    MixedSettings,
+    Weighting,
+    exit_weights,
+)
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate

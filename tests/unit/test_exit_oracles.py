@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.adaptive.oracles import Kernel, sequence_oracle, smoothed, token_oracle
+from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 
 LENGTHS = torch.tensor([4, 2, 1])
 

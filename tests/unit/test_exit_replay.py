@@ -7,8 +7,8 @@ import random
 import numpy
 import pytest
 
-from nmtgrid.adaptive import replay as module
-from nmtgrid.adaptive.replay import exits_of, replay
+from nmtgrid.adaptive import exit_traces as module
+from nmtgrid.adaptive.exit_traces import exits_of, replay
 
 
 def walk(scores: list[float], thresholds: list[float]) -> int:

@@ -11,8 +11,17 @@ import torch
 
 from nmtgrid.adaptive.exit_traces import Records, record
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
-from nmtgrid.adaptive.measure import Decoded, Measured, System, Way, decode, depth_of, measure
-from nmtgrid.adaptive.samples import Sample, read_samples
+from nmtgrid.adaptive.measure import (
+    Decoded,
+    Measured,
+    Sample,
+    System,
+    Way,
+    decode,
+    depth_of,
+    measure,
+    read_samples,
+)
 from nmtgrid.adaptive.tune import (
     Budgets,
     draw_thresholds,

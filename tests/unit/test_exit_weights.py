@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from nmtgrid.adaptive.weights import Weighting, exit_weights, gradient_scales
+from nmtgrid.adaptive.objectives import Weighting, exit_weights, gradient_scales
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from nmtgrid.layers.embedding import LARGEST_TABLE, Embedding, halved_sinusoids
 from nmtgrid.layers.static_position import Place
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.directory import load_model
-from nmtgrid.models.first_symbol import first_alias
 from nmtgrid.text.vocabulary import BEGIN, END
 from tests.unit.fairseq_files import TYPES
 from tests.unit.fairseq_reference import Transformer

@@ -16,16 +16,15 @@ from torch.utils.checkpoint import checkpoint
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.seeding import random_states
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.batch_norm import frozen_statistics
+from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, Traits, TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
-from nmtgrid.training.gradients import GradientWatch, check_watch, gradient_ratio
+from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.meters import MetricsLog
 from nmtgrid.training.settings import RunSettings, TrainingSettings
-from nmtgrid.training.update import Updater
+from nmtgrid.training.update import GradientWatch, Updater, check_watch, gradient_ratio
 from tests.laws.helpers import Case, basic_cases, batch_for
 from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 

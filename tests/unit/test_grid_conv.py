@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.kernels import grid_conv_cpu
+from nmtgrid.layers.kernels import grid_conv
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
     grid_convolution_step,
@@ -124,7 +124,7 @@ def test_cpu_form_in_narrow_dtypes(
     has_library_kernel: bool,
     piece: int,
 ) -> None:
-    monkeypatch.setattr(grid_conv_cpu, "PIECE_CELLS", piece)
+    monkeypatch.setattr(grid_conv, "PIECE_CELLS", piece)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_library_kernel)
     layout = _layout(targets, sources)
     exact = [

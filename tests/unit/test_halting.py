@@ -15,8 +15,7 @@ from nmtgrid.adaptive.halting import (
     check_halt,
 )
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.models.api import ExitModel, Halting, Traits
-from nmtgrid.models.halt import Halt
+from nmtgrid.models.api import ExitModel, Halt, Halting, Traits
 
 KEYS = torch.tensor([4, 0, 9])
 

@@ -21,9 +21,7 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ModelError, NmtgridError
-from nmtgrid.convert.from_fairseq.checkpoint import open_checkpoint
-from nmtgrid.convert.from_fairseq.constructors import Inert, PickleFault
-from nmtgrid.convert.from_fairseq.pickles import Machine
+from nmtgrid.convert.from_fairseq.checkpoint import Inert, Machine, PickleFault, open_checkpoint
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import take_over

@@ -11,7 +11,7 @@ import torch
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary, reordered
-from nmtgrid.convert.from_fairseq.options import Options
+from nmtgrid.convert.from_fairseq.plan import Options
 from nmtgrid.models.directory import load_model
 from nmtgrid.text.vocabulary import UNKNOWN
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.io.atomic import read_json, write_json
 from nmtgrid.base.io.checksums import CHECKSUM, sealed
-from nmtgrid.base.io.storage import load_tensors
 from nmtgrid.training import events
-from nmtgrid.training.clock import StopRequest
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.trainer import Trainer
 from tests.unit.tiny_run import Scores, trainer
 

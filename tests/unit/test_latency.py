@@ -13,8 +13,9 @@ from nmtgrid.metrics.latency import (
     latency,
     reference_words,
     sentence_latency,
+    word_delays,
+    words_arrived,
 )
-from nmtgrid.metrics.words import word_delays, words_arrived
 
 
 def _one(

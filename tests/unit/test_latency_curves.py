@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.analysis.latency import Curve, Level, Mark, draw_curves
-from nmtgrid.analysis.plotting.figure import scale_ends
-from nmtgrid.analysis.plotting.label_places import Box, Obstacles
+from nmtgrid.analysis.plotting.figure import Box, Obstacles, scale_ends
 from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths, staircase
 from nmtgrid.base.errors import ConfigError
 

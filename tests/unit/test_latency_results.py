@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.latency_results import curves, read_results
+from nmtgrid.analysis.latency import curves, read_results
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.cli.app import main
 

@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from nmtgrid.online.occupancy import binary_weights, exact_weights, occupancy
-from nmtgrid.online.paths import wait_k
+from nmtgrid.online.paths import binary_weights, exact_weights, occupancy, wait_k
 from tests.unit.all_paths import (
     SIZES,
     all_paths,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import INTERRUPTED, main
-from nmtgrid.cli.online_eval.online_eval_log import tell_skipped
+from nmtgrid.cli.online_eval.run import tell_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models import zoo

@@ -16,7 +16,7 @@ from nmtgrid.layers.grid.aggregation import Aggregation, LastCell, aggregator
 from nmtgrid.layers.grid.prefix_pooling import running, running_max
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel, path_of
-from nmtgrid.models.transformer.prefixes import PrefixPlan
+from nmtgrid.models.transformer.source import PrefixPlan
 from nmtgrid.text.vocabulary import BEGIN, END
 
 KINDS: tuple[Aggregation, ...] = ("max", "average", "attention", "gated-max", "max-attention")

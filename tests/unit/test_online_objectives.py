@@ -13,7 +13,6 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites, TranslationModel
-from nmtgrid.online.agents import AlongPaths, Threshold, WaitK
 from nmtgrid.online.objectives import (
     AreaSettings,
     SampledSettings,
@@ -23,6 +22,7 @@ from nmtgrid.online.objectives import (
     WaitKSettings,
 )
 from nmtgrid.online.paths import sample_k
+from nmtgrid.online.policies import AlongPaths, Threshold, WaitK
 from tests.unit.all_paths import all_paths
 
 BATCH = collate([[5, 6, 7], [8]], [[4, 5], [6, 7, 4]])

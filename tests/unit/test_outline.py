@@ -13,8 +13,7 @@ import torch
 from nmtgrid.base.errors import ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import load_model
-from nmtgrid.models.outline import outline
+from nmtgrid.models.directory import load_model, outline
 from tests.unit.fairseq_files import TYPES
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import taken
@@ -36,7 +35,7 @@ def test_an_outline_takes_no_memory_and_loads_no_compiler() -> None:
     code = (
         "import sys\n"
         "from nmtgrid.models import zoo\n"
-        "from nmtgrid.models.outline import outline\n"
+        "from nmtgrid.models.directory import outline\n"
         "for arch in zoo.architectures():\n"
         "    outline(lambda: zoo.build(arch, source_vocab_size=10**9, target_vocab_size=10**9))\n"
         "print('torch._dynamo' in sys.modules)"

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.grid import densenet
 from nmtgrid.layers.grid.convolution import FullConvolution
-from nmtgrid.layers.kernels.dense_conv import plain_dense_grid_convolution
+from nmtgrid.layers.kernels.densenet import plain_dense_grid_convolution
 from nmtgrid.models.api import Sites
 from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings

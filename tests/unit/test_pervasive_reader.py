@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel

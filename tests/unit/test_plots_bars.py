@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.analysis.plotting import bars as plots_bars
-from nmtgrid.analysis.plotting import plots_heads, plots_steps
+from nmtgrid.analysis.plotting import bars as plots_heads
+from nmtgrid.analysis.plotting import bars as plots_steps
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError

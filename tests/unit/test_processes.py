@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, TrainingError
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.training.distributed import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT

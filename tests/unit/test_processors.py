@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.base import processors
-from nmtgrid.base.processors import is_intel
+from nmtgrid.base import devices
+from nmtgrid.base.devices import is_intel
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,6 @@ def test_the_maker_is_read_or_asked_for(
     listed = tmp_path / "cpuinfo"
     if maker is not None:
         listed.write_text(f"processor : 0\nvendor_id : {maker}\n", encoding="utf-8")
-    monkeypatch.setattr(processors, "Path", lambda _: listed)
+    monkeypatch.setattr(devices, "Path", lambda _: listed)
     monkeypatch.setattr(platform, "processor", lambda: named)
     assert is_intel() is expected

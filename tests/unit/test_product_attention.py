@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from nmtgrid.layers.product_attention import product_attention
+from nmtgrid.layers.attention import product_attention
 
 Parts = tuple[Tensor, Tensor, Tensor]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, BatchPlan, Place
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.reader import BatchReader
+from nmtgrid.training.trainer import BatchReader
 from tests.unit.tiny_run import Sentences
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.rectified import RectifiedMap, rectified_map
+from nmtgrid.layers.kernels.linear import RectifiedMap, rectified_map
 
 # Flat cells, one cell, a long thin row, a decoding step of two rows.
 SHAPES = [(37, 5), (1, 5), (301, 1), (2, 7, 5)]

@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nmtgrid.layers.recurrent.input_feeding import FeedingMasks, FeedingWeights, run_feeding
-from nmtgrid.layers.recurrent.lstm import BidirectionalLSTM, Rows, run_lstm, squash
-from nmtgrid.layers.recurrent.lstm_step import StepWeights
-from nmtgrid.layers.recurrent.plain_rnn import run_rnn
+from nmtgrid.layers.recurrent.lstm import (
+    BidirectionalLSTM,
+    Rows,
+    StepWeights,
+    run_lstm,
+    run_rnn,
+    squash,
+)
 from nmtgrid.training.weights import keep_in_place
 
 Array = NDArray[Any]

@@ -14,8 +14,7 @@ import pytest
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
-from nmtgrid.analysis.report import inline, page
-from nmtgrid.analysis.report_style import VARIABLES
+from nmtgrid.analysis.report import VARIABLES, inline, page
 from nmtgrid.analysis.section import Picture, Section, Table, tell
 from nmtgrid.cli.app import main
 

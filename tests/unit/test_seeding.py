@@ -14,7 +14,7 @@ from torch import Tensor
 from nmtgrid.base.seeding import random_states, restore_random_states
 from nmtgrid.smoothing.vectors import learn_vectors
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.state import restore_random
+from nmtgrid.training.trainer import restore_random
 
 FIRST, SECOND, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
 

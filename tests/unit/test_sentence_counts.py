@@ -10,12 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmtgrid.metrics import ngrams, quality
-from nmtgrid.metrics.sentence_counts import (
-    bleu_counts,
-    chrf_characters,
-    chrf_counts,
-    sentence_bleus,
-)
+from nmtgrid.metrics.ngrams import bleu_counts, chrf_characters, chrf_counts, sentence_bleus
 
 # Few letters, so that texts share n-grams; and white space, wide letters, marks, half characters.
 LINES = st.text(st.sampled_from("aabbAB .,1\u00a0\u3000é漢字😀\u0301ßİ\x85\ud800"), max_size=30)

@@ -15,9 +15,8 @@ import pytest
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
-from nmtgrid.training import shared_folder
-from nmtgrid.training.distributed import Processes
-from nmtgrid.training.shared_folder import check_shared
+from nmtgrid.training import distributed
+from nmtgrid.training.distributed import Processes, check_shared
 from tests.conftest import PROJECT
 
 SMALL = [
@@ -105,10 +104,10 @@ def test_what_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
             (tmp_path / "late").touch()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    assert shared_folder._appears(tmp_path / "late") and len(waits) == 3
+    assert distributed._appears(tmp_path / "late") and len(waits) == 3
 
 
 def test_one_alone_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "_made", lambda _: pytest.fail("a file was made"))
+    monkeypatch.setattr(distributed, "_made", lambda _: pytest.fail("a file was made"))
     check_shared(tmp_path, Processes())
     assert list(tmp_path.iterdir()) == []

@@ -22,10 +22,10 @@ import pytest
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
-from nmtgrid.metrics.words import word_delays
+from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.directory import save_model
 from nmtgrid.online import simuleval_agent
-from nmtgrid.online.agents import WaitK
+from nmtgrid.online.policies import WaitK
 from nmtgrid.online.simuleval import Instance, read_log
 from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, make_translator
 from nmtgrid.online.stream import StreamTranslator

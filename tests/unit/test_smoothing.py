@@ -12,7 +12,7 @@ import torch
 
 from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate

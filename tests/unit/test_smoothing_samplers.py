@@ -18,7 +18,7 @@ from nmtgrid.smoothing.rewards import BleuReward, importance_weights, in_substit
 from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.smoothing_settings import SequenceSmoothing, SmoothingSettings, Vocabulary
+from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings, Vocabulary
 
 SIZE = 8
 """Types: four symbols and 4 to 7."""

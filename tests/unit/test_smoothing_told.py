@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
@@ -16,7 +16,7 @@ from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward
 from nmtgrid.smoothing.vectors import few_vectors
 from nmtgrid.training.api import KEPT, LossParts
-from nmtgrid.training.smoothing_settings import SequenceSmoothing, SmoothingSettings
+from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings
 from tests.unit.test_smoothing import BOTH, SMALL, data, settings
 
 __all__ = ["data"]

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io import arrays, atomic, storage
+from nmtgrid.base.io import arrays, atomic
+from nmtgrid.base.io import arrays as storage
 from nmtgrid.cli.options import write_report
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.online.agents import Threshold, WaitK
-from nmtgrid.online.bounded import Bounded
+from nmtgrid.online.policies import Bounded, Threshold, WaitK
 from nmtgrid.online.stream import Stream, StreamTranslator, TokenStream
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.bpe import Codes

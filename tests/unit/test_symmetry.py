@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.analysis.alignment.symmetry import Links, symmetrise
+from nmtgrid.analysis.alignment.pharaoh import Links, symmetrise
 
 POINTS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)))
 

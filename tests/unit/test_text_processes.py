@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.data import binarise, counting, subwords
+from nmtgrid.data import binarise, subwords
+from nmtgrid.data import subwords as counting
 from nmtgrid.data.binarise import write_split
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset

@@ -9,16 +9,15 @@ from random import Random
 
 import pytest
 
-from nmtgrid.data.toy.corpus import write_pair
-from nmtgrid.data.toy.toy import (
+from nmtgrid.data.toy.corpus import (
     ToyGrammar,
     ToyPair,
     average_lagging,
     least_average_lagging,
     smallest_wait_k,
+    write_pair,
 )
-from nmtgrid.data.toy.toy_phrases import Rules
-from nmtgrid.data.toy.toy_words import Choice, Item
+from nmtgrid.data.toy.language import Choice, Item, Rules
 from tests.unit.toy_languages import (
     BARE,
     LANGUAGES,

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from nmtgrid.data.toy.language import LINK
-from nmtgrid.data.toy.toy import ToyGrammar
-from nmtgrid.data.toy.toy_phrases import Rules
+from nmtgrid.data.toy.corpus import ToyGrammar
+from nmtgrid.data.toy.language import LINK, Rules
 from nmtgrid.text.moses import Moses
 from tests.unit.toy_languages import (
     LANGUAGES,

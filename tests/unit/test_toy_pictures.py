@@ -8,15 +8,20 @@ import numpy
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.toy.pictures import NOISE, SIZE, code_matrix, draw_scene, features, toy_pictures
-from nmtgrid.data.toy.toy_pictures_words import (
+from nmtgrid.data.toy.pictures import (
     COLOURS,
+    NOISE,
     SHAPES,
+    SIZE,
     Scene,
     Thing,
     captions,
+    code_matrix,
+    draw_scene,
+    features,
     relation,
     salient,
+    toy_pictures,
 )
 
 BALL = Thing(shape=0, colour=0, size=1, row=0, column=0)

@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.toy.language import LINK, build_lexicon
-from nmtgrid.data.toy.toy import (
+from nmtgrid.data.toy.corpus import (
     ToyGrammar,
     ToyPair,
     ToySettings,
@@ -21,7 +20,7 @@ from nmtgrid.data.toy.toy import (
     toy_splits,
     word_parts,
 )
-from nmtgrid.data.toy.toy_words import Lexicon
+from nmtgrid.data.toy.language import LINK, Lexicon, build_lexicon
 from tests.unit.toy_languages import BARE, all_forms
 
 # -- settings and distribution
@@ -183,7 +182,7 @@ def all_words(lexicon: Lexicon) -> set[str]:
 
 def test_hash_seeds_change_nothing() -> None:
     code = (
-        "from nmtgrid.data.toy.toy import toy_splits\n"
+        "from nmtgrid.data.toy.corpus import toy_splits\n"
         "import hashlib\n"
         "print(hashlib.sha256(repr(toy_splits(300, 2, 3)).encode()).hexdigest())"
     )

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, DataError, TrainingError
-from nmtgrid.base.io.storage import load_tensors
+from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import show
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Sites, Traits, TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.clock import StopRequest
-from nmtgrid.training.progress import Progress, end_reason, is_due, minutes_left
+from nmtgrid.training.progress import Progress, StopRequest, end_reason, is_due, minutes_left
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer

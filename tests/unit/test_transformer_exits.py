@@ -11,14 +11,14 @@ import torch
 from nmtgrid.adaptive.halting import FixedExit, GivenExits, Predicted, RandomExit, Thresholds
 from nmtgrid.adaptive.objectives import Mixed, MixedSettings
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.base.io.storage import save_tensors
+from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.transformer.early_exit import LazyMemory
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
 from nmtgrid.models.directory import load_weights
+from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.model import Transformer
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.search.select import largest

@@ -13,8 +13,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Sites
-from nmtgrid.models.transformer.mixture import StateMixtures
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.config import TransformerConfig
+from nmtgrid.models.transformer.source import StateMixtures
 from nmtgrid.training.likelihood import LikelihoodSettings
 from nmtgrid.training.settings import settings_type
 from tests.unit.tiny_transformer import SMALL, tiny

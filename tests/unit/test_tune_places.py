@@ -15,7 +15,7 @@ from nmtgrid.cli.options import unusable
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.config import TransformerConfig
 from tests.unit.test_adaptive_tune import SMALL, here, home, refused, report, tune
 
 __all__ = ["here", "home"]

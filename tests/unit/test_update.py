@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import is_out_of_memory
 from nmtgrid.base.errors import DeviceError
-from nmtgrid.base.memory import is_out_of_memory
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import update

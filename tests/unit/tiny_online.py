@@ -10,7 +10,7 @@ import torch
 
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LoadedModel
-from nmtgrid.online.sentences import Sentence
+from nmtgrid.online.evaluate import Sentence
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.text.bpe import Codes

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.base.io.storage import save_tensors
-from nmtgrid.data.captioning.build import CaptionPlan
-from nmtgrid.data.captioning.captions_splits import CaptionSources, preprocess_captions
+from nmtgrid.base.io.arrays import save_tensors
+from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
 from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.data.subwords import UnitsPlan, learn_units
 

@@ -6,10 +6,8 @@ from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nmtgrid.data.toy.corpus import write_pair
-from nmtgrid.data.toy.toy import ToyPair, ToySettings
-from nmtgrid.data.toy.toy_phrases import Rules
-from nmtgrid.data.toy.toy_words import (
+from nmtgrid.data.toy.corpus import ToyPair, ToySettings, write_pair
+from nmtgrid.data.toy.language import (
     Adjective,
     Choice,
     Determiner,
@@ -17,6 +15,7 @@ from nmtgrid.data.toy.toy_words import (
     Lexicon,
     Noun,
     Reading,
+    Rules,
     Verb,
     Word,
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.alignment.pharaoh import AlignmentErrorRate, error_rate, read_gold
+from nmtgrid.analysis.alignment.pharaoh import AlignmentErrorRate, Links, error_rate, read_gold
 from nmtgrid.analysis.alignment.soft_alignments import (
     AlignmentStatistics,
     StatisticsSum,
@@ -18,9 +18,8 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     links,
     shares,
 )
-from nmtgrid.analysis.alignment.symmetry import Links
 from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
-from nmtgrid.analysis.plotting.plots_points import Point, draw_points
+from nmtgrid.analysis.plotting.lines import Point, draw_points
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces

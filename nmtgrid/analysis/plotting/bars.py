@@ -1,4 +1,4 @@
-"""Grouped bars from zero: a group for each bucket, its size under its label, a colour a system."""
+"""Distributions of whole numbers around zero: a line of steps for each system."""
 
 from __future__ import annotations
 
@@ -6,19 +6,110 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
-from nmtgrid.analysis.plotting.figure import Axes, check_suffix, new_figure, save, text_width
-from nmtgrid.analysis.plotting.labels import drawable, shortened
-from nmtgrid.analysis.plotting.lines import INK, PALE
-from nmtgrid.analysis.plotting.plots_heads import (
-    Rows,
-    colour,
-    hatch,
-    head_height,
-    name_rows,
-    write_head,
+import numpy
+
+from nmtgrid.analysis.plotting.figure import (
+    Axes,
+    Figure,
+    check_suffix,
+    drawable,
+    new_figure,
+    save,
+    shortened,
+    text_width,
 )
+from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
+
+_NAME_FONT, _ROW = 8.5, 0.18
+"""Points: letters; inches: a row of names."""
+_SWATCH, _AFTER, _NAME_GAP = 0.12, 0.05, 0.17
+_LONGEST = 48
+"""Letters of a name."""
+_HATCHES = ("", "////", "....")
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
+
+Rows = Sequence[Sequence[tuple[int, str]]]
+"""Names in rows, each with its place among the systems."""
+
+
+def name_rows(names: Sequence[str], room: float) -> list[list[tuple[int, str]]]:
+    """Return the names in rows that fit into so many inches."""
+    rows: list[list[tuple[int, str]]] = []
+    used = math.inf
+    for place, name in enumerate(names):
+        short = shortened(drawable(name), _LONGEST)
+        width = _SWATCH + _AFTER + text_width(short, _NAME_FONT) + _NAME_GAP
+        if used + width > room + _NAME_GAP:
+            rows.append([])
+            used = 0.0
+        rows[-1].append((place, short))
+        used += width
+    return rows
+
+
+def head_height(rows: Rows) -> float:
+    """Return the inches that title and names take."""
+    return 0.42 + _ROW * len(rows)
+
+
+def write_head(figure: Figure, title: str, rows: Rows, mark: Literal["bar", "line"]) -> None:
+    """Write title and names at the top of the page."""
+    width, height = (float(side) for side in figure.get_size_inches())
+    whole = title = drawable(title)
+    while text_width(title, 11.6) > width - 0.2 and len(title) > 9:
+        title = shortened(whole, len(title) - 2)
+    top = height - 0.1
+    figure.text(
+        0.1 / width, top / height, title, fontsize=10, fontweight="bold", color=INK,
+        va="top", parse_math=False,
+    )  # fmt: skip
+    for row, names in enumerate(rows):
+        x, y = 0.1, top - 0.3 - row * _ROW
+        for place, name in names:
+            box = (x / width, (y - 0.045) / height, _SWATCH / width, 0.09 / height)
+            _draw_swatch(figure, box, place, mark)
+            x += _SWATCH + _AFTER
+            figure.text(
+                x / width, y / height, name, fontsize=_NAME_FONT, va="center_baseline",
+                color=darker(colour(place)), parse_math=False,
+            )  # fmt: skip
+            x += text_width(name, _NAME_FONT) + _NAME_GAP
+
+
+def _draw_swatch(
+    figure: Figure,
+    box: tuple[float, float, float, float],
+    place: int,
+    mark: Literal["bar", "line"],
+) -> None:
+    axes = figure.add_axes(box)
+    axes.set_axis_off()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    if mark == "line":
+        axes.plot([0, 1], [0.5, 0.5], color=colour(place), linestyle=dash(place), linewidth=1.8)
+        return
+    axes.bar(
+        [0.5], [1.0], width=1.0, color=colour(place), edgecolor="white", linewidth=0,
+        hatch=hatch(place),
+    )  # fmt: skip
+
+
+def colour(place: int) -> str:
+    """Return the colour of the system at a place."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def hatch(place: int) -> str:
+    """Return what tells a bar from the one of the same colour."""
+    return _HATCHES[place // len(COLOURS) % len(_HATCHES)]
+
+
+def dash(place: int) -> str | tuple[int, tuple[float, float]]:
+    """Return what tells a line from the one of the same colour."""
+    return _DASHES[place // len(COLOURS) % len(_DASHES)]
+
 
 _FONT, _SMALL, _LINE = 8.5, 7.0, 0.15
 """Points: letters and small letters; inches: a line of them."""
@@ -259,3 +350,72 @@ def _write_groups(axes: Axes, page: _Page, size_label: str, x_label: str) -> Non
         0.5, place(page.bottom - 0.08), x_label, transform=axes.transAxes, ha="center",
         va="bottom", fontsize=_FONT, color=INK, parse_math=False,
     )  # fmt: skip
+
+
+_STEPS_FONT = 8.5
+_STEPS_LEFT, _STEPS_RIGHT, _STEPS_BOTTOM = 0.72, 0.2, 0.58
+"""Inches around the inside."""
+_STEPS_INSIDE, _STEPS_HEIGHT = 6.2, 2.7
+
+
+def draw_steps(
+    names: Sequence[str],
+    shares: Sequence[Sequence[float]],
+    path: Path,
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+) -> None:
+    """Draw the shares of -n, ..., 0, ..., n of each system into `path` (.png or .svg).
+
+    The first and the last stand for all that is as far from zero or farther.
+    """
+    check_suffix(path)
+    rows = name_rows(names, _STEPS_LEFT + _STEPS_INSIDE)
+    width, height = (
+        _STEPS_LEFT + _STEPS_INSIDE + _STEPS_RIGHT,
+        head_height(rows) + _STEPS_HEIGHT + _STEPS_BOTTOM,
+    )
+    figure = new_figure(width, height)
+    box = (
+        _STEPS_LEFT / width,
+        _STEPS_BOTTOM / height,
+        _STEPS_INSIDE / width,
+        _STEPS_HEIGHT / height,
+    )
+    axes = figure.add_axes(box)
+    most = len(shares[0]) // 2
+    edges = numpy.arange(-most, most + 2) - 0.5
+    axes.axvline(0.0, color="#888888", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+    for place, held in enumerate(shares):
+        axes.stairs(
+            held, edges, color=colour(place), linestyle=dash(place), linewidth=1.5, zorder=3,
+            baseline=None,
+        )  # fmt: skip
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0.0, 1.06 * max(max(map(max, shares)), 1e-9))
+    ticks = _ticks(most)
+    axes.set_xticks(ticks, [_label(tick, most) for tick in ticks])
+    axes.tick_params(labelsize=_STEPS_FONT, colors=INK, length=3, width=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set(color="#888888", linewidth=0.6)
+    axes.grid(axis="y", color=PALE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.set_ylabel(y_label, fontsize=_STEPS_FONT, color=INK)
+    axes.set_xlabel(x_label, fontsize=_STEPS_FONT, color=INK)
+    write_head(figure, title, rows, "line")
+    save(figure, path)
+
+
+def _ticks(most: int) -> list[int]:
+    """Return zero, both ends, and round numbers that do not touch them."""
+    step = next(one for one in (1, 2, 5, 10, 20, 50, 10**9) if most <= 10 * one)
+    inner = [place for place in range(step, most, step) if most - place >= 0.8 * step]
+    return sorted({0, -most, most, *inner, *(-place for place in inner)})
+
+
+def _label(tick: int, most: int) -> str:
+    told = f"{tick:+d}".replace("-", "−") if tick else "0"
+    return f"≤ {told}" if tick == -most else f"≥ {told}" if tick == most else told

@@ -1,12 +1,15 @@
-"""Pictures; the only door to matplotlib. `plots_lines` draws curves with what stands here."""
+"""Where to write what a point is: beside it, and on no line and no other writing."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -142,3 +145,178 @@ def _missing_letters(figure: Figure) -> list[str]:
 @functools.cache
 def _font_files() -> list[str]:
     return [fontManager.findfont(FontProperties(family=[name])) for name in FONTS]
+
+
+_LETTERS = 22
+"""Of a name on one line."""
+
+
+_Group = tuple[list[int], float, float]
+"""Members from below, middle, height."""
+
+
+def spread(
+    wanted: Sequence[float], heights: Sequence[float], least: float, most: float
+) -> list[float]:
+    """Return places as near as can be to those `wanted`, so that things so high do not touch.
+
+    Groups that touch are moved as one, to the mean of what their members want, and all stay
+    between `least` and `most` as far as there is room.
+    """
+    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    groups: list[_Group] = []
+    for member in order:
+        group = _within(([member], wanted[member], heights[member]), least, most)
+        while groups and groups[-1][1] + groups[-1][2] / 2 > group[1] - group[2] / 2:
+            below = groups.pop()
+            members = below[0] + group[0]
+            # The middle that is nearest to what each of them wants, given the order.
+            height, reached, sought = below[2] + group[2], 0.0, 0.0
+            for one in members:
+                sought += wanted[one] - (reached + heights[one] / 2)
+                reached += heights[one]
+            group = (members, sought / len(members) + height / 2, height)
+            group = _within(group, least, most)
+        groups.append(group)
+    found = [0.0] * len(wanted)
+    for members, middle, height in groups:
+        reached = middle - height / 2
+        for one in members:
+            found[one] = reached + heights[one] / 2
+            reached += heights[one]
+    return found
+
+
+def _within(group: _Group, least: float, most: float) -> _Group:
+    members, middle, height = group
+    return members, max(least + height / 2, min(most - height / 2, middle)), height
+
+
+def line_labels(names: Sequence[str], room: float) -> dict[str, str]:
+    """Return the names as they are drawn, where there is room for so many lines of text in all.
+
+    They are broken into up to three lines, and shortened where that is not enough.
+    """
+    for lines in (3, 2, 1):
+        found = _fitted(names, lines)
+        if sum(label.count("\n") + 1 for label in found.values()) <= room:
+            break
+    return found
+
+
+def _fitted(names: Sequence[str], lines: int) -> dict[str, str]:
+    """Return the names in at most so many lines each, no two alike."""
+    found: dict[str, str] = {}
+    for name in names:
+        short = shortened(drawable(name), lines * _LETTERS - 4)
+        label = wrapped(short, _LETTERS) if lines > 1 else short
+        place = 1
+        while label in found.values():
+            place += 1
+            label = f"{label.removesuffix(f' ({place - 1})')} ({place})"
+        found[name] = label
+    return found
+
+
+def wrapped(text: str, most: int) -> str:
+    """Return `text` in lines of at most so many letters, broken after separators if it can be."""
+    lines = [""]
+    for piece in re.findall(rf"[^-_/. ]{{0,{most - 1}}}[-_/. ]|[^-_/. ]{{1,{most}}}", text):
+        if lines[-1] and len(lines[-1]) + len(piece) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def drawable(text: str) -> str:
+    """Return `text` on one line and in whole characters: file names may hold others."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\n", " ")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return `text` without its middle if it is too long."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+_AWAY = (3.6, 7.0)
+"""Points between a marker's middle and what is written beside it: near, or else further off."""
+_SIDES = ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0))
+"""Preferred first: above, below, then the corners and the sides."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A rectangle in points from the lower left corner of the panel."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def holds(self, x: float, y: float) -> bool:
+        """Return whether a point lies inside."""
+        return self.left <= x <= self.right and self.low <= y <= self.high
+
+    def touches(self, other: Box) -> bool:
+        """Return whether two rectangles have a part in common."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.low < other.high
+            and other.low < self.high
+        )
+
+
+class Obstacles:
+    """What has been drawn and written on a panel of this size in points."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height = width, height
+        self._boxes: list[Box] = []
+        self._points: list[tuple[float, float]] = []
+
+    def add_line(self, points: Sequence[tuple[float, float]]) -> None:
+        """Enter a line and the markers on it."""
+        self._boxes += [Box(x - 2.6, y - 2.6, x + 2.6, y + 2.6) for x, y in points]
+        for (x, y), (to_x, to_y) in pairwise(points):
+            steps = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / 2))
+            self._points += [
+                (x + (to_x - x) * step / steps, y + (to_y - y) * step / steps)
+                for step in range(steps + 1)
+            ]
+
+    def place(
+        self, x: float, y: float, width: float, height: float, *, insist: bool = True
+    ) -> Box | None:
+        """Return where to write something of this size beside (x, y), and keep others off it.
+
+        Where everything is taken, the least taken place if `insist`, else None.
+        """
+        boxes = [
+            self._beside(x, y, width, height, away, *side) for away in _AWAY for side in _SIDES
+        ]
+        costs = [self._cost(box) for box in boxes]
+        least = min(costs)
+        if least > 0 and not insist:
+            return None
+        box = boxes[costs.index(least)]
+        self._boxes.append(box)
+        return box
+
+    def _beside(
+        self, x: float, y: float, width: float, height: float, away: float, right: int, up: int
+    ) -> Box:
+        # A corner is nearer in each direction than a side.
+        away *= 0.75 if right and up else 1.0
+        middle_x = x + right * (away + width / 2)
+        middle_y = y + up * (away + height / 2)
+        return Box(
+            middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2
+        )
+
+    def _cost(self, box: Box) -> float:
+        outside = box.left < 0 or box.low < 0 or box.right > self.width or box.high > self.height
+        touched = sum(box.touches(other) for other in self._boxes)
+        crossed = sum(box.holds(x, y) for x, y in self._points)
+        return 100.0 * outside + 10.0 * touched + crossed

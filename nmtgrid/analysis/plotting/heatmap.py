@@ -14,11 +14,12 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Figure,
     check_suffix,
+    drawable,
     new_figure,
     save,
+    shortened,
     text_width,
 )
-from nmtgrid.analysis.plotting.labels import drawable, shortened
 from nmtgrid.analysis.plotting.lines import INK, PALE
 
 _CELL, _FONT, _LEAST_FONT = 0.24, 8.5, 3.0

@@ -1,8 +1,4 @@
-"""Curves and maps on one page: lines with their names at their ends, colours that all can tell.
-
-A page is a list of panels, drawn two abreast. Lines are named where they end; names that would
-touch each other are moved apart and tied to their lines.
-"""
+"""Systems as points on two scales, each with its name beside it."""
 
 from __future__ import annotations
 
@@ -18,14 +14,18 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     Axes,
     Figure,
+    Obstacles,
     check_suffix,
+    drawable,
+    line_labels,
     log_label,
     log_ticks,
     new_figure,
     save,
+    shortened,
+    spread,
     text_width,
 )
-from nmtgrid.analysis.plotting.labels import drawable, line_labels, shortened, spread
 
 # Okabe and Ito's colours without the yellow, which is too light for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#56b4e9")
@@ -290,3 +290,83 @@ def darker(colour: str) -> str:
     light = 0.3 * parts[0] + 0.59 * parts[1] + 0.11 * parts[2]
     factor = min(1.0, 105 / light)
     return "#" + "".join(f"{int(part * factor):02x}" for part in parts)
+
+
+_POINTS_WIDTH, _POINTS_HEIGHT = 4.6, 2.9
+"""Inches of the inside."""
+_POINTS_LEFT, _POINTS_RIGHT, _POINTS_TOP, _POINTS_BOTTOM = 0.8, 0.3, 0.5, 0.6
+_POINTS_FONT = 8.5
+_POINTS_LONGEST = 30
+"""Characters of a name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A system's place on both scales."""
+
+    name: str
+    x: float
+    y: float
+
+
+def draw_points(
+    points: Sequence[Point], path: Path, *, title: str, x_label: str, y_label: str
+) -> None:
+    """Draw the points into `path` (.png or .svg). Raises ConfigError for another kind of file."""
+    check_suffix(path)
+    width, height = (
+        _POINTS_LEFT + _POINTS_WIDTH + _POINTS_RIGHT,
+        _POINTS_TOP + _POINTS_HEIGHT + _POINTS_BOTTOM,
+    )
+    figure = new_figure(width, height)
+    axes = figure.add_axes(
+        (
+            _POINTS_LEFT / width,
+            _POINTS_BOTTOM / height,
+            _POINTS_WIDTH / width,
+            _POINTS_HEIGHT / height,
+        )
+    )
+    x_limits = _point_limits([point.x for point in points])
+    y_limits = _point_limits([point.y for point in points])
+    axes.set(xlim=x_limits, ylim=y_limits)
+    frame(axes, x_label, y_label, _POINTS_FONT)
+    figure.text(
+        0.1 / width, 1 - 0.12 / height, drawable(title), fontsize=10, fontweight="bold", color=INK,
+        va="top", parse_math=False,
+    )  # fmt: skip
+    taken = Obstacles(_POINTS_WIDTH * 72, _POINTS_HEIGHT * 72)
+    places = [
+        (
+            _share(point.x, x_limits) * _POINTS_WIDTH * 72,
+            _share(point.y, y_limits) * _POINTS_HEIGHT * 72,
+        )
+        for point in points
+    ]
+    for place in places:
+        taken.add_line([place])
+    for number, (point, (x, y)) in enumerate(zip(points, places, strict=True)):
+        colour = COLOURS[number % len(COLOURS)]
+        marker = "osD"[number // len(COLOURS) % 3]
+        axes.plot([point.x], [point.y], marker=marker, markersize=5, color=colour, clip_on=False)
+        name = shortened(drawable(point.name), _POINTS_LONGEST)
+        box = taken.place(x, y, text_width(name, _POINTS_FONT) * 72 + 2, _POINTS_FONT * 1.25)
+        if box is not None:
+            axes.text(
+                (box.left + box.right) / 2 / (_POINTS_WIDTH * 72),
+                (box.low + box.high) / 2 / (_POINTS_HEIGHT * 72),
+                name, transform=axes.transAxes, ha="center", va="center", fontsize=_POINTS_FONT,
+                color=darker(colour), parse_math=False,
+            )  # fmt: skip
+    save(figure, path)
+
+
+def _point_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of a scale on which all values have room around them."""
+    least, most = min(values), max(values)
+    room = 0.15 * (most - least) or 0.1 * abs(most) or 0.1
+    return least - room, most + room
+
+
+def _share(value: float, limits: tuple[float, float]) -> float:
+    return (value - limits[0]) / (limits[1] - limits[0])

@@ -14,11 +14,12 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Figure,
     check_suffix,
+    drawable,
     new_figure,
     save,
+    shortened,
     text_width,
 )
-from nmtgrid.analysis.plotting.labels import drawable, shortened
 from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
 
 _CELL = 0.235

@@ -5,29 +5,249 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.compare_analysis import WordAccuracy, word_accuracy
-from nmtgrid.analysis.quality.compare_scores import Scores, Test, scores, test
-from nmtgrid.analysis.quality.compare_tables import (
-    TESTS,
-    example_tables,
-    ngram_tables,
-    percent,
-    scores_table,
-    test_table,
-    words_table,
-)
-from nmtgrid.analysis.quality.compare_values import (
-    examples_report,
-    scores_report,
-    test_report,
-    words_report,
-)
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
-from nmtgrid.analysis.quality.words import differing, examples
-from nmtgrid.analysis.section import Picture, Section
-from nmtgrid.metrics.quality import SEED, MetricName, TestName
+from nmtgrid.analysis.quality.words import (
+    Differing,
+    Example,
+    NGram,
+    WordAccuracy,
+    differing,
+    examples,
+    word_accuracy,
+)
+from nmtgrid.analysis.section import Cell, Picture, Section, Table
+from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Percent of each system by metric, with signatures."""
+
+    systems: Sequence[str]
+    values: Mapping[MetricName, Sequence[float]]
+    signatures: Mapping[MetricName, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """A paired test of all systems against the first, by metric."""
+
+    kind: TestName
+    samples: int
+    seed: int
+    systems: Mapping[MetricName, Sequence[Tested]]
+    signatures: Mapping[MetricName, str]
+
+
+def scores(evaluation: Evaluation, metrics: Sequence[MetricName] = ("bleu", "chrf")) -> Scores:
+    """Return the corpus scores, equal to sacreBLEU's."""
+    scorers = {name: evaluation.scorer(name) for name in metrics}
+    return Scores(
+        evaluation.names,
+        {
+            name: [scorer.score(held.sum(axis=0).tolist()) for held in _counts(evaluation, name)]
+            for name, scorer in scorers.items()
+        },
+        {name: scorer.signature for name, scorer in scorers.items()},
+    )
+
+
+def test(
+    evaluation: Evaluation,
+    kind: TestName,
+    samples: int,
+    metrics: Sequence[MetricName] = ("bleu", "chrf"),
+    seed: int = SEED,
+) -> Test:
+    """Return sacreBLEU's test against the first system. Raises ConfigError: see `paired_test`."""
+    counts = {name: _counts(evaluation, name) for name in metrics}
+    found = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
+    return Test(
+        kind,
+        samples,
+        seed,
+        {name: held for name, (held, _) in found.items()},
+        {name: signature for name, (_, signature) in found.items()},
+    )
+
+
+def _counts(evaluation: Evaluation, name: MetricName) -> Sequence[NDArray[Any]]:
+    if name == "ter":
+        return evaluation.ter
+    return evaluation.bleu if name == "bleu" else evaluation.chrf
+
+
+TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
+
+
+def scores_table(found: Scores) -> Table:
+    """Return the corpus scores."""
+    return Table(
+        "Corpus scores (percent)",
+        ["system", *(TITLES[name] for name in found.values)],
+        [
+            [system, *(held[place] for held in found.values.values())]
+            for place, system in enumerate(found.systems)
+        ],
+    )
+
+
+def test_table(names: Sequence[str], one: Test) -> Table:
+    """Return a test: scores, intervals where there are any, p-values."""
+    rows: list[list[Cell]] = []
+    for metric, held in one.systems.items():
+        for name, tested in zip(names, held, strict=True):
+            p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
+            ends = [tested.mean, tested.interval] if one.kind == "bootstrap" else []
+            rows.append([TITLES[metric], name, tested.score, *ends, p_value])
+    title = f"{TESTS[one.kind].capitalize()} against {names[0]} ({one.samples:,} samples)"
+    ends_told = ["mean", "± 95 %"] if one.kind == "bootstrap" else []
+    return Table(title, ["metric", "system", "percent", *ends_told, "p"], rows)
+
+
+def percent(values: Sequence[float | None]) -> list[float | None]:
+    """Return shares in percent."""
+    return [None if value is None else 100.0 * value for value in values]
+
+
+def words_table(words: WordAccuracy, where: str) -> Table:
+    """Return how well words are translated by frequency."""
+    columns = [percent(one.f_measure) for one in words.systems]
+    return Table(
+        "Word accuracy by frequency (F-measure in percent)",
+        [f"times in the {where}", "reference words", *(one.system for one in words.systems)],
+        [
+            [label, size, *(column[place] for column in columns)]
+            for place, (label, size) in enumerate(
+                zip(words.labels, words.reference_words, strict=True)
+            )
+        ],
+    )
+
+
+def ngram_tables(one: Differing) -> list[Table]:
+    """Return the n-grams on which two systems differ, a table for each side."""
+
+    def table(better: str, worse: str, held: Sequence[NGram]) -> Table:
+        return Table(
+            f"N-grams that {better} has right more often than {worse}",
+            ["n-gram", f"right in {one.first}", f"right in {one.second}", "salience"],
+            [[gram.words, gram.first, gram.second, gram.salience] for gram in held],
+            digits=3,
+        )
+
+    return [
+        table(one.first, one.second, one.better_first),
+        table(one.second, one.first, one.better_second),
+    ]
+
+
+Shown = Sequence[tuple[list[Example], list[Example]]]
+"""For each system but the first: where the first is ahead of it, and where behind."""
+
+
+def example_tables(evaluation: Evaluation, shown: Shown) -> list[Table]:
+    """Return the sentences where each system and the first differ most."""
+    names = evaluation.names
+    found = []
+    for system, pair in enumerate(shown, start=1):
+        for (better, worse), held in zip(((0, system), (system, 0)), pair, strict=True):
+            rows = [row for one in held for row in _example_rows(evaluation, system, one)]
+            title = f"Sentences where {names[better]} is most ahead of {names[worse]}"
+            found.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
+    return found
+
+
+def _example_rows(evaluation: Evaluation, system: int, one: Example) -> list[list[Cell]]:
+    place = one.line - 1
+    rows: list[list[Cell]] = [[one.line, "reference", evaluation.reference_lines[place], None]]
+    if evaluation.source_lines is not None:
+        rows.insert(0, [one.line, "source", evaluation.source_lines[place], None])
+    for number, score in ((0, one.first), (system, one.second)):
+        held = evaluation.systems[number]
+        rows.append([one.line, held.name, held.lines[place], score])
+    return rows
+
+
+def scores_report(found: Scores) -> dict[str, Any]:
+    """Return the corpus scores and their signatures."""
+    return {
+        "systems": [
+            {"system": system, **{name: held[place] for name, held in found.values.items()}}
+            for place, system in enumerate(found.systems)
+        ],
+        **{f"signature_{name}": signature for name, signature in found.signatures.items()},
+    }
+
+
+def test_report(names: Sequence[str], one: Test) -> dict[str, Any]:
+    """Return a test by metric and system."""
+    return {
+        "test": one.kind,
+        "samples": one.samples,
+        "seed": one.seed,
+        "against": names[0],
+        "metrics": [
+            {
+                "metric": metric,
+                "signature": one.signatures[metric],
+                "systems": [
+                    {
+                        "system": name,
+                        "score": tested.score,
+                        "p_value": tested.p_value,
+                        "bootstrap_mean": tested.mean,
+                        "interval_95": tested.interval,
+                    }
+                    for name, tested in zip(names, held, strict=True)
+                ],
+            }
+            for metric, held in one.systems.items()
+        ],
+    }
+
+
+def words_report(words: WordAccuracy, where: str) -> dict[str, Any]:
+    """Return word accuracy, as shares."""
+    return {
+        "frequency_in": where,
+        "buckets": list(words.labels),
+        "reference_words": list(words.reference_words),
+        "systems": [dataclasses.asdict(one) for one in words.systems],
+    }
+
+
+def examples_report(evaluation: Evaluation, shown: Shown) -> list[dict[str, Any]]:
+    """Return the sentences that differ most, by system."""
+    names = evaluation.names
+
+    def told(system: int, held: Sequence[Example]) -> list[dict[str, Any]]:
+        return [
+            {
+                "line": one.line,
+                "reference": evaluation.reference_lines[one.line - 1],
+                "first": evaluation.systems[0].lines[one.line - 1],
+                "second": evaluation.systems[system].lines[one.line - 1],
+                "sentence_bleu_first": one.first,
+                "sentence_bleu_second": one.second,
+            }
+            for one in held
+        ]
+
+    return [
+        {
+            "first": names[0],
+            "second": names[system],
+            "better_first": told(system, ahead),
+            "better_second": told(system, behind),
+        }
+        for system, (ahead, behind) in enumerate(shown, start=1)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

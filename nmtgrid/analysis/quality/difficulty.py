@@ -14,11 +14,11 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.alignment.pairs import AlignedPairs
-from nmtgrid.analysis.alignment.symmetry import Links
+from nmtgrid.analysis.alignment.aligner import AlignedPairs
+from nmtgrid.analysis.alignment.pharaoh import Links
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality import buckets
-from nmtgrid.analysis.quality.bucketing import AXES, Buckets, split
+from nmtgrid.analysis.quality.buckets import AXES, Buckets, split
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.io.text import open_writer

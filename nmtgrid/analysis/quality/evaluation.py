@@ -25,15 +25,15 @@ from nmtgrid.analysis.systems import (
 )
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.metrics import ngrams
-from nmtgrid.metrics.ngrams import Ragged
-from nmtgrid.metrics.quality import Scorer, ter_counts, tokenizer
-from nmtgrid.metrics.sentence_counts import (
+from nmtgrid.metrics.ngrams import (
     Counts,
+    Ragged,
     bleu_counts,
     chrf_characters,
     chrf_counts,
     sentence_bleus,
 )
+from nmtgrid.metrics.quality import Scorer, ter_counts, tokenizer
 
 Measure = Literal["bleu", "sentence-bleu", "chrf"]
 TITLES: dict[str, str] = {

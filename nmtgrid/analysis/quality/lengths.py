@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.plotting.plots_steps import draw_steps
+from nmtgrid.analysis.plotting.bars import draw_steps
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 

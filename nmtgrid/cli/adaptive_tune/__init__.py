@@ -138,7 +138,7 @@ def command(
     """
     if results:
         check_alone(context, "--results draws what was done before", _OF_RESULTS)
-        from nmtgrid.cli.adaptive_tune.adaptive_tune_results import draw_results
+        from nmtgrid.cli.adaptive_tune.show import draw_results
 
         draw_results(results, out, json)
         return

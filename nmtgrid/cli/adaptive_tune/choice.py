@@ -9,8 +9,7 @@ import numpy
 
 from nmtgrid.adaptive.exit_traces import Records, record
 from nmtgrid.adaptive.halting import Mechanism, Predicted, Thresholds, check_halt
-from nmtgrid.adaptive.measure import Decoded, System, Way, batches, decode
-from nmtgrid.adaptive.samples import Sample
+from nmtgrid.adaptive.measure import Decoded, Sample, System, Way, batches, decode
 from nmtgrid.adaptive.tune import Budgets, Finalist, draw_thresholds, finalists, refills
 from nmtgrid.base import console
 from nmtgrid.cli.adaptive_tune.arguments import MechanismName, Order

@@ -1,22 +1,23 @@
-"""What `nmtgrid adaptive-tune` shows and leaves: a table, JSON and a picture."""
+"""`nmtgrid adaptive-tune --results`: tunings done before in one table and picture."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, lost_budgets
-from nmtgrid.analysis.exit_results import curves, tuned
-from nmtgrid.analysis.tuning import draw_exit_curves
+from nmtgrid.analysis.tuning import curves, draw_exit_curves, read_tuned, section, tuned
 from nmtgrid.base import console
-from nmtgrid.base.io.atomic import make_folder, numbered, write_json
+from nmtgrid.base.io.atomic import make_folder, numbered, split_label, write_json
 from nmtgrid.base.io.checksums import sealed
 from nmtgrid.cli.adaptive_tune.arguments import Order
 from nmtgrid.cli.adaptive_tune.choice import Choice
+from nmtgrid.cli.analyze.show import check_out, show
 from nmtgrid.cli.options import write_report
 from nmtgrid.search.api import SearchPlan
 
@@ -238,3 +239,11 @@ def speedup(full: Measured, one: Measured) -> float:
 
 def _is(row: Row, kind: type) -> bool:
     return isinstance(row.tuned.decoded.system.halt, kind)
+
+
+def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> None:
+    """Show and draw tunings, those of one name pooled: the best of each budget."""
+    pairs = [split_label(text) for text in named]
+    check_out(out, json, [path for _, path in pairs])
+    found = [read_tuned(path, label) for label, path in pairs]
+    show([section(found)], out, "png", json)

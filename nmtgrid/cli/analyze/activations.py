@@ -50,7 +50,7 @@ def command(
     point, also those before and after normalisation.
     """
     check_out(out, json, [split_label(text)[1] for text in models])
-    from nmtgrid.analysis.activation_section import section
+    from nmtgrid.analysis.activations import section
 
     profiles = measure(models, data, split, sentences, point or [], weights, device)
     show([section(profiles, split)], out, picture, json)
@@ -66,11 +66,10 @@ def measure(
     device: DeviceName = "auto",
 ) -> list[Profile]:
     """Return the activations of all models; every fault of the arguments is told before."""
-    from nmtgrid.analysis.activation_watch import chosen_points
-    from nmtgrid.analysis.activations import profile
+    from nmtgrid.analysis.activations import chosen_points, profile
     from nmtgrid.analysis.systems import named_files
     from nmtgrid.base.devices import find_device
-    from nmtgrid.cli.check_dataset import check_vocabularies
+    from nmtgrid.cli.options import check_vocabularies
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmtgrid.analysis.alignment.symmetry import Heuristic as HeuristicName
+from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.alignment.pairs import Advance, AlignedPairs
+    from nmtgrid.analysis.alignment.aligner import Advance, AlignedPairs
 
 Train = Annotated[
     tuple[Path, Path] | None,
@@ -65,8 +65,7 @@ def command(
     """
     inputs = {"SOURCE": source, "TARGET": target, "--gold": gold}
     check_outputs({"--out": out, "--json": json}, {**inputs, **trained(train)})
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings
-    from nmtgrid.analysis.alignment.pairs import read_pairs
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
     settings = AlignerSettings(

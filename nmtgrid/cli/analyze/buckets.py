@@ -74,7 +74,7 @@ def command(
         wanted.append("length-ratio")
     bounds = _check(wanted, source, edges, difficulty, metric or [])
     from nmtgrid.analysis.quality import buckets
-    from nmtgrid.analysis.quality.bucketing import read_numbers
+    from nmtgrid.analysis.quality.buckets import read_numbers
     from nmtgrid.analysis.quality.evaluation import read_evaluation
 
     evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)

@@ -64,8 +64,8 @@ def command(
     if len(systems) < 2 and (bootstrap or randomisation):
         raise ConfigError("A test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import Wanted, section
-    from nmtgrid.analysis.quality.compare_analysis import frequencies_in
     from nmtgrid.analysis.quality.evaluation import read_evaluation
+    from nmtgrid.analysis.quality.words import frequencies_in
     from nmtgrid.analysis.systems import read_text
 
     evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)

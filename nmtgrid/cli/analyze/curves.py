@@ -44,11 +44,9 @@ def command(
     """
     named = [split_label(text) for text in models]
     check_out(out, json, [path for _, path in named])
-    from nmtgrid.analysis.curve_panels import panels
-    from nmtgrid.analysis.curves_section import check_drawable, section
     from nmtgrid.analysis.plotting.lines import draw
     from nmtgrid.analysis.section import Picture
-    from nmtgrid.analysis.training_curves import read_runs
+    from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, section
 
     if out is not None:
         check_drawable(len(named))

@@ -79,8 +79,7 @@ def command(
     bounds, faults = read_edges(edges, "1,2,4")
     if faults:
         raise ConfigError(faults)
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings
-    from nmtgrid.analysis.alignment.pairs import read_pairs
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
     from nmtgrid.analysis.quality import difficulty
     from nmtgrid.analysis.quality.evaluation import read_evaluation

@@ -52,8 +52,7 @@ def command(
         faults.append("`--published` has no effect without a picture: add `--out FILE`.")
     if faults:
         raise ConfigError(faults)
-    from nmtgrid.analysis.latency_results import read_results
-    from nmtgrid.analysis.latency_section import section
+    from nmtgrid.analysis.latency import read_results, section
 
     found = [one for label, path in named for one in read_results(path, label)]
     show([section(found, metric, unit, convention, published, title)], out, picture, json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmtgrid.analysis.alignment.symmetry import Heuristic as HeuristicName
+from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
@@ -17,7 +17,7 @@ from nmtgrid.cli.analyze.show import Format, Out, check_out, show
 from nmtgrid.cli.options import JsonFile
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.alignment.symmetry import Links
+    from nmtgrid.analysis.alignment.pharaoh import Links
 
 
 def command(
@@ -62,7 +62,8 @@ def command(
     check_out(out, json, [*files.values(), *given, reference, *trained(train).values()])
     check_lines(line or [], out)
     _check(len(files), alignments or [], attention, train)
-    from nmtgrid.analysis import path_section, paths
+    from nmtgrid.analysis import paths
+    from nmtgrid.analysis import paths as path_section
     from nmtgrid.analysis.systems import read_text
 
     traced = paths.read_traced(files)
@@ -106,7 +107,7 @@ def _links(
 ) -> tuple[dict[str, Sequence[Links]] | None, str]:
     """Return the links of each system (None: what models looked at), and where they come from."""
     from nmtgrid.analysis import paths
-    from nmtgrid.analysis.alignment.pairs import read_words
+    from nmtgrid.analysis.alignment.aligner import read_words
 
     if attention:
         return None, "Grey is what the models looked at, which had been read in any case."

@@ -80,8 +80,7 @@ def command(
     _check(locals())
     inputs = _inputs(systems, reference, source, alignments, trained(train))
     check_outputs({"--out": out, "--json": json}, inputs)
-    from nmtgrid.analysis.report import page
-    from nmtgrid.analysis.report_sections import Given, sections
+    from nmtgrid.analysis.report import Given, page, sections
 
     given = Given(
         systems or [], reference, source, alignments, train, bootstrap, line or [], latency or [],
@@ -158,7 +157,7 @@ def _inputs(
 
 
 def _activations(models: list[str], data: Path, split: str) -> Section:
-    from nmtgrid.analysis.activation_section import section
+    from nmtgrid.analysis.activations import section
     from nmtgrid.cli.analyze.activations import measure
 
     return section(measure(models, data, split, 64, []), split)

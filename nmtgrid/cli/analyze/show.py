@@ -91,7 +91,7 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     """Return where buckets begin, of `--edges` (None: not given), and what is wrong with them."""
     if text is None:
         return None, []
-    from nmtgrid.analysis.quality.bucketing import check_edges
+    from nmtgrid.analysis.quality.buckets import check_edges
 
     try:
         edges = [float(edge) for edge in text.split(",")]

@@ -259,7 +259,7 @@ def command(
     decode_pictures.check_source(translator, source, data, useless)
     outputs = decode_run.Outputs(out, traces, alignments)
     if forced and data is not None:
-        from nmtgrid.cli.decode.decode_forced import force_split
+        from nmtgrid.cli.decode.run import force_split
 
         kind: Literal["weights", "energies"] = "energies" if energies else "weights"
         report = force_split(translator, data, split or "test", outputs, kind)

@@ -8,13 +8,12 @@ from typing import Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.cli.check_dataset import check_same_text
 from nmtgrid.cli.decode.run import Outputs, write_translations
+from nmtgrid.cli.options import check_same_text
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
-from nmtgrid.search.captions import check_pictures, check_text
-from nmtgrid.search.evaluate import scores_of_captions
-from nmtgrid.search.translate import Translator
+from nmtgrid.search.postprocess import scores_of_captions
+from nmtgrid.search.translate import Translator, check_pictures, check_text
 
 _SUFFIX = ".safetensors"
 _NAMES = {

@@ -1,10 +1,11 @@
-"""What `nmtgrid decode` does: lines in, translations out, scores where there are references."""
+"""What `nmtgrid decode --forced` does: the references of a split, as the model sees them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 import time
 from collections import Counter
@@ -17,23 +18,38 @@ from nmtgrid.analysis.alignment.soft_alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.io.text import NOTES, is_stream, open_writer, read_lines
-from nmtgrid.cli.check_dataset import check_same_text
-from nmtgrid.cli.decode.decode_prefix import read_prefixes
-from nmtgrid.cli.options import PIPE_CLOSED, Leave
+from nmtgrid.base.io.text import NOTES, STANDARD, is_stream, open_writer, read_lines
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import Halt
-from nmtgrid.search.evaluate import scores
-from nmtgrid.search.postprocess import Translation
+from nmtgrid.search.forced import Kind, forced_traces
+from nmtgrid.search.inputs import unequal_prefixes
+from nmtgrid.search.postprocess import Translation, scores
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
 if TYPE_CHECKING:
     import torch
 
-STANDARD = Path("-")
+
+def read_prefixes(path: Path | None, total: int | None) -> Iterator[str] | None:
+    """Return the prefixes in `path`, None for no path.
+
+    `total` are the lines to translate where they are known. Raises InputError, before anything is
+    translated, for a file with another number of lines; pipes are read as the lines are.
+    """
+    if path is None:
+        return None
+    if total is not None and str(path) != STANDARD and not is_stream(path):
+        count = sum(1 for _ in read_lines(path))
+        if count != total:
+            raise unequal_prefixes(count, f"there are {total:,} lines to translate", path)
+    return read_lines(path)
+
+
+_STANDARD_INPUT = Path(STANDARD)
 _FLUSH_EVERY = 64
 _FEW_ESCAPED = 0.01
 """Share of references that may hold `&apos;` and still be raw text that speaks of it."""
@@ -113,7 +129,7 @@ def translate_text(
     `prefix` has a line for each, with which its translation begins.
     """
     total = None
-    if source != STANDARD and not is_stream(source):
+    if source != _STANDARD_INPUT and not is_stream(source):
         # Read it through once: a fault in its last line is told now, not after hours.
         total = sum(1 for _ in read_lines(source))
     elif sys.stdin is not None and sys.stdin.isatty():
@@ -170,7 +186,7 @@ def write_translations(
     started = time.perf_counter()
     with progress(total) as meter, contextlib.ExitStack() as stack:
         stream = begin(align=align, advance=meter.advance)
-        text = STANDARD if outputs.text is None and not keep else outputs.text
+        text = _STANDARD_INPUT if outputs.text is None and not keep else outputs.text
         files = [
             None if path is None else stack.enter_context(open_writer(path))
             for path in (text, outputs.traces, outputs.alignments)
@@ -287,3 +303,50 @@ def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def force_split(
+    translator: Translator, data: Path, name: str, outputs: Outputs, kind: Kind
+) -> dict[str, Any]:
+    """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
+    dataset = Dataset.open(data)
+    check_same_text(translator, dataset)
+    check_vocabularies(translator, dataset)
+    split, total, started = dataset.split(name), 0.0, time.perf_counter()
+    model = translator.models[0]
+    needs = outputs.alignments is not None or kind == "energies"
+    with progress(len(split)) as meter, contextlib.ExitStack() as stack:
+        traces, alignments = (
+            None if path is None else stack.enter_context(open_writer(path))
+            for path in (outputs.traces, outputs.alignments)
+        )
+        for trace in forced_traces(
+            model,
+            translator.pipeline,
+            split,
+            kind=kind,
+            align=needs or (outputs.traces is not None and model.traits.aligns),
+            device=translator.device,
+            bf16=translator.bf16,
+            batch_tokens=translator.options.batch_tokens,
+            advance=meter.advance,
+        ):
+            total += trace.log_probability
+            if traces is not None:
+                traces.write(f"{trace.to_line()}\n".encode())
+            if alignments is not None:
+                alignments.write(f"{pharaoh(trace)}\n".encode())
+    tokens = int(split.target_lengths.sum()) + len(split)
+    perplexity = math.exp(min(-total / max(tokens, 1), 700.0))
+    console.say(
+        f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
+        "included."
+    )
+    return {
+        "split": name,
+        "sentences": len(split),
+        "target_tokens": tokens,
+        "perplexity": perplexity,
+        "nll": -total / max(tokens, 1),
+        "seconds": time.perf_counter() - started,
+    }

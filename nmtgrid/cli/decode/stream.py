@@ -20,7 +20,7 @@ from nmtgrid.cli.decode.run import chosen
 from nmtgrid.cli.options import ONE_LEAVES, PIPE_CLOSED, DeviceName, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
-from nmtgrid.online.agents import Threshold, WaitK
+from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent

@@ -150,7 +150,7 @@ def command(
     if log is not None:
         check_alone(context, "--log scores what another program has done", _OF_LOGS)
         check_outputs({"--json": json}, {"--log": log})
-        from nmtgrid.cli.online_eval.online_eval_log import score_log
+        from nmtgrid.cli.online_eval.run import score_log
 
         score_log(log, json)
         return

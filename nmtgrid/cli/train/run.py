@@ -15,18 +15,17 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
 from nmtgrid.cli.options import Leave
-from nmtgrid.metrics.spread import shown, spread
+from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
-from nmtgrid.training.clock import StopRequest
-from nmtgrid.training.distributed import Processes
-from nmtgrid.training.gradients import check_watch
-from nmtgrid.training.meters import MetricsLog, perplexity
+from nmtgrid.training.distributed import Processes, check_shared
+from nmtgrid.training.events import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, check_folder, prepare
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.shared_folder import check_shared
 from nmtgrid.training.trainer import Trainer
+from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
 _MOST_SEEDS = 1000

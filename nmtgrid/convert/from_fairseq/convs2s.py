@@ -9,8 +9,7 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.options import Options, flag
-from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, flag, of, same
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     embeddings,

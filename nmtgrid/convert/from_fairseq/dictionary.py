@@ -15,8 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.packing import DAMAGED
-from nmtgrid.base.io.text import open_text, read_lines
+from nmtgrid.base.io.text import DAMAGED, open_text, read_lines
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.options import Options
-from nmtgrid.convert.from_fairseq.plan import Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
 from nmtgrid.convert.from_fairseq.transformer import (
     embeddings,
     no_adaptive_softmax,

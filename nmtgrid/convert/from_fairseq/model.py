@@ -12,8 +12,7 @@ from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
-from nmtgrid.convert.from_fairseq.options import Options, options_of
-from nmtgrid.convert.from_fairseq.plan import Plan, cook, faults_of
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, cook, faults_of, options_of
 from nmtgrid.data.directory import new_folder, refuse_existing
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel

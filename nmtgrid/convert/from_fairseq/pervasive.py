@@ -10,8 +10,7 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.options import Options
-from nmtgrid.convert.from_fairseq.plan import Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     IGNORED,
@@ -22,7 +21,7 @@ from nmtgrid.convert.from_fairseq.transformer import (
     tied_copies,
 )
 from nmtgrid.layers.grid.aggregation import Aggregation
-from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
+from nmtgrid.models.pervasive.config import PervasiveConfig
 
 _SCALE = 0.5**0.5
 _POSITIONS = 1024

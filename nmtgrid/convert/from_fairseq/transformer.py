@@ -9,10 +9,9 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.options import Options
-from nmtgrid.convert.from_fairseq.plan import Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.models.transformer.transformer_config import TransformerConfig
+from nmtgrid.models.transformer.config import TransformerConfig
 
 FIRST_POSITION = 2
 """The row of learned positions that fairseq's first token has: its padding's number and one."""

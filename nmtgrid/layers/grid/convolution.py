@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.dense_conv import (
+from nmtgrid.layers.kernels.densenet import (
     dense_grid_convolution,
     dense_grid_convolution_step,
     prepare_dense_step_weight,

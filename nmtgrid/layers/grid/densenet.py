@@ -17,19 +17,116 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmtgrid.layers.batch_norm import Affine, BatchNorm, BatchStatistics, still_statistics
 from nmtgrid.layers.grid.convolution import Cells, FullConvolution, OneRow
-from nmtgrid.layers.grid.dense_step import (
-    FoldedConvolution,
-    FoldedMap,
-    FoldedNetwork,
-    fold_convolution,
-    fold_map,
-    folded_statistics,
+from nmtgrid.layers.kernels.densenet import (
+    DensePrefix,
+    dense_grid_convolution_step,
+    prepare_dense_step_weight,
 )
-from nmtgrid.layers.kernels.densenet import DensePrefix
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.normalisation import (
+    EPSILON,
+    Affine,
+    BatchNorm,
+    BatchStatistics,
+    PositionNorm,
+    still_statistics,
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldedMap:
+    """relu(features * scale + shift) weight^T + bias, for features [..., f]."""
+
+    scale: Tensor
+    shift: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return [..., D']."""
+        with torch.autocast(features.device.type, enabled=False):
+            return product(
+                torch.addcmul(self.shift, features, self.scale).relu_(), self.weight, self.bias
+            )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldedConvolution:
+    """A masked convolution with the standardisation of its output."""
+
+    weight: Tensor
+    shift: Tensor
+    live_rows: int
+
+    def prepare(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in the form that `newest_row` wants."""
+        return prepare_dense_step_weight(self.weight, dtype)
+
+    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
+        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
+        return dense_grid_convolution_step(window, prepared, self.shift)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldedNetwork:
+    """A dense network with batch norm, for one row of cells [R, S, f_0] at a time.
+
+    `first` standardises the initial grid; `last` is the last norm where it is in no map.
+    """
+
+    first: tuple[Tensor, Tensor]
+    layers: tuple[tuple[FoldedMap, FoldedConvolution], ...]
+    halve: FoldedMap | None
+    last: tuple[Tensor, Tensor] | None
+    growth: int
+    grown_size: int
+
+    @torch.no_grad()
+    def newest_row(self, features: Tensor, cells: OneRow) -> Tensor:
+        """Return [R, S, F] for the newest row, without gradient."""
+        scale, shift = self.first
+        room = features.new_empty(*features.shape[:-1], self.grown_size)
+        end = features.shape[-1]
+        torch.addcmul(shift, features, scale, out=room[..., :end])
+        for narrow, convolution in self.layers:
+            middle = narrow(room[..., :end]).relu_()
+            room[..., end : end + self.growth] = cells.convolve(convolution, middle)
+            end += self.growth
+        if self.halve is not None:
+            return self.halve(room).relu_()
+        assert self.last is not None
+        return torch.addcmul(self.last[1], room, self.last[0]).relu_()
+
+
+@torch.no_grad()
+def fold_map(affine: Affine, weight: Tensor, norm: BatchNorm, dtype: torch.dtype) -> FoldedMap:
+    """Return the map of `weight` [D', f] between `affine` and `norm`."""
+    scale, shift = folded_statistics(norm)
+    weight = weight * (scale * norm.weight)[:, None]
+    bias = shift * norm.weight + norm.bias
+    held = affine.weight.detach(), affine.bias.detach(), weight, bias
+    return FoldedMap(*(tensor.to(dtype) for tensor in held))
+
+
+@torch.no_grad()
+def fold_convolution(
+    weight: Tensor, statistics: BatchStatistics, dtype: torch.dtype
+) -> FoldedConvolution:
+    """Return the convolution of `weight` [D', D, k, k] with its output standardised."""
+    scale, shift = folded_statistics(statistics)
+    return FoldedConvolution(
+        weight * scale[:, None, None, None], shift.to(dtype), weight.shape[2] // 2 + 1
+    )
+
+
+@torch.no_grad()
+def folded_statistics(statistics: BatchStatistics) -> tuple[Tensor, Tensor]:
+    """Return scale and shift [C] that standardise by the running statistics."""
+    scale = (statistics.running_var + EPSILON).rsqrt()
+    return scale, -statistics.running_mean * scale
+
 
 Normalisation = Literal["batch", "layer", "none"]
 Gates = Literal["none", "convolution", "both"]

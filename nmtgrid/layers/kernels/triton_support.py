@@ -7,7 +7,7 @@ import functools
 import torch
 
 from nmtgrid.base import console
-from nmtgrid.base.memory import is_out_of_memory
+from nmtgrid.base.devices import is_out_of_memory
 
 
 @functools.cache

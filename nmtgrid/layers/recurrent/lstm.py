@@ -1,17 +1,13 @@
-"""Long short-term memory over whole sequences, with a backward pass written out.
+"""The plain recurrence h_t = tanh(x_t + W h_{t-1}), with a backward pass written out.
 
-The library's loop on a CPU adds one weight gradient for each position and dispatches each gate
-apart. Here the gates of a position live in one buffer, the backward loop leaves the gradients of
-the gates behind, and each weight matrix then gets its gradient from one product over all
-positions. The cell is kept in fp32 at least, the products run in the precision of autocast.
-
-Shapes: L positions first, then B sentences or rows, D features. Gates [.., 4 D] stand in torch's
-order: input, forget, candidate, output.
+As in layers/recurrent/lstm.py, the weight gets its gradient from one product over all positions.
+Shapes: T positions first, then B rows, D features.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -285,3 +281,88 @@ def draw_uniform(module: nn.Module, size: int) -> None:
     bound = 1.6 * size**-0.5
     for parameter in module.parameters():
         nn.init.uniform_(parameter, -bound, bound)
+
+
+States = tuple[tuple[Tensor, Tensor], ...]
+"""Hidden state and cell [R, D] of each layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepWeights:
+    """Each layer's [4 D, D' + D] over what it reads and its state, bias [4 D]; a readout [O, D]."""
+
+    joined: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    readout: Tensor
+
+    @classmethod
+    def make(cls, cells: Iterable[nn.Module], readout: Tensor) -> StepWeights:
+        """Return the weights of `cells` (nn.LSTMCell) in the precision of products."""
+        low = working_dtype(readout)
+        joined, biases = [], []
+        for cell in cells:
+            assert isinstance(cell, nn.LSTMCell)
+            joined.append(torch.cat([cell.weight_ih, cell.weight_hh], 1).to(low))
+            biases.append(cell.bias_ih + cell.bias_hh)
+        return cls(tuple(joined), tuple(biases), readout.to(low).contiguous())
+
+    def take_rows(self, rows: Tensor) -> StepWeights:
+        """Return the same weights: they have no rows."""
+        return self
+
+    def advance(self, inputs: Tensor, states: States) -> States:
+        """Return the layers' new states after the lowest has read `inputs` [R, D']."""
+        above, found = inputs, []
+        for weight, bias, (hidden, cell) in zip(self.joined, self.biases, states, strict=True):
+            read = torch.cat([above, hidden], 1).to(weight.dtype)
+            gates = cell.new_empty(cell.shape[0], weight.shape[0])
+            affine(bias, read, weight, gates)
+            new_cell, squashed = torch.empty_like(cell), torch.empty_like(cell)
+            above = cell_forward(gates, cell, new_cell, squashed).mul(squashed)
+            found.append((above, new_cell))
+        return tuple(found)
+
+    def read_out(self, context: Tensor, state: Tensor) -> Tensor:
+        """Return tanh(context + readout state) [R, O]."""
+        low = self.readout.dtype
+        return torch.tanh(torch.add(product(state.to(low), self.readout), context))
+
+
+def run_rnn(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Return states [T, B, D] for inputs [T, B, D] and weight [D, D]; the first state is zero."""
+    states: Tensor = _Recurrence.apply(inputs, weight)  # type: ignore[no-untyped-call]
+    return states
+
+
+class _Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        low = working_dtype(weight)
+        ready = weight.to(low)
+        states = torch.empty_like(inputs, dtype=torch.promote_types(low, torch.float32))
+        with torch.autocast(inputs.device.type, enabled=False):
+            for t, below in enumerate(inputs):
+                if t:
+                    affine(below, states[t - 1].to(low), ready, states[t])
+                else:
+                    states[t] = below
+                squash(states[t], states[t])
+        ctx.save_for_backward(weight, states)
+        ctx.low, ctx.kind = low, inputs.dtype
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_states: Tensor) -> tuple[Tensor, Tensor]:
+        weight, states = ctx.saved_tensors
+        turned = weight.to(ctx.low).t()
+        of_inputs = torch.empty_like(states)
+        carried = torch.zeros_like(states[0])
+        for t in reversed(range(states.shape[0])):
+            carried.add_(of_states[t])
+            torch.ops.aten.tanh_backward.grad_input(carried, states[t], grad_input=of_inputs[t])
+            if t:
+                carried.copy_(product(of_inputs[t].to(ctx.low), turned))
+        low = of_inputs.to(ctx.low)
+        of_weight = over_positions(low[1:], states[:-1].to(ctx.low))
+        return of_inputs.to(ctx.kind), of_weight.to(weight.dtype)

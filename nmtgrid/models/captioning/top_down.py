@@ -18,12 +18,12 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import source_mask
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.recurrent.lstm_step import States
+from nmtgrid.layers.recurrent.lstm import States
 from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.models.api import Report, Sites, Step, Traits
-from nmtgrid.models.captioning.caption_model import CaptionModel
 from nmtgrid.models.captioning.config import CaptionTopDownConfig
+from nmtgrid.models.captioning.model import CaptionModel
 
 
 @dataclasses.dataclass(frozen=True)

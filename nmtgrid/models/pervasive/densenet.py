@@ -19,12 +19,12 @@ from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.static_position import Position
 from nmtgrid.models.api import Report, Traits
 from nmtgrid.models.cost_report import properties
-from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
-from nmtgrid.models.pervasive.pervasive_densenet_config import (
+from nmtgrid.models.pervasive.densenet_config import (
     PervasiveDensenetConfig,
     dense_cell_flops,
     dense_plan,
 )
+from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
 from nmtgrid.text.vocabulary import PAD
 
 

@@ -20,8 +20,8 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import Aggregator
-from nmtgrid.layers.grid.grid_rows import GridState, run_grid
 from nmtgrid.layers.grid.prefix_pooling import Parts, running
+from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_position import Position

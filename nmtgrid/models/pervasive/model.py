@@ -14,18 +14,141 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import LastCell, aggregator
-from nmtgrid.layers.grid.grid_network import GridNetwork
-from nmtgrid.layers.grid.grid_rows import GridState
+from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork
 from nmtgrid.layers.grid.prefix_pooling import running
+from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.static_position import Position
 from nmtgrid.models.api import Point, Report, Sites, Traits
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import pervasive_report
-from nmtgrid.models.pervasive.grid_model import GridModel, output_map
-from nmtgrid.models.pervasive.pervasive_config import PervasiveConfig
-from nmtgrid.models.pervasive.pervasive_grid import PervasiveGrid
-from nmtgrid.models.pervasive.pervasive_reader import OwnReader, SharedReader, make_reader
+from nmtgrid.models.pervasive.config import PervasiveConfig, network_plan
+from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
 from nmtgrid.text.vocabulary import PAD
+
+
+class PervasiveGrid(nn.Module):
+    """A network over a grid of its own: the translation network, or a reader beside it."""
+
+    config: PervasiveConfig
+    source_embedding: Embedding
+    target_embedding: Embedding
+    grid_map: nn.Parameter
+    grid_bias: nn.Parameter | None
+    network: GridNetwork
+
+    def make_grid(self, source_vocab_size: int, target_vocab_size: int, depth: int) -> None:
+        """Draw the parts that `config` asks for, with `depth` blocks."""
+        config = self.config
+        embedded = config.embedding_size or config.size
+        self.source_embedding = self._embedding(source_vocab_size, embedded)
+        self.target_embedding = (
+            self.source_embedding
+            if config.tie == "all"
+            else self._embedding(target_vocab_size, embedded)
+        )
+        self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
+        self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
+        nn.init.xavier_uniform_(self.grid_map)
+        self.network = NETWORKS[config.skip](network_plan(config, depth))
+
+    def _embedding(self, count: int, size: int) -> Embedding:
+        scale = self.config.scale_embeddings
+        alias = first_alias(self.config.first_symbol)
+        return grid_embedding(self.config, count, size, scale=scale, padding=PAD, alias=alias)
+
+    def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
+        """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
+
+        W_0 [E y; E x] is W_y E y + W_x E x: the two sides are projected apart and added in the
+        grid, so the concatenation of 2d features in every cell is never built.
+        """
+        embedded = self.source_embedding(source, first_position)
+        weight = self.grid_map[:, embedded.shape[-1] :]
+        return nn.functional.linear(embedded, weight, self.grid_bias)
+
+    def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
+        """Return [B, T, D]: the target's part of Eq. (3.1)."""
+        embedded = self.target_embedding(target, first_position)
+        return nn.functional.linear(embedded, self.grid_map[:, : embedded.shape[-1]])
+
+
+class SharedReader(nn.Module):
+    """Decides from the translation network's cells, whose gradient may be cut off."""
+
+    def __init__(self, size: int, *, detached: bool) -> None:
+        super().__init__()
+        self.decision = _decision(size)
+        self.detached = detached
+
+    def decide(self, features: Tensor) -> Tensor:
+        """Return logits [...] for features [..., D]."""
+        logits: Tensor = self.decision(features.detach() if self.detached else features)
+        return logits[..., 0]
+
+
+class OwnReader(PervasiveGrid):
+    """The thesis' agent: a network over a grid of its own, then an affine map to one logit."""
+
+    def __init__(
+        self, config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        depth = config.reader_depth or config.depth
+        self.make_grid(source_vocab_size, target_vocab_size, depth)
+        self.decision = _decision(config.size)
+        self.span = 1 + depth * (config.target_kernel // 2)
+
+    def decide(self, features: Tensor) -> Tensor:
+        """Return logits [...] for features [..., D]."""
+        logits: Tensor = self.decision(features)
+        return logits[..., 0]
+
+    def run(self, batch: Batch) -> tuple[Tensor, GridLayout]:
+        """Return the features of the valid cells [cells, D] and where they lie."""
+        sides = self._rows(batch.target_input), self._columns(batch.source)
+        return run_grid(self.network, *sides, batch.target_lengths, batch.source_lengths)
+
+    def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
+        """Return the state before the first row; a source of no columns begins a stream."""
+        state = GridState.begin(self._columns(source), source_lengths)
+        return state if source.shape[1] else state.streaming(self.span)
+
+    def write(self, tokens: Tensor, state: GridState) -> tuple[Tensor, GridState]:
+        """Return the features [R, S, D] of the row of `tokens` [R], and the state with it."""
+        return state.add_row(self.network, self._rows(tokens[:, None], state.position))
+
+    def read(
+        self, tokens: Tensor, is_source: Tensor, state: GridState
+    ) -> tuple[Tensor | None, GridState]:
+        """Return the features of one more source token [R] in the last rows, and the state."""
+        column = self._columns(tokens[:, None], state.columns.shape[1])
+        return state.add_column(self.network, column, is_source)
+
+
+Reader = SharedReader | OwnReader
+
+
+def make_reader(
+    config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
+) -> Reader | None:
+    """Return the reader that `config` asks for, with drawn weights."""
+    if config.reader == "none":
+        return None
+    if config.reader == "shared":
+        return SharedReader(config.size, detached=config.reader_detached)
+    return OwnReader(config, source_vocab_size, target_vocab_size)
+
+
+def _decision(size: int) -> nn.Linear:
+    """Return a map to one logit, so small that reading begins at a probability of one half."""
+    made = nn.Linear(size, 1)
+    nn.init.normal_(made.weight, std=0.003)
+    nn.init.zeros_(made.bias)
+    return made
 
 
 class PervasiveAttention(PervasiveGrid, GridModel):

@@ -7,7 +7,8 @@ whole source and shows each position its part; a bi-directional one makes one fo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,22 +16,147 @@ from torch.nn.functional import pad
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.attention import source_mask, window_mask
+from nmtgrid.layers.attention import attend, attention_weights, source_mask, window_mask
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.source_cache import SourceMemory
 from nmtgrid.layers.static_cache import FixedMemory, FixedTokens
 from nmtgrid.layers.static_position import Place
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
-from nmtgrid.layers.transformer.early_exit import LazyMemory
-from nmtgrid.layers.transformer.exit_maps import ExitMaps
+from nmtgrid.layers.transformer.early_exit import ExitMaps, LazyMemory
 from nmtgrid.layers.transformer.kv_cache import TokenCache
 from nmtgrid.models.api import ExitModel, Sites, path_of
-from nmtgrid.models.transformer.mixture import StateMixtures
-from nmtgrid.models.transformer.prefixes import PrefixMemory, PrefixPlan
-from nmtgrid.models.transformer.source_stream import SourceStream
-from nmtgrid.models.transformer.transformer_config import SourceMarker, TransformerConfig
+from nmtgrid.models.transformer.config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+
+class StateMixtures(nn.Module):
+    """m mixtures of n states: a learnt m x n matrix W, its rows normalised by softmax.
+
+    As in the published system W starts at zero, so each mixture starts as the plain mean, and
+    dropout falls on W + 1/n before the softmax, once for all sentences.
+    """
+
+    def __init__(self, mixtures: int, states: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(mixtures, states))
+        self.dropout_rate = dropout_rate
+
+    def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return m mixtures [B, S, D] of n states [B, S, D]."""
+        held = torch.stack(list(states))
+        shares = self.shares().to(held.dtype)
+        mixed: tuple[Tensor, ...] = (
+            (shares @ held.flatten(1)).unflatten(1, states[0].shape).unbind(0)
+        )
+        return mixed
+
+    def shares(self) -> Tensor:
+        """Return [m, n], what each state gives to each mixture."""
+        scores = self.weight + 1.0 / self.weight.shape[1]
+        return nn.functional.dropout(scores, self.dropout_rate, self.training).softmax(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceStream:
+    """Caches of the source read so far, of which the decoder may look at `is_seen` [R, S].
+
+    `encoder` holds what later source tokens attend to, `decoder` what target tokens do; the first
+    `lead` columns stand before the source.
+    """
+
+    is_seen: Tensor
+    encoder: TokenCache
+    decoder: TokenCache
+    lead: int
+
+    def grown(self, column: SourceMemory, is_seen: Tensor) -> SourceStream:
+        """Return the stream with one column more, [R, H, 1, d] for each attention."""
+        for place, (keys, values) in enumerate(zip(column.keys, column.values, strict=True)):
+            self.decoder.push(place, keys[:, :, 0], values[:, :, 0])
+        self.decoder.advance()
+        return dataclasses.replace(self, is_seen=torch.cat([self.is_seen, is_seen[:, None]], 1))
+
+    def memory(self) -> SourceMemory:
+        """Return what has been read, as the decoder reads it."""
+        pairs = [self.decoder.read(place) for place in range(self.decoder.blocks)]
+        mask = None
+        if not bool(self.is_seen.all()):
+            mask = pairs[0][0].new_zeros(self.is_seen.shape)
+            mask = mask.masked_fill_(~self.is_seen, -math.inf)[:, None, None, :]
+        keys, values = zip(*pairs, strict=True)
+        return SourceMemory(keys, values, mask, lead=self.lead)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixPlan:
+    """Which prefixes a path [B, T] needs, and which positions read each of them.
+
+    sentence and reads [P] name the prefixes; slots [P, W] are the places b * T + t in a flat
+    [B * T] of the positions that read a prefix (free slots hold any), places [B * T] the slots.
+    """
+
+    sentence: Tensor
+    reads: Tensor
+    slots: Tensor
+    places: Tensor
+
+    @classmethod
+    def make(cls, path: Tensor) -> PrefixPlan:
+        """Return the plan for the reads `path` [B, T]."""
+        base = int(path.max()) + 1
+        sentence = torch.arange(len(path), device=path.device)[:, None]
+        found, prefix, sizes = torch.unique(
+            (sentence * base + path).flatten(), return_inverse=True, return_counts=True
+        )
+        order = prefix.argsort(stable=True)
+        starts = sizes.cumsum(0) - sizes
+        turn = torch.empty_like(prefix)
+        turn[order] = torch.arange(len(order), device=path.device) - starts[prefix[order]]
+        width = int(sizes.max())
+        places = prefix * width + turn
+        slots = prefix.new_zeros(len(found) * width)
+        slots[places] = torch.arange(len(places), device=path.device)
+        sentence = torch.div(found, base, rounding_mode="floor")
+        return cls(sentence, found - sentence * base, slots.view(len(found), width), places)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixMemory(SourceMemory):
+    """Keys and values of P prefixes, read in teacher forcing by the positions of a plan."""
+
+    plan: PrefixPlan = dataclasses.field(kw_only=True)
+
+    @classmethod
+    def over(cls, memory: SourceMemory, plan: PrefixPlan) -> PrefixMemory:
+        """Return `memory`, one row for each prefix of `plan`, as positions read it."""
+        return cls(memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan)
+
+    def attend_all(self, place: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+        """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read."""
+        read = attend(
+            self._spread(query), self.keys[place], self.values[place], self.mask, dropout=dropout
+        )
+        return self._collect(read, query)
+
+    def weights_all(self, place: int, query: Tensor) -> Tensor:
+        """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
+        found = attention_weights(self._spread(query), self.keys[place], self.mask)
+        return self._collect(found, query)
+
+    def _spread(self, query: Tensor) -> Tensor:
+        """Return [P, H, W, d]: the queries by the prefixes that they read."""
+        flat = query.transpose(1, 2).flatten(0, 1)
+        slots = self.plan.slots
+        spread: Tensor = flat.index_select(0, slots.flatten()).unflatten(0, slots.shape)
+        return spread.transpose(1, 2)
+
+    def _collect(self, read: Tensor, query: Tensor) -> Tensor:
+        """Return [B, H, T, .]: what was read [P, H, W, .], back where the queries were."""
+        flat = read.transpose(1, 2).flatten(0, 1).index_select(0, self.plan.places)
+        collected: Tensor = flat.unflatten(0, (query.shape[0], query.shape[2]))
+        return collected.transpose(1, 2)
+
 
 Shape = Callable[[SourceMemory], SourceMemory]
 """Makes of a memory the one that a batch's positions see."""
