@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.peer_worker import Task, Until
 from nmtgrid import __version__
-from nmtgrid.data.batches import BatchPlan, Place, collate
+from nmtgrid.data.batches import BatchPlan, DataCursor, collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
@@ -56,7 +56,7 @@ class System:
             self.pairs.source_lengths, self.pairs.target_lengths, task["batch_tokens"],
             0, 0, 1,
         )  # fmt: skip
-        self.walk = plan.walk(Place())
+        self.walk = plan.walk(DataCursor())
         self.decoding = load_model(task["model"]).model
         lines = Path(task["test"]["source"]).read_text(encoding="utf-8").splitlines()
         self.sources = [line.split() for line in lines]

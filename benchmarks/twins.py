@@ -31,7 +31,7 @@ from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Row, apart, facts
 from nmtgrid.base.config import override
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.training.likelihood import site_loss
 from nmtgrid.training.settings import RunSettings
@@ -69,7 +69,7 @@ class Stepper:
 def fused_loss(model: TranslationModel) -> Loss:
     """Return the loss as `train` computes it."""
     return lambda batch: (
-        site_loss(model, batch, Sites.offline(batch), label_smoothing=SMOOTHING).total
+        site_loss(model, batch, PredictionSites.offline(batch), label_smoothing=SMOOTHING).total
     )
 
 
@@ -77,7 +77,7 @@ def check_twins(model: PervasiveAttention, naive: NaivePervasive, device: str) -
     """Return the largest difference of the twins' logits, without dropout, in fp32."""
     batch = random_batch([(7, 5), (4, 6)]).to(torch.device(device))
     model.eval(), naive.eval()
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with torch.no_grad():
         ours = model.classify(model.features(batch, sites))
         theirs = naive(batch.source, batch.target_input, batch.source_lengths)

@@ -2,7 +2,7 @@
 
 Data flows one way, and each arrow is one record type:
 
-    raw text -> tokens -> Dataset -> Batch -> features at Sites -> Loss -> model directory
+    raw text -> tokens -> Dataset -> Batch -> features at PredictionSites -> Loss -> model directory
     model directory -> Hypothesis -> text, traces, scores, pictures
 
 Read it in this order, which is not that of imports: those run down the floors of

@@ -19,7 +19,7 @@ from torch import Tensor
 from nmtgrid.adaptive.halting import no_predictor
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.models.api import Classifier, ExitModel, Sites, with_exits
+from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, with_exits
 
 Recorded = Literal["confidence", "geometric"]
 """Mechanisms that decide by thresholds."""
@@ -82,7 +82,7 @@ def record(
 
 
 def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     targets = batch.target_output[sites.sentence, sites.position]
     states = model.exit_features(batch, sites)
     judged = [judge(state, model.classifier(exit)) for exit, state in enumerate(states, 1)]

@@ -15,7 +15,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll_and_hits
-from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
@@ -191,7 +191,7 @@ class CompoundLoss:
         batch = batch.sharing()  # decoder and predictor read one encoding, with the same dropout
         model, settings = with_exits(model), self.settings
         family = family_of(model)
-        sites = Sites.offline(batch)
+        sites = PredictionSites.offline(batch)
         targets = SiteTargets.at(batch, sites)
         states = model.exit_features(batch, sites)
         weights = exit_weights(settings.weights, len(states))
@@ -220,7 +220,9 @@ class CompoundLoss:
     def _by_likelihood(self) -> bool:
         return self.settings.oracle == "likelihood"
 
-    def _oracle(self, family: Family, batch: Batch, sites: Sites, values: Tensor) -> Tensor:
+    def _oracle(
+        self, family: Family, batch: Batch, sites: PredictionSites, values: Tensor
+    ) -> Tensor:
         """Return the oracle's exit at each site [M], for the exits' scores [M, N] there."""
         settings, lengths = self.settings, batch.target_lengths
         places = sites.sentence, sites.position

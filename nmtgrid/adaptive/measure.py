@@ -238,7 +238,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class DecodeSetup:
     """How all systems decode: the search, sentences in a batch, and how often each is timed."""
 
     plan: SearchPlan
@@ -252,7 +252,7 @@ class Way:
 def decode(
     systems: Sequence[System],
     samples: Sequence[Sample],
-    way: Way,
+    way: DecodeSetup,
     advance: Callable[[int, int], None] = lambda sentences, tokens: None,
 ) -> list[Decoded]:
     """Return what each system makes of `samples`.
@@ -326,7 +326,7 @@ def depth_of(model: TranslationModel) -> int | None:
 
 
 def _timed(
-    system: System, chosen: Sequence[Sample], way: Way
+    system: System, chosen: Sequence[Sample], way: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
     """Return the hypotheses of a batch, and the seconds by the clock and by the processor."""
     batch = collate([one.source for one in chosen], [[]] * len(chosen)).to(way.device)

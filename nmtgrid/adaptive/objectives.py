@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Classifier, ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
@@ -93,7 +93,7 @@ class Aligned:
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
         model, settings = with_exits(model), self.settings
-        sites = Sites.offline(batch)
+        sites = PredictionSites.offline(batch)
         count = model.traits.num_exits
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
         scales = gradient_scales(settings.gradient_ratio, count)
@@ -154,7 +154,7 @@ class Mixed:
         model, count = with_exits(model), self.settings.sequences
         rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
         several = batch if count == 1 else batch.sharing().select(rows)
-        sites = Sites.offline(several)
+        sites = PredictionSites.offline(several)
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)
         sites = dataclasses.replace(sites, depth=depth, mixed=True)

@@ -28,7 +28,7 @@ from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, Line, Panel, dar
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Point, Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, ProbePoint, TranslationModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Activations:
 
 def chosen_points(
     model: TranslationModel, patterns: Sequence[str], name: str
-) -> Mapping[str, Point]:
+) -> Mapping[str, ProbePoint]:
     """Return the model's points, or those and the parts that `patterns` name. See `profile`."""
     points = model.points()
     if not patterns:
@@ -68,7 +68,7 @@ def chosen_points(
                 "Name parts of it with `--point`.",
             )
         return points
-    parts = {part: Point(held, "inside") for part, held in model.named_modules() if part}
+    parts = {part: ProbePoint(held, "inside") for part, held in model.named_modules() if part}
     known = {**parts, **points}
     faults = [
         f"`{name}` (`{model.architecture}`) has no point `{pattern}`."
@@ -82,7 +82,7 @@ def chosen_points(
     return {one: known[one] for one in in_order if any(fnmatchcase(one, p) for p in patterns)}
 
 
-def _names(pattern: str, known: Mapping[str, Point]) -> bool:
+def _names(pattern: str, known: Mapping[str, ProbePoint]) -> bool:
     return any(fnmatchcase(one, pattern) for one in known)
 
 
@@ -111,7 +111,7 @@ class _Sums:
 class Watch:
     """Adds up what passes the points while it is entered."""
 
-    def __init__(self, points: Mapping[str, Point]) -> None:
+    def __init__(self, points: Mapping[str, ProbePoint]) -> None:
         self._points = points
         self._sums = {name: _Sums() for name in points}
         # A part that both sides share (tied embeddings) has a name for each call in turn.
@@ -217,7 +217,7 @@ def profile(
         for place in places:
             batch = pairs.batch([place]).to(torch.device(device))
             watch.begin()
-            model.features(batch, Sites.offline(batch))
+            model.features(batch, PredictionSites.offline(batch))
             lengths[0] += int(batch.source_lengths.sum())
             lengths[1] += int(batch.target_lengths.sum())
             advance(1)

@@ -92,12 +92,12 @@ def read_exits(
     for name, path in named.items():
         traces = list(read_traces(path))
         lengths[path] = len(traces)
-        found.append(of_traces(name, traces, path, lines, count))
+        found.append(exits_of_traces(name, traces, path, lines, count))
     check_lengths({**lengths, **(others or {})})
     return found
 
 
-def of_traces(
+def exits_of_traces(
     name: str, traces: Sequence[Trace], path: Path, lines: Sequence[int] = (), count: int = 3
 ) -> ExitTraces:
     """Return the exits in the traces of one system, which came from `path`. See `read_exits`."""

@@ -201,7 +201,7 @@ def sections(given: Given, advance: Advance) -> Iterator[Section]:
     if early := given.traced(lambda one: one.exits is not None):
         references = None if given.reference is None else read_text(given.reference)
         held = [
-            exits.of_traces(name, given.traces[path], path, given.lines, _EXAMPLES)
+            exits.exits_of_traces(name, given.traces[path], path, given.lines, _EXAMPLES)
             for name, path in early.items()
         ]
         yield exit_section.section(held, references)

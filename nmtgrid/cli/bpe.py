@@ -73,9 +73,9 @@ def learn(
     check_outputs({"--json": json})
     from nmtgrid.base.io.workers import count_workers
     from nmtgrid.data import directory
-    from nmtgrid.data.subwords import UnitsPlan, learn_units
+    from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
-    plan = UnitsPlan(
+    plan = SubwordPlan(
         merges=10000 if merges is None else merges,
         joint=joint is not False,
         joint_vocabulary=joint_vocabulary,
@@ -96,7 +96,7 @@ def learn(
             rate = f"{task.speed:,.0f}/s" if task.speed else ""
             bar.update(task.id, completed=done, total=total, note=rate)
 
-        facts = learn_units(data, plan, report)
+        facts = learn_subwords(data, plan, report)
     if before and before != vocabularies(directory.read(data)):
         console.warn(
             f"other vocabularies were in {data}, which are replaced. Models that were trained with "

@@ -16,7 +16,7 @@ from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureOrder:
+class PictureArguments:
     """What was asked for; None or empty: not given."""
 
     captions: Path | None
@@ -36,7 +36,7 @@ def option(split: str) -> str:
     return f"--{split}" if split in ("valid", "test") else f"--test {split}="
 
 
-def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
+def check(order: PictureArguments, in_vain: dict[str, Any]) -> None:
     """Raise ConfigError with all that does not go together; `in_vain` are options about text."""
     faults = [
         f"`--{name}` is about text in two languages, but sources are pictures here: leave it out."
@@ -68,7 +68,7 @@ def check(order: PictureOrder, in_vain: dict[str, Any]) -> None:
         raise ConfigError(faults, "See `nmtgrid preprocess --help`.")
 
 
-def build(order: PictureOrder, out: Path, overwrite: bool) -> dict[str, Any]:
+def build(order: PictureArguments, out: Path, overwrite: bool) -> dict[str, Any]:
     """Build the dataset; return its manifest."""
     from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
     from nmtgrid.data.toy.pictures import preprocess_toy_pictures
@@ -218,7 +218,7 @@ def command(
     from nmtgrid.base.io.workers import count_workers
 
     if captions is not None or features or restval or toy_pictures is not None:
-        order = PictureOrder(
+        order = PictureArguments(
             captions, features or [], _prefixes(None, valid, test), restval, toy_pictures,
             toy_seed, target_lang, tokenize, lowercase is not False, max_words,
         )  # fmt: skip

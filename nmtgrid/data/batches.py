@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtgrid.base.masks import is_token
 from nmtgrid.base.rows import State, take
-from nmtgrid.layers.soft_targets import Aims
+from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
@@ -66,7 +66,7 @@ class Batch:
     indices: Tensor
     references: Tensor | None = None
     weights: Tensor | None = None
-    aims: Aims | None = None
+    aims: SoftTargets | None = None
     shared: SharedSources | None = None
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ def _pad(rows: list[list[int]]) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class DataCursor:
     """Where a run is in its data: the next batch to be read."""
 
     epoch: int = 0
@@ -171,7 +171,7 @@ class BatchPlan:
     sides; the order is cut where a batch would exceed `max_tokens` padded target tokens or
     `max_cells` padded grid cells (0: no limit), and the batches are shuffled. Large corpora are
     taken in pools: random blocks of neighbours, a million pairs together, so that memory stays
-    small. All is a function of (seed, epoch): a run resumes exactly at any `Place`.
+    small. All is a function of (seed, epoch): a run resumes exactly at any `StaticPosition`.
     Lengths are given without end symbols and counted with them. Pairs longer than `max_length`
     (0: no limit) on a side, or empty on one, are skipped; `skipped` says how many.
     """
@@ -199,9 +199,11 @@ class BatchPlan:
 
     def epoch(self, number: int) -> list[NDArray[Any]]:
         """Return the batches (arrays of indices) of epoch `number`."""
-        return [indices for _, indices in self.walk(Place(number), epochs=1)]
+        return [indices for _, indices in self.walk(DataCursor(number), epochs=1)]
 
-    def walk(self, start: Place, epochs: int | None = None) -> Iterator[tuple[Place, NDArray[Any]]]:
+    def walk(
+        self, start: DataCursor, epochs: int | None = None
+    ) -> Iterator[tuple[DataCursor, NDArray[Any]]]:
         """Yield batches from `start` on, each with the place that follows it."""
         if not self.count:
             return
@@ -212,13 +214,13 @@ class BatchPlan:
                 batches = self._cut_pool(pools[pool], epoch, pool)
                 at_start = epoch == start.epoch and pool == start.pool
                 for batch in range(start.batch if at_start else 0, len(batches)):
-                    following = Place(epoch, pool, batch + 1)
+                    following = DataCursor(epoch, pool, batch + 1)
                     if following.batch == len(batches):
                         following = self._after(pools, epoch, pool)
                     yield following, batches[batch]
             epoch += 1
 
-    def epochs_done(self, place: Place, pairs_per_batch: float) -> float:
+    def epochs_done(self, place: DataCursor, pairs_per_batch: float) -> float:
         """Return about how many epochs lie before `place`, of batches of this size in the mean."""
         pools = place.pool * self.pool_size / max(len(self.source_lengths), 1)
         batches = place.batch * pairs_per_batch / max(self.count, 1)
@@ -229,12 +231,12 @@ class BatchPlan:
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
         return len(indices) * (int(height) + 1) * (int(width) + 1)
 
-    def _after(self, pools: list[NDArray[Any]], epoch: int, pool: int) -> Place:
+    def _after(self, pools: list[NDArray[Any]], epoch: int, pool: int) -> DataCursor:
         """Return the place after a pool: a later one that has usable pairs, or the next epoch."""
         for later in range(pool + 1, len(pools)):
             if len(self._usable_pairs(pools[later])):
-                return Place(epoch, later)
-        return Place(epoch + 1)
+                return DataCursor(epoch, later)
+        return DataCursor(epoch + 1)
 
     def _is_usable(self, which: slice | NDArray[Any]) -> NDArray[Any]:
         source, target = self.source_lengths[which], self.target_lengths[which]

@@ -164,7 +164,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class UnitsPlan:
+class SubwordPlan:
     """Which units the words are cut into."""
 
     merges: int = 10000
@@ -210,7 +210,7 @@ class UnitsPlan:
         """Whether both languages share their codes."""
         return len(self.codes) == 1 or (self.joint and not self.codes)
 
-    def for_pictures(self) -> UnitsPlan:
+    def for_pictures(self) -> SubwordPlan:
         """Return the plan for pictures. Raises ConfigError where source text is spoken of."""
         if self.joint_vocabulary or self.source_vocabulary or len(self.codes) > 1:
             raise ConfigError(
@@ -220,7 +220,7 @@ class UnitsPlan:
         return dataclasses.replace(self, joint=True)
 
 
-def learn_units(folder: Path, plan: UnitsPlan, report: Report | None = None) -> dict[str, Any]:
+def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None) -> dict[str, Any]:
     """Give the dataset in `folder` its codes, vocabularies and encoded splits; return the facts.
 
     What was there of an earlier run is replaced; while it is being replaced, and after an
@@ -282,7 +282,7 @@ class _Learning:
     """The stages: count words, learn merges, make vocabularies, encode."""
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], plan: UnitsPlan, report: Report
+        self, folder: Path, manifest: dict[str, Any], plan: SubwordPlan, report: Report
     ) -> None:
         self._folder = folder
         self._manifest = manifest

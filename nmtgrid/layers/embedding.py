@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.static_position import Place, Position
+from nmtgrid.layers.static_position import Position, StaticPosition
 
 Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "learned"]
 
@@ -73,12 +73,12 @@ class Embedding(nn.Module):
     def _places(self, first: Position, count: int, like: Tensor) -> Tensor:
         """Return [count, d], the vectors of the positions from `first` on."""
         if self.position_weight is not None:
-            start = first.at if isinstance(first, Place) else first
+            start = first.at if isinstance(first, StaticPosition) else first
             wanted = torch.arange(count, device=like.device) + start
             wanted = wanted.clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(wanted, self.position_weight)
         waves = sinusoids if self.positions == "sinusoidal" else halved_sinusoids
-        if isinstance(first, Place):
+        if isinstance(first, StaticPosition):
             return waves(first, count, like)
         last = first + count
         if last > LARGEST_TABLE:
@@ -95,7 +95,7 @@ class Embedding(nn.Module):
 def sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d] sinusoidal position vectors from `first` on, Eq. (2.39)."""
     size = like.shape[-1]
-    start = first.at if isinstance(first, Place) else first
+    start = first.at if isinstance(first, StaticPosition) else first
     places = (torch.arange(count, device=like.device) + start).float()
     pairs = torch.arange((size + 1) // 2, device=like.device, dtype=torch.float32)
     angles = places[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
@@ -112,7 +112,7 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     Departs: 2.39 has sines and cosines take turns, and its longest wave is shorter than 10000.
     """
     size = like.shape[-1]
-    start = first.at if isinstance(first, Place) else first
+    start = first.at if isinstance(first, StaticPosition) else first
     places = (torch.arange(count, device=like.device) + start + 2).float()
     half = size // 2
     waves = torch.arange(half, device=like.device, dtype=torch.float32)

@@ -11,7 +11,7 @@ Kind = Literal["state", "change", "inside"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class ProbePoint:
     """The output of `part`, or the first of its inputs: a tensor [..., D].
 
     A "state" is what one layer passes on to the next, a "change" what a layer computes before a

@@ -18,7 +18,7 @@ TAKEN = 1 << 25
 """Rewards at a time beside the logits of a chunk."""
 
 
-class Spread(Protocol):
+class TargetDistribution(Protocol):
     """The distribution r(. | y) over V types that takes a token's place."""
 
     def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Spread(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Aims:
+class SoftTargets:
     """Mixtures of C tokens for each of some places.
 
     tokens (int64) and shares (float, summing to one) are [..., C]. Of each token, `spread_share`
@@ -49,11 +49,11 @@ class Aims:
 
     tokens: Tensor
     shares: Tensor
-    spread: Spread | None = None
+    spread: TargetDistribution | None = None
     spread_share: float = 0.0
     entropy: float = 0.0
 
-    def __getitem__(self, place: Any) -> Aims:
+    def __getitem__(self, place: Any) -> SoftTargets:
         """Return the aims at some places."""
         return dataclasses.replace(self, tokens=self.tokens[place], shares=self.shares[place])
 
@@ -77,7 +77,7 @@ class Aims:
         return mean
 
 
-class NeighbourSpread:
+class NeighbourDistribution:
     """A spread over the K likeliest types of each type, the rest left out.
 
     neighbours [V, K] (whole numbers) and probabilities [V, K], each row summing to one.
@@ -87,7 +87,7 @@ class NeighbourSpread:
         self.neighbours, self.probabilities = neighbours, probabilities
 
     def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-        """See `Spread`."""
+        """See `TargetDistribution`."""
         places = self.neighbours[tokens].flatten(1).long()
         found = self.probabilities[tokens].to(logits.dtype) * shares[..., None]
         found = found.flatten(1)
@@ -96,19 +96,19 @@ class NeighbourSpread:
         return (logits.gather(1, places) * found).sum(1)
 
     def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Spread`."""
+        """See `TargetDistribution`."""
         places = self.neighbours[tokens].long()
         found = self.probabilities[tokens].masked_fill(places == tokens[:, None], 0.0)
-        chosen, logs = _draw(found, number)
+        chosen, logs = _sample(found, number)
         types = places.gather(1, chosen[:, None])[:, 0]
         return torch.where(logs.isfinite(), types, tokens), logs
 
-    def to(self, device: torch.device) -> NeighbourSpread:
+    def to(self, device: torch.device) -> NeighbourDistribution:
         """Return the spread on `device`."""
-        return NeighbourSpread(self.neighbours.to(device), self.probabilities.to(device))
+        return NeighbourDistribution(self.neighbours.to(device), self.probabilities.to(device))
 
 
-class VectorSpread:
+class VectorDistribution:
     """A spread over all types, from the cosines of their vectors; V x V is never made.
 
     vectors [V, E] of norm one, or zero for types that keep to themselves; frequencies [V]. The
@@ -146,7 +146,7 @@ class VectorSpread:
         return (self.rewards(tokens) / self.temperature).softmax(1)
 
     def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-        """See `Spread`."""
+        """See `TargetDistribution`."""
         types, place = tokens.unique(return_inverse=True)
         tile = max(1, TAKEN // len(self.vectors))
         if tokens.shape[1] == 1 and len(types) <= tile:
@@ -162,7 +162,7 @@ class VectorSpread:
         return (logits * mixed).sum(1)
 
     def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Spread`."""
+        """See `TargetDistribution`."""
         parts = zip(tokens.split(self._tile), number.split(self._tile), strict=True)
         types, logs = zip(*(self._draw_some(*part) for part in parts), strict=True)
         return torch.cat(types), torch.cat(logs)
@@ -170,7 +170,7 @@ class VectorSpread:
     def _draw_some(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         found = self.rows(tokens)
         found[torch.arange(len(tokens), device=tokens.device), tokens] = 0.0
-        chosen, logs = _draw(found, number)
+        chosen, logs = _sample(found, number)
         return torch.where(logs.isfinite(), chosen, tokens), logs
 
     @property
@@ -178,7 +178,7 @@ class VectorSpread:
         """How many tokens' rewards are made at a time."""
         return max(1, TILE // len(self.vectors))
 
-    def nearest(self, count: int) -> NeighbourSpread:
+    def nearest(self, count: int) -> NeighbourDistribution:
         """Return the spread over the `count` types of highest reward, made in tiles.
 
         Where vectors are hardly alike this is another distribution than (E.10), for far types are
@@ -192,16 +192,16 @@ class VectorSpread:
             rewards, types = self.rewards(tokens).topk(count, 1)
             places[tokens] = types.int()
             shares[tokens] = (rewards / self.temperature).softmax(1)
-        return NeighbourSpread(places, shares)
+        return NeighbourDistribution(places, shares)
 
-    def to(self, device: torch.device) -> VectorSpread:
+    def to(self, device: torch.device) -> VectorDistribution:
         """Return the spread on `device`."""
-        return VectorSpread(
+        return VectorDistribution(
             self.vectors.to(device), self.temperature, self.frequencies.to(device), self.rarity
         )
 
 
-def _draw(found: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+def _sample(found: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Return the places [M] that `number` [M] in [0, 1) picks from rows [M, K], and their logs."""
     reached = found.double().cumsum(1)
     total = reached[:, -1:]

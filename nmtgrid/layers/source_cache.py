@@ -20,7 +20,7 @@ _WORTH_COPYING = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceMemory:
+class SourceCache:
     """Source tensors of B sentences, each seen by `width` rows that stand side by side.
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
@@ -42,7 +42,7 @@ class SourceMemory:
         """Return the values [B, H, S, d] of attention `place`."""
         return self.values[place]
 
-    def limited(self, reads: Tensor) -> SourceMemory:
+    def limited(self, reads: Tensor) -> SourceCache:
         """Return the memory that shows query t of sentence b its first reads[b, t] source tokens.
 
         reads [B, T] in teacher forcing, [B, width] in a step.
@@ -54,7 +54,7 @@ class SourceMemory:
         mask.masked_fill_(is_unread, -math.inf)
         return dataclasses.replace(self, mask=mask if self.mask is None else mask + self.mask)
 
-    def led_by_zero(self) -> SourceMemory:
+    def led_by_zero(self) -> SourceCache:
         """Return the memory behind one more column, whose keys and values are zero."""
         mask = self.mask
         return dataclasses.replace(
@@ -65,7 +65,7 @@ class SourceMemory:
             lead=self.lead + 1,
         )
 
-    def written(self, rows: Tensor, part: SourceMemory) -> SourceMemory:
+    def written(self, rows: Tensor, part: SourceCache) -> SourceCache:
         """Return the memory with `rows` [R'] replaced by those of `part`, which may be narrower.
 
         Each row gets a memory of its own, and columns behind those of `part` are hidden.
@@ -84,7 +84,7 @@ class SourceMemory:
             mask = mask + self.mask.repeat_interleave(self.width, 0)
         mask[rows] = -math.inf
         mask[rows, :, :, :size] = 0.0 if part.mask is None else part.mask.to(mask.dtype)
-        return SourceMemory(keys, values, mask, 1, self.lead)
+        return SourceCache(keys, values, mask, 1, self.lead)
 
     def attend(self, place: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, d]: what the rows' queries [R, H, d] read from attention `place`."""
@@ -92,7 +92,7 @@ class SourceMemory:
         read = attend(self._grouped(query), keys, values, self.mask, scale=scale)
         return read.transpose(1, 2).flatten(0, 1)
 
-    def of_rows(self, place: int, rows: Tensor) -> SourceMemory:
+    def of_rows(self, place: int, rows: Tensor) -> SourceCache:
         """Return the memory of attention `place` alone, as its first, for some rows [R'].
 
         Each row gets a copy of its own.
@@ -105,7 +105,7 @@ class SourceMemory:
         elif mask is not None:
             mask = mask.index_select(0, sentences)
         values = self.values_of(place).index_select(0, sentences)
-        return SourceMemory((keys.index_select(0, sentences),), (values,), mask, 1, self.lead)
+        return SourceCache((keys.index_select(0, sentences),), (values,), mask, 1, self.lead)
 
     def attend_rows(self, place: int, query: Tensor, rows: Tensor) -> Tensor:
         """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
@@ -134,7 +134,7 @@ class SourceMemory:
         """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
         return attention_weights(query, self.keys_of(place), self.mask)
 
-    def ready(self) -> SourceMemory:
+    def ready(self) -> SourceCache:
         """Return the memory in contiguous tensors, as decoding reads it over and over."""
         return dataclasses.replace(
             self,
@@ -142,7 +142,7 @@ class SourceMemory:
             values=tuple(tensor.contiguous() for tensor in self.values),
         )
 
-    def take_rows(self, rows: Tensor) -> SourceMemory:
+    def take_rows(self, rows: Tensor) -> SourceCache:
         """Return the memory of `rows` [R']: nothing is copied while rows stay with their sentence.
 
         Where each kept sentence has equally many rows side by side, only the kept sentences are
@@ -151,7 +151,7 @@ class SourceMemory:
         kept, width = self._kept(rows)
         if kept is None:
             return dataclasses.replace(self, width=width)
-        return SourceMemory(
+        return SourceCache(
             tuple(tensor.index_select(0, kept) for tensor in self.keys),
             tuple(tensor.index_select(0, kept) for tensor in self.values),
             None if self.mask is None else self.mask.index_select(0, kept),

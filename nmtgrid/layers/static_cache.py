@@ -1,8 +1,8 @@
 """What decoding keeps, in tensors that stay where they are: the form that a recorded step needs.
 
-Every cache has the size that it will need, is written in place, and is told by a `Place` where.
-`take` (base/rows.py) makes a new state of some rows, `write` puts its values where the old ones
-are.
+Every cache has the size that it will need, is written in place, and is told by a `StaticPosition`
+where. `take` (base/rows.py) makes a new state of some rows, `write` puts its values where the old
+ones are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.layers.static_position import Place, Ring
-from nmtgrid.layers.transformer.kv_cache import TokenCache
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.static_position import RingIndex, StaticPosition
+from nmtgrid.layers.transformer.kv_cache import KVCache
 
 _LEAST_ROOM = 32
 """Tokens that a cache has room for at first."""
@@ -26,10 +26,10 @@ _LEAST_ROOM = 32
 Form = TypeVar("Form")
 
 
-class Fixable(Protocol):
+class HasStaticForm(Protocol):
     """A decoding state with a fixed form."""
 
-    def fixed(self, place: Place, rows: Tensor, width: int) -> Self | None:
+    def to_static(self, place: StaticPosition, rows: Tensor, width: int) -> Self | None:
         """Return the fixed form of `rows` [R], in new tensors; None where there is none (yet).
 
         Rows stand in groups of `width`, each of one sentence; a row may come more than once.
@@ -46,8 +46,8 @@ def tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a fixed state, always in the same order."""
     if isinstance(value, Tensor):
         yield value
-    elif hasattr(value, "fixed_tensors"):
-        yield from value.fixed_tensors()
+    elif hasattr(value, "static_tensors"):
+        yield from value.static_tensors()
     elif isinstance(value, tuple):
         for item in value:
             yield from tensors(item)
@@ -76,11 +76,11 @@ class RingCache:
     Rows stay where they were written: it is the taps that are turned.
     """
 
-    def __init__(self, buffer: Tensor, ring: Ring) -> None:
+    def __init__(self, buffer: Tensor, ring: RingIndex) -> None:
         self.buffer, self.ring = buffer, ring
 
     @classmethod
-    def of(cls, cache: RowSource, place: Place) -> RingCache:
+    def of(cls, cache: RowSource, place: StaticPosition) -> RingCache:
         """Return the rows of `cache`, the next of which is that of `place`."""
         keep = cache.span - 1
         live = cache.buffer[:, cache.filled - keep : cache.filled]
@@ -100,36 +100,36 @@ class RingCache:
         """Return the cache of `rows`."""
         return RingCache(self.buffer.index_select(0, rows), self.ring)
 
-    def fixed_tensors(self) -> tuple[Tensor, ...]:
+    def static_tensors(self) -> tuple[Tensor, ...]:
         """Return what stays where it is."""
         return (self.buffer,)
 
 
-class FixedTokens(TokenCache):
+class StaticKVCache(KVCache):
     """Keys and values of the tokens so far, in a buffer with room for more.
 
     hidden [1, 1, 1, capacity] is the additive mask over those that are not written yet.
     """
 
-    def __init__(self, blocks: int, buffer: Tensor, hidden: Tensor, place: Place) -> None:
+    def __init__(self, blocks: int, buffer: Tensor, hidden: Tensor, place: StaticPosition) -> None:
         super().__init__(blocks, buffer.shape[3])
         self.buffer: Tensor = buffer
         self._hidden, self._place = hidden, place
 
     @classmethod
-    def of(cls, cache: TokenCache, place: Place, rows: Tensor) -> FixedTokens:
+    def of(cls, cache: KVCache, place: StaticPosition, rows: Tensor) -> StaticKVCache:
         """Return the keys and values of `rows` [R] that `cache` holds."""
         assert cache.buffer is not None, "nothing has been pushed"
         live = cache.buffer[..., : cache.filled, :].index_select(0, rows)
         hidden = live.new_zeros(1, 1, 1, cache.filled)
         return cls(cache.blocks, live, hidden, place).with_room(cache.filled)
 
-    def with_room(self, position: int) -> FixedTokens:
+    def with_room(self, position: int) -> StaticKVCache:
         """Return this cache, or, where `position` has no room in it, a larger copy."""
         missing = max(_LEAST_ROOM, 1 << position.bit_length()) - self.capacity
         if position < self.capacity:
             return self
-        return FixedTokens(
+        return StaticKVCache(
             self.blocks,
             pad(self.buffer, (0, 0, 0, missing)),
             pad(self._hidden, (0, missing), value=-math.inf),
@@ -137,7 +137,7 @@ class FixedTokens(TokenCache):
         )
 
     @property
-    def position(self) -> Place:
+    def position(self) -> StaticPosition:
         """Where the newest token stands."""
         return self._place
 
@@ -161,22 +161,22 @@ class FixedTokens(TokenCache):
     def advance(self) -> None:
         """Do nothing: the place is moved from outside."""
 
-    def take_rows(self, rows: Tensor) -> FixedTokens:
+    def take_rows(self, rows: Tensor) -> StaticKVCache:
         """Return the cache of `rows` [R']."""
         buffer = self.buffer.index_select(0, rows)
-        return FixedTokens(self.blocks, buffer, self._hidden.clone(), self._place)
+        return StaticKVCache(self.blocks, buffer, self._hidden.clone(), self._place)
 
-    def fixed_tensors(self) -> tuple[Tensor, ...]:
+    def static_tensors(self) -> tuple[Tensor, ...]:
         """Return what stays where it is."""
         return self.buffer, self._hidden
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedMemory(SourceMemory):
+class StaticSourceCache(SourceCache):
     """A source memory whose sentences keep `width` rows each, so that nothing has to be asked."""
 
     @classmethod
-    def of(cls, memory: SourceMemory, rows: Tensor, width: int) -> FixedMemory:
+    def of(cls, memory: SourceCache, rows: Tensor, width: int) -> StaticSourceCache:
         """Return the memory of `rows` [R], each `width` of which are of one sentence."""
         kept = torch.div(rows[::width], memory.width, rounding_mode="floor")
         mask = memory.mask
@@ -188,6 +188,6 @@ class FixedMemory(SourceMemory):
             memory.lead,
         )
 
-    def take_rows(self, rows: Tensor) -> FixedMemory:
+    def take_rows(self, rows: Tensor) -> StaticSourceCache:
         """Return the memory of `rows` [R'], which stand in groups as before."""
-        return FixedMemory.of(self, rows, self.width)
+        return StaticSourceCache.of(self, rows, self.width)

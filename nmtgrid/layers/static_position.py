@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Ring:
+class RingIndex:
     """Where the newest row goes in a ring of `span` rows, and which tap reads each of them."""
 
     def __init__(self, span: int, device: torch.device) -> None:
@@ -31,13 +31,13 @@ class Ring:
         self.taps.copy_(self._taps_of[slot])
 
 
-class Place:
+class StaticPosition:
     """The position [1] of the tokens that a step is fed, the same in all rows."""
 
     def __init__(self, device: torch.device) -> None:
         self.at = torch.zeros(1, dtype=torch.long, device=device)
         self.position = 0
-        self._rings: dict[int, Ring] = {}
+        self._rings: dict[int, RingIndex] = {}
 
     def move(self, position: int) -> None:
         """Go to `position`; nothing waits for the device."""
@@ -46,10 +46,10 @@ class Place:
         for ring in self._rings.values():
             ring.move(position)
 
-    def ring(self, span: int) -> Ring:
+    def ring(self, span: int) -> RingIndex:
         """Return the ring of `span` rows, which moves with the place."""
         if span not in self._rings:
-            self._rings[span] = Ring(span, self.at.device)
+            self._rings[span] = RingIndex(span, self.at.device)
             self._rings[span].move(self.position)
         return self._rings[span]
 
@@ -58,4 +58,4 @@ class Place:
         return self
 
 
-Position = int | Place
+Position = int | StaticPosition

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.probes import Point as Point
+from nmtgrid.layers.probes import ProbePoint as ProbePoint
 
 Halting = Literal["none", "sequence", "multinomial", "geometric"]
 """Networks that say when to exit: Eq. (5.11), (5.19), (5.20)."""
@@ -80,7 +80,7 @@ class Halt(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sites:
+class PredictionSites:
     """Which predictions are wanted: M of them, one for each entry.
 
     sentence [M] and position [M] (int64) name the row of the grid: position t predicts
@@ -100,13 +100,13 @@ class Sites:
     mixed: bool = dataclasses.field(default=False, kw_only=True)
 
     @classmethod
-    def offline(cls, batch: Batch) -> Sites:
+    def offline(cls, batch: Batch) -> PredictionSites:
         """One prediction for each target position, end symbol included, with the whole source."""
         places = batch.is_target.nonzero()
         return cls(places[:, 0], places[:, 1])
 
     @classmethod
-    def along(cls, batch: Batch, path: Tensor) -> Sites:
+    def along(cls, batch: Batch, path: Tensor) -> PredictionSites:
         """Return one prediction for each target position, with the reads of `path` [B, T]."""
         places = batch.is_target.nonzero()
         return cls(places[:, 0], places[:, 1], path[places[:, 0], places[:, 1]])
@@ -115,7 +115,7 @@ class Sites:
         return self.sentence.shape[0]
 
 
-def check_reads(batch: Batch, sites: Sites, least: int = 1) -> None:
+def check_reads(batch: Batch, sites: PredictionSites, least: int = 1) -> None:
     """Raise ValueError unless all reads are from `least` to their source's length."""
     if sites.reads is None or not len(sites):
         return
@@ -129,7 +129,7 @@ def check_reads(batch: Batch, sites: Sites, least: int = 1) -> None:
         )
 
 
-def path_of(batch: Batch, sites: Sites, least: int = 1) -> Tensor:
+def path_of(batch: Batch, sites: PredictionSites, least: int = 1) -> Tensor:
     """Return the path [B, T] on which all sites of a sentence lie.
 
     Positions that are not asked for take the reads of the nearest earlier site, those before the
@@ -160,7 +160,7 @@ def path_of(batch: Batch, sites: Sites, least: int = 1) -> Tensor:
     return path
 
 
-def check_depth(sites: Sites, exits: int) -> None:
+def check_depth(sites: PredictionSites, exits: int) -> None:
     """Raise ValueError unless all depths are from 1 to `exits`."""
     if sites.depth is None or not len(sites):
         return
@@ -170,7 +170,7 @@ def check_depth(sites: Sites, exits: int) -> None:
         raise ValueError(f"exits count from 1 to {exits}, but a site has exit {at}")
 
 
-def depths_of(batch: Batch, sites: Sites, exits: int) -> Tensor:
+def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
     """Return the exits [B, T] of all positions, for mixed sites.
 
     Raises ValueError for depths out of range, and two of them for one position of a sentence.
@@ -239,7 +239,7 @@ class TranslationModel(nn.Module):
     traits: Traits
     config: Any
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
 
@@ -281,7 +281,7 @@ class TranslationModel(nn.Module):
         raise self.refusal()
 
     def features_with_reading(
-        self, batch: Batch, sites: Sites, *, learn_features: bool = True
+        self, batch: Batch, sites: PredictionSites, *, learn_features: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return `features` and `reading`, from one pass where they share a network.
 
@@ -347,7 +347,7 @@ class TranslationModel(nn.Module):
         """
         return {}
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched, in order: the stages, and what lies between.
 
         Names begin with the part of the network and, where there is one, the layer's number:
@@ -395,7 +395,7 @@ class ExitModel(TranslationModel):
     def exit_features(
         self,
         batch: Batch,
-        sites: Sites,
+        sites: PredictionSites,
         *,
         own: bool = False,
         scales: Sequence[float] | None = None,

@@ -21,7 +21,11 @@ from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.recurrent.input_feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.recurrent.input_feeding import (
+    InputFeedingMasks,
+    InputFeedingWeights,
+    run_input_feeding,
+)
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     LayerOutput,
@@ -31,8 +35,8 @@ from nmtgrid.layers.recurrent.lstm import (
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import properties
@@ -45,7 +49,7 @@ class BiLSTMState:
 
     layers: States
     output: Tensor
-    memory: SourceMemory
+    memory: SourceCache
     weights: StepWeights
 
 
@@ -93,7 +97,7 @@ class BiLSTM(TranslationModel):
             if self.output_bias is not None:
                 self.output_bias.zero_()
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, O]: the output of each site's position."""
         if sites.reads is not None or sites.depth is not None:
             raise self.refusal()
@@ -116,7 +120,7 @@ class BiLSTM(TranslationModel):
         keys, values = keys[:, None].to(high), values[:, None].to(high)
         mask = None if mask is None else mask.to(high)
         output = values.new_zeros(source.shape[0], self.config.classified)
-        memory = SourceMemory((keys,), (values,), mask)
+        memory = SourceCache((keys,), (values,), mask)
         return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
 
     @torch.no_grad()
@@ -235,7 +239,7 @@ class BiLSTM(TranslationModel):
         )
         if self.config.input_feeding:
             hide = None if hide is None else hide[:, 0]
-            outputs, attention = run_feeding(
+            outputs, attention = run_input_feeding(
                 inputs, keys, values, hide, start, self._weights(), self._masks(inputs)
             )
         else:
@@ -262,7 +266,7 @@ class BiLSTM(TranslationModel):
             attention = attention_weights(query, keys, hide, scale=1.0)[:, 0]
         return dropout(outputs, config.output_dropout, self.training), attention
 
-    def _weights(self) -> FeedingWeights:
+    def _weights(self) -> InputFeedingWeights:
         """Return what the decoder's loop multiplies with."""
         joined, biases = [], []
         for n, cell in enumerate(self.decoder):
@@ -270,9 +274,9 @@ class BiLSTM(TranslationModel):
             read = cell.weight_ih if n else cell.weight_ih[:, self.config.embedded :]
             joined.append(torch.cat([read, cell.weight_hh], 1))
             biases += [cell.bias_ih + cell.bias_hh] if n else []
-        return FeedingWeights(tuple(joined), tuple(biases), self._readout())
+        return InputFeedingWeights(tuple(joined), tuple(biases), self._readout())
 
-    def _masks(self, like: Tensor) -> FeedingMasks:
+    def _masks(self, like: Tensor) -> InputFeedingMasks:
         """Return dropout masks of all positions for inputs [T, B, ...]."""
         config = self.config
 
@@ -282,7 +286,7 @@ class BiLSTM(TranslationModel):
             return dropout(torch.ones(*like.shape[:2], size, device=like.device), rate, True)
 
         layers = tuple(draw(config.dropout, config.decoded) for _ in self.decoder)
-        return FeedingMasks(layers, draw(config.output_dropout, config.classified))
+        return InputFeedingMasks(layers, draw(config.output_dropout, config.classified))
 
     def _readout(self) -> Tensor:
         """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""

@@ -34,8 +34,8 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
@@ -57,7 +57,7 @@ class ConvRNNState:
     cell: Tensor
     predicted: Tensor
     last: Tensor
-    words: SourceMemory
+    words: SourceCache
     position: int
 
 
@@ -120,7 +120,7 @@ class ConvRNN(TranslationModel):
             nn.init.orthogonal_(part)
         nn.init.normal_(self.distance, std=0.5)
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: what the recurrent network says at each site's position.
 
         Raises ConfigError for reads.
@@ -155,7 +155,7 @@ class ConvRNN(TranslationModel):
         words, predicted, last = self._words(source, source_lengths)
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         zeros = words.new_zeros(source.shape[0], self.config.size)
-        memory = SourceMemory((words[:, None],), (), None)
+        memory = SourceCache((words[:, None],), (), None)
         return ConvRNNState(zeros, zeros, predicted, last, memory, 0)
 
     @torch.no_grad()

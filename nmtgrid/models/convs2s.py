@@ -24,8 +24,8 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.gated_conv import Window
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.models.api import Classifier, Report, Sites, Step, TranslationModel
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, TranslationModel
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
 from nmtgrid.text.vocabulary import PAD
@@ -172,7 +172,7 @@ class ReadyDecoder:
         self,
         embedded: Tensor,
         cache: WindowCache | None,
-        memory: SourceMemory,
+        memory: SourceCache,
         alignment: Literal["average", "last"] | None,
     ) -> tuple[Tensor, WindowCache, Tensor | None]:
         """Return logits [R, V], the cache and the alignment asked for [R, S].
@@ -224,7 +224,7 @@ class ConvS2SState:
     """What decoding keeps; `position` counts the tokens written."""
 
     cache: WindowCache | None
-    memory: SourceMemory
+    memory: SourceCache
     decoder: ReadyDecoder
     position: int
 
@@ -260,7 +260,7 @@ class ConvS2S(TranslationModel):
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the decoder's output at each site. Raises ConfigError for reads."""
         if sites.reads is not None:
             raise self.refusal()
@@ -279,7 +279,7 @@ class ConvS2S(TranslationModel):
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         held = self._encode(source, source_lengths)
-        memory = SourceMemory((held.keys,), (held.values,), held.mask)
+        memory = SourceCache((held.keys,), (held.values,), held.mask)
         decoder = ReadyDecoder.make(
             self.decoder_enter,
             self._decoder_layers,

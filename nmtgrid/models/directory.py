@@ -44,7 +44,7 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **given)
 
 
-def outline(make: Callable[[], Made]) -> Made:
+def meta_model(make: Callable[[], Made]) -> Made:
     """Return what `make` builds, its tensors being shapes without values."""
     with torch.device("meta"), _Undrawn():
         return make()
@@ -188,7 +188,7 @@ def _check_tied(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], p
 def _outline(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:
     """Return the shapes that the settings ask for, whatever their size."""
     try:
-        return outline(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
+        return meta_model(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
     except (RuntimeError, OverflowError, TypeError) as fault:
         raise ModelError(
             f"{folder / 'config.json'} asks for a model that no machine can hold.",

@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.oracle import ReadingCost, cell_costs, grid_cells, oracle_paths, path_costs
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.policies import (
@@ -142,7 +142,7 @@ class Dynamic:
         return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
 
     def _run(
-        self, model: TranslationModel, batch: Batch, sites: Sites
+        self, model: TranslationModel, batch: Batch, sites: PredictionSites
     ) -> tuple[Tensor, Tensor | None]:
         """Return the features of all cells and the logits of reading, if they are trained."""
         if not self.settings.beta:

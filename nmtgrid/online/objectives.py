@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.paths import (
     area_sites,
     binary_weights,
@@ -65,7 +65,9 @@ class WaitKLikelihood:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
         smoothing = self.settings.label_smoothing
-        return site_loss(model, batch, Sites.along(batch, paths), label_smoothing=smoothing)
+        return site_loss(
+            model, batch, PredictionSites.along(batch, paths), label_smoothing=smoothing
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,7 @@ class SampledWaitK:
         k = sample_k(batch.source_lengths, count, generator)
         rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
         several = batch if count == 1 else batch.sharing().select(rows)
-        sites = Sites.along(several, _wait_k(several, k, settings.finish_reading))
+        sites = PredictionSites.along(several, _wait_k(several, k, settings.finish_reading))
         tokens = int(batch.target_lengths.sum())
         if count > 1 and model.traits.every_cell:
             # One grid holds the paths of all draws.

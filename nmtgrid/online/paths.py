@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.masks import is_padding, is_token
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 
 READ, WRITE = "R", "W"
 
@@ -119,20 +119,20 @@ def is_right_of(
     return right & is_cell(source_lengths, target_lengths, paths.shape[1], columns)
 
 
-def area_sites(area: Tensor) -> Sites:
+def area_sites(area: Tensor) -> PredictionSites:
     """Return one site for each True cell of an area [B, T, S], in the order of `area.nonzero()`.
 
     The site of cell (b, t, j) has j + 1 reads; `weights[area]` are weights in the same order.
     """
     places = area.nonzero()
-    return Sites(places[:, 0], places[:, 1], places[:, 2] + 1)
+    return PredictionSites(places[:, 0], places[:, 1], places[:, 2] + 1)
 
 
-def path_sites(paths: Tensor, target_lengths: Tensor) -> Sites:
+def path_sites(paths: Tensor, target_lengths: Tensor) -> PredictionSites:
     """Return one site for each target position of paths [B, T], with that path's reads."""
     inside = is_token(target_lengths, paths.shape[1])
     places = inside.nonzero()
-    return Sites(places[:, 0], places[:, 1], paths[inside])
+    return PredictionSites(places[:, 0], places[:, 1], paths[inside])
 
 
 def to_actions(path: Sequence[int], source_length: int | None = None) -> str:

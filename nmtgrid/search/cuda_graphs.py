@@ -23,8 +23,8 @@ from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.base.rows import take
-from nmtgrid.layers.static_cache import Fixable, tensors, write
-from nmtgrid.layers.static_position import Place
+from nmtgrid.layers.static_cache import HasStaticForm, tensors, write
+from nmtgrid.layers.static_position import StaticPosition
 from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.text.vocabulary import PAD
 
@@ -101,7 +101,7 @@ class Graphs:
         """`record` makes a replay of a step, and may do it several times."""
         self._record = record
         self._slots: dict[Any, _Slot] = {}
-        self._place: Place | None = None
+        self._place: StaticPosition | None = None
 
     @staticmethod
     def widened(source: Tensor) -> Tensor:
@@ -136,16 +136,16 @@ class Graphs:
         """Return the rows of `state` in a slot, or None if it has no fixed form."""
         if not hasattr(state, "fixed") or len(tokens) % width:
             return None
-        place = self._place = self._place or Place(tokens.device)
+        place = self._place = self._place or StaticPosition(tokens.device)
         rows = made_up(torch.arange(len(tokens), device=tokens.device), width)
-        fixed = state.fixed(place, rows, width)
+        fixed = state.to_static(place, rows, width)
         if fixed is None:
             return None
         slot = self.slot(member, model, fixed, width, len(rows))
         return _Rows(self, member, slot, place, width, len(tokens), place.position)
 
     def slot(
-        self, member: int, model: TranslationModel, state: Fixable, width: int, rows: int
+        self, member: int, model: TranslationModel, state: HasStaticForm, width: int, rows: int
     ) -> _Slot:
         """Return the slot for the shape of `state`, holding its values."""
         shapes = tuple((tuple(held.shape), held.dtype) for held in tensors(state))
@@ -178,7 +178,9 @@ class _Slot:
     In a beam rows move at almost every step, so moving them (`moves`) is part of what is recorded.
     """
 
-    def __init__(self, model: TranslationModel, state: Fixable, rows: int, *, moves: bool) -> None:
+    def __init__(
+        self, model: TranslationModel, state: HasStaticForm, rows: int, *, moves: bool
+    ) -> None:
         self.model, self.state, self.moves = model, state, moves
         device = next(tensors(state)).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
@@ -214,7 +216,7 @@ class _Rows:
     graphs: Graphs
     member: int
     slot: _Slot
-    place: Place
+    place: StaticPosition
     width: int
     count: int
     position: int
@@ -247,7 +249,7 @@ class _Rows:
         state = self.slot.state.with_room(self.position)
         return self if state is self.slot.state else self._in_slot_of(state, len(self.slot.tokens))
 
-    def _in_slot_of(self, state: Fixable, rows: int) -> _Rows:
+    def _in_slot_of(self, state: HasStaticForm, rows: int) -> _Rows:
         """Return the same rows in the slot for the shape of `state`, of so many rows."""
         slot = self.graphs.slot(self.member, self.slot.model, state, self.width, rows)
         return dataclasses.replace(self, slot=slot)

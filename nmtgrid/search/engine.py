@@ -26,7 +26,7 @@ from nmtgrid.search.constraints import (
     room_for_prefixes,
 )
 from nmtgrid.search.cuda_graphs import Graphs
-from nmtgrid.search.hypotheses import History, Ledger
+from nmtgrid.search.hypotheses import FinishedHypotheses, PrefixTree
 from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -182,9 +182,9 @@ class _Run:
         self.tokens = torch.full((groups,), BEGIN, device=device)
         self.so_far = torch.zeros(groups, device=device)
         num_exits = None if halt is None else models[0].traits.num_exits
-        self.history = History(groups, device, num_exits)
+        self.history = PrefixTree(groups, device, num_exits)
         limits = self.limits.repeat_interleave(self.copies)
-        self.ledger = Ledger(plan, self.select.width, limits)
+        self.ledger = FinishedHypotheses(plan, self.select.width, limits)
         self.is_word = self.coverage = None
         if plan.coverage_penalty:
             self.is_word = _covered_words(source, lengths, self.copies)

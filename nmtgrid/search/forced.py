@@ -14,7 +14,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
 from nmtgrid.data.captioning.dataset import region_names
 from nmtgrid.data.dataset import Split
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
 
@@ -28,7 +28,7 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
 
     The end symbol is counted; `models` (in evaluation mode) are averaged in probability.
     """
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     targets = batch.target_output[sites.sentence, sites.position]
     each = torch.stack([_of_sites(model, batch, sites, targets) for model in models])
     values = each.logsumexp(0) - math.log(len(models))
@@ -37,7 +37,9 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
     return result
 
 
-def _of_sites(model: TranslationModel, batch: Batch, sites: Sites, targets: Tensor) -> Tensor:
+def _of_sites(
+    model: TranslationModel, batch: Batch, sites: PredictionSites, targets: Tensor
+) -> Tensor:
     features = model.features(batch, sites)
     values = []
     for first in range(0, len(targets), _CHUNK):

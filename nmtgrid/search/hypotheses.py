@@ -15,7 +15,7 @@ from nmtgrid.text.vocabulary import BEGIN
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class Prefix:
     """A prefix of T tokens: the whole log-probability after each, and, where they were kept, the
     alignments [T + 1, S], reads and exits (T + 1), and scores of exits [T + 1, N] of the tokens and
     of the prediction that ended it."""
@@ -28,7 +28,7 @@ class Traced:
     exit_scores: Tensor | None
 
 
-class History:
+class PrefixTree:
     """The tree of prefixes: one node for each row and step, each with a pointer to its parent."""
 
     def __init__(self, rows: int, device: torch.device, num_exits: int | None = None) -> None:
@@ -67,7 +67,7 @@ class History:
         self.nodes = torch.arange(self._count, self._count + len(tokens), device=tokens.device)
         self._count += len(tokens)
 
-    def trace(self, ends: Tensor) -> list[Traced]:
+    def trace(self, ends: Tensor) -> list[Prefix]:
         """Follow `ends` [F] (nodes) to the root, all at once."""
         tokens, parents = torch.cat(self._tokens), torch.cat(self._parents)
         paths = [ends]
@@ -87,7 +87,7 @@ class History:
         for place, length in enumerate(lengths):
             start = len(written[place]) - length
             found.append(
-                Traced(
+                Prefix(
                     written[place][start:],
                     values[place][start:],
                     None if alignments is None else alignments[nodes[place, start - 1 :]].cpu(),
@@ -103,7 +103,7 @@ def _joined(held: list[Tensor]) -> Tensor | None:
     return torch.cat(held) if held else None
 
 
-class Ledger:
+class FinishedHypotheses:
     """The best hypotheses that have ended, for each group: best first, the earlier on a tie."""
 
     def __init__(self, plan: SearchPlan, width: int, limits: Tensor) -> None:
@@ -149,7 +149,7 @@ class Ledger:
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
-    def hypotheses(self, history: History, lengths: list[int]) -> list[list[Hypothesis]]:
+    def hypotheses(self, history: PrefixTree, lengths: list[int]) -> list[list[Hypothesis]]:
         """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""
         count = min(self.plan.nbest, self.width)
         places = (self.scores[:, :count] > -math.inf).nonzero()

@@ -12,7 +12,12 @@ from torch import Tensor
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.layers.soft_targets import Aims, NeighbourSpread, Spread, VectorSpread
+from nmtgrid.layers.soft_targets import (
+    NeighbourDistribution,
+    SoftTargets,
+    TargetDistribution,
+    VectorDistribution,
+)
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
 from nmtgrid.smoothing.rewards import (
@@ -50,7 +55,7 @@ class Smoothed:
         base: Objective,
         settings: SmoothingSettings,
         size: int,
-        spread: Spread | None = None,
+        spread: TargetDistribution | None = None,
         reward: Reward | None = None,
         *,
         vectors: Tensor | None = None,
@@ -134,9 +139,11 @@ class Smoothed:
         proposed = samples.distances / -settings.proposal_temperature
         return importance_weights(lacking / -settings.temperature, proposed)
 
-    def _aims(self, tokens: Tensor, shares: Tensor) -> Aims:
+    def _aims(self, tokens: Tensor, shares: Tensor) -> SoftTargets:
         alpha = self.settings.token.alpha
-        return Aims(tokens, shares, self.spread if alpha else None, alpha, self.settings.entropy)
+        return SoftTargets(
+            tokens, shares, self.spread if alpha else None, alpha, self.settings.entropy
+        )
 
     def _aimed(self, batch: Batch) -> Batch:
         """Return the batch, each of its targets spread."""
@@ -168,7 +175,7 @@ def smooth(
         return objective
     sequence = smoothing.sequence
     train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
-    spread: VectorSpread | NeighbourSpread | None = None
+    spread: VectorDistribution | NeighbourDistribution | None = None
     vectors, notes = None, list[str]()
     if smoothing.needs_spread:
         token = smoothing.token
@@ -178,7 +185,9 @@ def smooth(
         else:
             vectors = type_vectors(token.vectors, dataset)
             notes += few_vectors(vectors, frequencies)
-        spread = VectorSpread(vectors, token.temperature, frequencies, token.rarity).to(device)
+        spread = VectorDistribution(vectors, token.temperature, frequencies, token.rarity).to(
+            device
+        )
         if token.neighbours:
             spread = spread.nearest(token.neighbours)
     reward: Reward | None = None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.soft_targets import Spread
+from nmtgrid.layers.soft_targets import TargetDistribution
 from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS
 from nmtgrid.training.settings import Vocabulary
 
@@ -129,7 +129,7 @@ def draw_samples(
     temperature: float,
     *,
     rescale: bool,
-    spread: Spread | None = None,
+    spread: TargetDistribution | None = None,
 ) -> Samples:
     """Return `count` sentences near each true one.
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from nmtgrid.base import console
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
-from nmtgrid.layers.soft_targets import Aims
-from nmtgrid.models.api import Classifier, Sites, TranslationModel
+from nmtgrid.layers.soft_targets import SoftTargets
+from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
 from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
 
 
@@ -29,10 +29,10 @@ class SiteTargets:
 
     tokens: Tensor
     weights: Tensor | None = None
-    aims: Aims | None = None
+    aims: SoftTargets | None = None
 
     @classmethod
-    def at(cls, batch: Batch, sites: Sites) -> SiteTargets:
+    def at(cls, batch: Batch, sites: PredictionSites) -> SiteTargets:
         """Return the targets of the sites of a batch."""
         place = sites.sentence, sites.position
         return cls(
@@ -69,7 +69,7 @@ class SiteTargets:
 def site_loss(
     model: TranslationModel,
     batch: Batch,
-    sites: Sites,
+    sites: PredictionSites,
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> LossParts:
@@ -133,7 +133,7 @@ class Likelihood:
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
-        sites = Sites.offline(batch)
+        sites = PredictionSites.offline(batch)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 
 

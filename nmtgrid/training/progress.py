@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmtgrid.data.batches import Place
+from nmtgrid.data.batches import DataCursor
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunClock, TrainingSettings
 
@@ -18,7 +18,7 @@ class Progress:
     """Counters of a run; part of the saved state. Minutes are those of the whole run."""
 
     update: int = 0
-    place: Place = dataclasses.field(default_factory=Place)
+    place: DataCursor = dataclasses.field(default_factory=DataCursor)
     minutes: float = 0.0
     waited: int = 0
     """Evaluations since the best one; like `least_loss`, of those that were due."""
@@ -65,7 +65,7 @@ class Progress:
         """Return what `to_json` wrote."""
         # Older states do not tell validations that were due from others.
         known = {"checkpoint_update": values["validated_update"], **values}
-        return cls(**{**known, "place": Place(**values["place"])})
+        return cls(**{**known, "place": DataCursor(**values["place"])})
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from nmtgrid.base.devices import give_back
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
-from nmtgrid.data.batches import Batch, BatchPlan, Place
+from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
@@ -145,7 +145,7 @@ class BatchReader:
         self,
         pairs: Pairs,
         plan: BatchPlan,
-        place: Place,
+        place: DataCursor,
         count: int,
         processes: Processes,
         *,
@@ -163,7 +163,7 @@ class BatchReader:
         cls,
         pairs: Pairs,
         plan: BatchPlan,
-        place: Place,
+        place: DataCursor,
         count: int,
         processes: Processes,
         device: torch.device,
@@ -172,7 +172,7 @@ class BatchReader:
         is_gpu = device.type == "cuda"
         return cls(pairs, plan, place, count, processes, ahead=is_gpu, pinned=is_gpu)
 
-    def __iter__(self) -> Iterator[tuple[Place, list[Batch]]]:
+    def __iter__(self) -> Iterator[tuple[DataCursor, list[Batch]]]:
         """Yield the batches of each update, with the place that follows them."""
         try:
             while True:
@@ -186,7 +186,7 @@ class BatchReader:
             if self._thread is not None:
                 self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self) -> tuple[Place, list[Batch]]:
+    def _read(self) -> tuple[DataCursor, list[Batch]]:
         taken = [next(self._walk) for _ in range(self.count)]
         mine = self.processes.share([self.plan.cells(indices) for _, indices in taken])
         batches = [self.pairs.batch(taken[place][1]) for place in mine]
@@ -342,7 +342,7 @@ class Trainer:
             best.criterion,
         )  # fmt: skip
 
-    def _update(self, reader: Iterator[tuple[Place, list[Batch]]]) -> Iterator[events.Event]:
+    def _update(self, reader: Iterator[tuple[DataCursor, list[Batch]]]) -> Iterator[events.Event]:
         """Do one update."""
         began = self.stopwatch.now()
         place, batches = next(reader)

@@ -16,7 +16,7 @@ from nmtgrid.adaptive.halting import (
 )
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
-from nmtgrid.models.api import ExitModel, Sites, with_exits
+from nmtgrid.models.api import ExitModel, PredictionSites, with_exits
 from tests.laws.helpers import (
     SOURCE_TYPES,
     Case,
@@ -27,14 +27,16 @@ def build(case: Case) -> ExitModel:
     return with_exits(case.build())
 
 
-def sites_at(batch: Batch, depths: Tensor, *, mixed: bool, path: Tensor | None = None) -> Sites:
+def sites_at(
+    batch: Batch, depths: Tensor, *, mixed: bool, path: Tensor | None = None
+) -> PredictionSites:
     """Return all sites of the batch, at the exits `depths` [B, T]."""
-    sites = Sites.offline(batch) if path is None else Sites.along(batch, path)
+    sites = PredictionSites.offline(batch) if path is None else PredictionSites.along(batch, path)
     depth = depths[sites.sentence, sites.position]
     return dataclasses.replace(sites, depth=depth, mixed=mixed)
 
 
-def predicted(model: ExitModel, batch: Batch, sites: Sites) -> Tensor:
+def predicted(model: ExitModel, batch: Batch, sites: PredictionSites) -> Tensor:
     """Return log-probabilities [B, T, V] of sites by their own exits' classifiers."""
     features = model.features(batch, sites)
     held = [model.classifier(exit) for exit in range(1, model.traits.num_exits + 1)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captioning.dataset import collate_pictures
-from nmtgrid.models.api import Halt, Sites, TranslationModel, with_exits
+from nmtgrid.models.api import Halt, PredictionSites, TranslationModel, with_exits
 from nmtgrid.text.vocabulary import BEGIN, PAD
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
 from tests.laws.cases import TARGET_TYPES as TARGET_TYPES
@@ -122,9 +122,11 @@ def widened(batch: Batch, columns: int) -> Batch:
     )
 
 
-def teacher_forced(model: TranslationModel, batch: Batch, sites: Sites | None = None) -> Tensor:
+def teacher_forced(
+    model: TranslationModel, batch: Batch, sites: PredictionSites | None = None
+) -> Tensor:
     """Return log-probabilities [B, T, V] of what follows each true prefix, zero on padding."""
-    sites = sites or Sites.offline(batch)
+    sites = sites or PredictionSites.offline(batch)
     logits = model.classify(model.features(batch, sites))
     found = logits.new_zeros(*batch.target_input.shape, logits.shape[-1])
     return found.index_put((sites.sentence, sites.position), logits.log_softmax(-1))

@@ -11,7 +11,7 @@ from nmtgrid.adaptive.halting import (
     FixedExit,
     GivenExits,
 )
-from nmtgrid.models.api import Sites, with_exits
+from nmtgrid.models.api import PredictionSites, with_exits
 from tests.laws.exit_helpers import build, predicted, sites_at, truncated
 from tests.laws.helpers import (
     Case,
@@ -70,7 +70,7 @@ def test_stepwise_equals_teacher_forced_with_limited_reads(case: Case) -> None:
 def test_features_of_all_exits_are_those_at_each_depth(case: Case) -> None:
     model = build(case)
     batch = batch_for(model)
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     count = model.traits.num_exits
     every = model.exit_features(batch, sites, own=True)
     scaled = model.exit_features(batch, sites, scales=[0.5, 2.0, 3.0, 1.0])
@@ -107,7 +107,7 @@ def test_own_features_teach_their_block_alone(case: Case) -> None:
     batch = batch_for(model, (5, 3), (6, 4))
     count = model.traits.num_exits
     blocks = [part for name, part in model.stages().items() if name.startswith("decoder.")][1:]
-    every = model.exit_features(batch, Sites.offline(batch), own=True)
+    every = model.exit_features(batch, PredictionSites.offline(batch), own=True)
     for exit in range(1, count + 1):
         model.zero_grad()
         own = every[count + exit - 1]

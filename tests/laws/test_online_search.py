@@ -9,7 +9,7 @@ import torch
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
@@ -46,7 +46,7 @@ def _forced(model: TranslationModel, source: list[int], found: Hypothesis) -> li
     """Return the log-probability of each token and the end, along the hypothesis' own path."""
     assert found.reads is not None
     batch = collate([source], [found.tokens])
-    values = teacher_forced(model, batch, Sites.along(batch, torch.tensor([found.reads])))
+    values = teacher_forced(model, batch, PredictionSites.along(batch, torch.tensor([found.reads])))
     return values[0].gather(1, batch.target_output[0, :, None])[:, 0].tolist()
 
 

@@ -8,7 +8,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import repeat
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from tests.laws.helpers import (
     Case,
     assert_close,
@@ -42,7 +42,7 @@ def test_models_without_a_reader_say_so(case: Case) -> None:
         lambda: model.reading(batch),
         lambda: model.consider(begin_tokens(1), state),
         lambda: model.reading_row(state),
-        lambda: model.features_with_reading(batch, Sites.offline(batch)),
+        lambda: model.features_with_reading(batch, PredictionSites.offline(batch)),
     ):
         with pytest.raises(ConfigError, match="has no reader"):
             deed()
@@ -68,7 +68,7 @@ def test_stepwise_readings_equal_teacher_forced(case: Case) -> None:
     logits, values = readings(model, batch, path)
     kept = batch.is_target[:, :, None] & batch.is_source[:, None, :]
     assert_close(logits[kept], model.reading(batch)[kept])
-    wanted = teacher_forced(model, batch, Sites.along(batch, path))
+    wanted = teacher_forced(model, batch, PredictionSites.along(batch, path))
     assert_close(values[batch.is_target], wanted[batch.is_target])
     assert_close(values, stepwise(model, batch, path=path)[0])
     assert_close(readings(model, batch)[1], stepwise(model, batch)[0])
@@ -109,7 +109,7 @@ def test_a_reading_knows_no_later_token(case: Case) -> None:
 def test_both_at_once(case: Case) -> None:
     model = case.build()
     batch = batch_for(model, (7, 4, 9), (3, 6, 5))
-    sites = Sites.along(batch, random_path(batch))
+    sites = PredictionSites.along(batch, random_path(batch))
     features, logits = model.features_with_reading(batch, sites)
     assert_close(features, model.features(batch, sites))
     assert_close(logits, model.reading(batch))

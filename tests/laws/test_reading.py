@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
+from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
 from tests.laws.helpers import (
     LIMIT,
     SOURCE_TYPES,
@@ -48,7 +48,7 @@ class _MeanReader(TranslationModel):
         self.traits = Traits(prefix_safe=True)
         self.source, self.target = nn.Embedding(19, 8), nn.Embedding(13, 8)
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         lengths = batch.source_lengths[sites.sentence]
         if sites.reads is not None and not self.cheats:
             lengths = sites.reads
@@ -63,11 +63,11 @@ class _MeanReader(TranslationModel):
 
 def _largest_difference(model: TranslationModel, batch: Batch) -> float:
     """Compare each limited read with the source cut there; return the largest difference."""
-    whole = Sites.offline(batch)
+    whole = PredictionSites.offline(batch)
     worst = 0.0
     for reads in range(1, int(batch.source_lengths.max()) + 1):
         limits = batch.source_lengths.clamp(max=reads)
-        limited = Sites(whole.sentence, whole.position, limits[whole.sentence])
+        limited = PredictionSites(whole.sentence, whole.position, limits[whole.sentence])
         cut = Batch(
             batch.source[:, :reads], limits, batch.target_input, batch.target_output,
             batch.target_lengths, batch.indices,
@@ -127,7 +127,7 @@ def test_stepwise_along_a_path_equals_teacher_forced(case: Case) -> None:
     batch = batch_for(model)
     for seed in range(3):
         path = random_path(batch, seed)
-        wanted = teacher_forced(model, batch, Sites.along(batch, path))
+        wanted = teacher_forced(model, batch, PredictionSites.along(batch, path))
         found, _, _ = stepwise(model, batch, path=path)
         assert_close(found[batch.is_target], wanted[batch.is_target])
 
@@ -139,13 +139,15 @@ def test_reading_all_is_offline(case: Case) -> None:
     batch = batch_for(model)
     path = batch.source_lengths[:, None].expand_as(batch.target_input)
     wanted = teacher_forced(model, batch)[batch.is_target]
-    assert_close(teacher_forced(model, batch, Sites.along(batch, path))[batch.is_target], wanted)
+    assert_close(
+        teacher_forced(model, batch, PredictionSites.along(batch, path))[batch.is_target], wanted
+    )
     assert_close(stepwise(model, batch, path=path)[0][batch.is_target], wanted)
     late = random_path(batch)
     late[:, 3:] = path[:, 3:]
     state = stepwise(model, batch, 3, path=late)[2]
     step = model.step(batch.target_input[:, 3], state)
-    wanted = teacher_forced(model, batch, Sites.along(batch, late))[:, 3]
+    wanted = teacher_forced(model, batch, PredictionSites.along(batch, late))[:, 3]
     kept = batch.is_target[:, 3]
     assert_close(step.logits.log_softmax(-1)[kept], wanted[kept])
 
@@ -155,11 +157,11 @@ def test_alone_along_a_path_equals_in_a_padded_batch(case: Case) -> None:
     model = case.build()
     batch = batch_for(model)
     path = random_path(batch)
-    together = teacher_forced(model, batch, Sites.along(batch, path))
+    together = teacher_forced(model, batch, PredictionSites.along(batch, path))
     for row in range(len(batch)):
         alone = batch.select(torch.tensor([row]))
         length = int(alone.target_lengths)
-        sites = Sites.along(alone, path[row : row + 1, :length])
+        sites = PredictionSites.along(alone, path[row : row + 1, :length])
         assert_close(teacher_forced(model, alone, sites)[0], together[row, :length])
 
 
@@ -173,7 +175,7 @@ def test_rows_of_a_sentence_read_at_their_own_pace(case: Case) -> None:
         path[:, :2] = torch.minimum(paths[0][:, :2], paths[1][:, :2])
     for path in paths:
         path[:, 2:] = torch.maximum(path[:, 2:], path[:, 1:2])
-    wanted = [teacher_forced(model, batch, Sites.along(batch, path)) for path in paths]
+    wanted = [teacher_forced(model, batch, PredictionSites.along(batch, path)) for path in paths]
     state = take_rows(stepwise(model, batch, 2, path=paths[0])[2], [0, 0, 1, 1, 2, 2])
     rows, which = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]
     for place, order in ((2, [0, 1, 2, 3, 4, 5]), (3, [5, 0, 1, 2]), (4, [3, 3, 0]), (5, [2, 1])):
@@ -197,7 +199,7 @@ def test_unread_tokens_have_no_gradient(case: Case) -> None:
     matrix, *_ = (held for held in model.parameters() if held.shape[:1] == (SOURCE_TYPES,))
     path = torch.tensor([[2, 2, 4, 5]])
     for place, reads in enumerate(path[0].tolist()):
-        sites = Sites(torch.tensor([0]), torch.tensor([place]), torch.tensor([reads]))
+        sites = PredictionSites(torch.tensor([0]), torch.tensor([place]), torch.tensor([reads]))
         (gradient,) = torch.autograd.grad(model.features(batch, sites).square().sum(), matrix)
         moved = gradient.abs().amax(1) > 0
         assert not moved[4 + reads : 10].any()
@@ -211,7 +213,8 @@ def test_where_paths_meet(case: Case) -> None:
     batch = batch_for(model, (7, 7), (5, 5))
     early, late = (torch.tensor([reads, reads]) for reads in ([6] * 6, [1, 2, 3, 6, 6, 6]))
     first, second = (
-        teacher_forced(model, batch, Sites.along(batch, path))[:, 3:] for path in (early, late)
+        teacher_forced(model, batch, PredictionSites.along(batch, path))[:, 3:]
+        for path in (early, late)
     )
     difference = float((first - second).abs().max().detach())
     if model.traits.path_dependent:
@@ -231,7 +234,7 @@ def test_all_cells_at_once(case: Case) -> None:
         for place in range(int(batch.target_lengths[row]))
         for reads in range(1, int(batch.source_lengths[row]) + 1)
     ]
-    sites = Sites(*torch.tensor(cells).unbind(1))
+    sites = PredictionSites(*torch.tensor(cells).unbind(1))
     if not model.traits.every_cell:
         with pytest.raises(ValueError, match="two different reads"):
             model.features(batch, sites)
@@ -239,7 +242,7 @@ def test_all_cells_at_once(case: Case) -> None:
     found = model.features(batch, sites)
     for reads in range(1, int(batch.source_lengths.max()) + 1):
         path = batch.source_lengths.clamp(max=reads)[:, None].expand_as(batch.target_input)
-        wanted = Sites.along(batch, path)
+        wanted = PredictionSites.along(batch, path)
         at = [cells.index(cell) for cell in zip(*_columns(wanted), strict=True)]
         assert_close(found[at], model.features(batch, wanted))
 
@@ -274,12 +277,12 @@ def test_reads_must_make_sense(case: Case) -> None:
     model = case.build()
     batch = batch_for(model, (5, 3), (3, 4))
     for reads in (0, 5):
-        sites = Sites(torch.tensor([1]), torch.tensor([0]), torch.tensor([reads]))
+        sites = PredictionSites(torch.tensor([1]), torch.tensor([0]), torch.tensor([reads]))
         with pytest.raises(ValueError, match="from 1 to the length of their source, which is 4"):
             model.features(batch, sites)
 
 
-def _columns(sites: Sites) -> tuple[list[int], list[int], list[int]]:
+def _columns(sites: PredictionSites) -> tuple[list[int], list[int], list[int]]:
     assert sites.reads is not None
     return sites.sentence.tolist(), sites.position.tolist(), sites.reads.tolist()
 

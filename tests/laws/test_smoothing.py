@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.soft_targets import VectorSpread
+from nmtgrid.layers.soft_targets import VectorDistribution
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.samplers import Samples
@@ -73,7 +73,7 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
     model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
     vectors = torch.randn(size, 3).double()
-    spread = VectorSpread(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
+    spread = VectorDistribution(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
     settings = SmoothingSettings(
         TokenSmoothing(alpha=TOKEN_ALPHA),
         SequenceSmoothing(alpha=ALPHA, samples=2, lazy=lazy),

@@ -16,7 +16,7 @@ from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.normalisation import frozen_statistics
-from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training import events
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.progress import StopRequest
@@ -200,7 +200,7 @@ def test_every_parameter_learns(case: Case) -> None:
 
 def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
     """Return a loss that all classifiers and the halting network have a part in."""
-    states = model.exit_features(batch, Sites.offline(batch))
+    states = model.exit_features(batch, PredictionSites.offline(batch))
     held = [model.classifier(exit) for exit in range(1, len(states) + 1)]
     pairs = zip(states, held, strict=True)
     logits = [torch.nn.functional.linear(state, one.weight, one.bias) for state, one in pairs]
@@ -215,7 +215,7 @@ def test_the_loss_is_the_sum_over_its_sites(case: Case) -> None:
     """Without smoothing it is minus the log-probability of the target."""
     model = case.build()
     batch = batch_for(model)
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     values = model.classify(model.features(batch, sites)).log_softmax(-1)
     targets = batch.target_output[sites.sentence, sites.position]
     wanted = -values.gather(1, targets[:, None]).sum()

@@ -11,7 +11,7 @@ import pytest
 
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
 pytestmark = pytest.mark.real
 
@@ -43,12 +43,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     out = tmp_path_factory.mktemp("iwslt") / "data"
     prefixes = {name: [str(folder / name)] for name in ("train", "valid", "test")}
     preprocess_files(TextPlan("de", "en", tokenize="none"), prefixes, out)
-    plan = UnitsPlan(
+    plan = SubwordPlan(
         codes=(str(folder / "bpe10k.codes.xz"),),
         source_vocabulary=str(folder / "dict.de.txt.xz"),
         target_vocabulary=str(folder / "dict.en.txt.xz"),
     )
-    return out, learn_units(out, plan)
+    return out, learn_subwords(out, plan)
 
 
 def test_bpe_lengths_are_those_of_table_3_2(learned: tuple[Path, dict[str, Any]]) -> None:
@@ -80,11 +80,11 @@ def test_word_lists_of_iwslt15(data_folder: Path, tmp_path: Path) -> None:
     # The corpus has one line that is empty on one side.
     assert manifest["splits"]["train"]["dropped"]["empty"] == 1
     assert manifest["splits"]["test"]["pairs_kept"] == 1268
-    words = UnitsPlan(
+    words = SubwordPlan(
         words=True,
         source_vocabulary=str(folder / "vocab.en.xz"),
         target_vocabulary=str(folder / "vocab.vi.xz"),
     )
-    facts = learn_units(tmp_path / "data", words)
+    facts = learn_subwords(tmp_path / "data", words)
     # 17,191 and 7,709 lines, three of them special symbols; ours has `<pad>` as well.
     assert (facts["source_vocab_size"], facts["target_vocab_size"]) == (17_192, 7_710)

@@ -28,7 +28,7 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import save_model
 from tests.laws.cases import Case, basic_cases
 from tests.laws.helpers import readable
@@ -63,7 +63,7 @@ class Staged(TinyModel):
         nn.init.constant_(self.twice.weight, 0.0)
         self.twice.weight.data.fill_diagonal_(2.0)
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         doubled: Tensor = self.twice(self.source(batch.source))
         return doubled.mean(1)[sites.sentence]
 
@@ -127,7 +127,7 @@ def test_cells_of_a_padded_batch_are_the_same() -> None:
     part = model.get_submodule("network.layers.3")
     handle = part.register_forward_hook(lambda module, given, out: kept.append(out))
     with torch.no_grad():
-        model.features(batch, Sites.offline(batch))
+        model.features(batch, PredictionSites.offline(batch))
     handle.remove()
     values = kept[0].double().numpy()
     assert values.shape[0] == int((batch.source_lengths * batch.target_lengths).sum())

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from nmtgrid.layers import soft_targets
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
-from nmtgrid.layers.soft_targets import Aims, NeighbourSpread, Spread, VectorSpread
+from nmtgrid.layers.soft_targets import (
+    NeighbourDistribution,
+    SoftTargets,
+    TargetDistribution,
+    VectorDistribution,
+)
 
 V, D, M = 11, 5, 9
 ANGLES = torch.tensor([0.0, 60.0, 90.0]) * math.pi / 180
@@ -24,8 +29,8 @@ def vectors(size: int = V) -> Tensor:
     return found
 
 
-def spreads() -> list[Spread | None]:
-    full = VectorSpread(vectors(), 0.5, torch.arange(V).float(), 0.3)
+def spreads() -> list[TargetDistribution | None]:
+    full = VectorDistribution(vectors(), 0.5, torch.arange(V).float(), 0.3)
     return [None, full, full.nearest(4)]
 
 
@@ -36,7 +41,7 @@ def spreads() -> list[Spread | None]:
 def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int) -> None:
     spread = spreads()[which]
     shares = torch.rand(M, count).double()
-    soft_targets = Aims(
+    soft_targets = SoftTargets(
         torch.randint(V, (M, count)), shares / shares.sum(1, keepdim=True), spread, 0.3, entropy
     )
     targets, weights = soft_targets.tokens[:, 0], torch.rand(M).double()
@@ -70,8 +75,10 @@ def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int
 
 def test_against_the_definition() -> None:
     """-sum_v q_v log p_v - gamma H(p), q = (1 - alpha) sum_c s_c [v = y_c] + alpha sum_c s_c r."""
-    spread = VectorSpread(CIRCLE, 0.5, torch.ones(3))
-    soft_targets = Aims(torch.tensor([[0, 2]]), torch.tensor([[0.75, 0.25]]), spread, 0.4, 0.1)
+    spread = VectorDistribution(CIRCLE, 0.5, torch.ones(3))
+    soft_targets = SoftTargets(
+        torch.tensor([[0, 2]]), torch.tensor([[0.75, 0.25]]), spread, 0.4, 0.1
+    )
     logits = torch.tensor([[0.5, -1.0, 2.0]])
     half = math.sqrt(3) / 2
     first = torch.tensor([math.exp(2), math.exp(1), math.exp(0)])
@@ -89,7 +96,7 @@ def test_against_the_definition() -> None:
 
 def test_rare_tokens_are_promoted() -> None:
     """Eq. (E.11): the token itself pays beta, one of half its frequency half of that."""
-    spread = VectorSpread(CIRCLE, 1.0, torch.tensor([4.0, 2.0, 0.0]), 0.6)
+    spread = VectorDistribution(CIRCLE, 1.0, torch.tensor([4.0, 2.0, 0.0]), 0.6)
     expected = torch.tensor([[1 - 0.6, 0.5 - 0.3, 0.0]])
     torch.testing.assert_close(spread.rewards(torch.tensor([0])), expected)
     # Two types that were never seen are equally frequent.
@@ -98,7 +105,7 @@ def test_rare_tokens_are_promoted() -> None:
 
 def test_types_without_a_vector_keep_to_themselves() -> None:
     held = torch.cat([CIRCLE, torch.zeros(1, 2)])
-    for spread in (VectorSpread(held, 0.5, torch.ones(4)),):
+    for spread in (VectorDistribution(held, 0.5, torch.ones(4)),):
         rows = spread.rows(torch.tensor([3, 0]))
         torch.testing.assert_close(rows[0], torch.tensor([0.0, 0.0, 0.0, 1.0]))
         assert rows[1, 3] == 0 and rows[1].sum() == pytest.approx(1)
@@ -110,7 +117,7 @@ def test_types_without_a_vector_keep_to_themselves() -> None:
 
 
 def test_all_neighbours_are_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
+    full = VectorDistribution(vectors(), 0.3, torch.rand(V), 0.5)
     monkeypatch.setattr(soft_targets, "TILE", 3 * V)
     near = full.nearest(99)
     tokens = torch.arange(V)
@@ -125,7 +132,7 @@ def test_all_neighbours_are_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_neighbours_of_44_000_types_fit() -> None:
     """No V x V matrix: 44,000 types would take 7.7 GB."""
     size = 44_000
-    spread = VectorSpread(vectors(size), 0.2, torch.ones(size))
+    spread = VectorDistribution(vectors(size), 0.2, torch.ones(size))
     logits, tokens = torch.zeros(3, size), torch.tensor([[5], [5], [7]])
     mean = spread.take(None, logits + 2.0, tokens, torch.ones(3, 1))
     torch.testing.assert_close(mean, torch.full((3,), 2.0))
@@ -134,8 +141,8 @@ def test_neighbours_of_44_000_types_fit() -> None:
 @pytest.mark.parametrize("near", [False, True])
 def test_drawn_as_spread(near: bool) -> None:
     """Every number in [0, 1) names a type; their lengths are r without the token itself."""
-    full = VectorSpread(CIRCLE, 0.5, torch.ones(3))
-    spread: Spread = full.nearest(3) if near else full
+    full = VectorDistribution(CIRCLE, 0.5, torch.ones(3))
+    spread: TargetDistribution = full.nearest(3) if near else full
     steps = 10_000
     numbers = (torch.arange(steps) + 0.5) / steps
     tokens, logs = spread.draw(torch.zeros(steps, dtype=torch.long), numbers)
@@ -148,7 +155,7 @@ def test_drawn_as_spread(near: bool) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 100])
 def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = VectorSpread(vectors(), 0.3, torch.rand(V), 0.5)
+    full = VectorDistribution(vectors(), 0.3, torch.rand(V), 0.5)
     tokens, numbers = torch.arange(V).repeat(2), torch.rand(2 * V)
     wanted = full.draw(tokens, numbers)
     monkeypatch.setattr(soft_targets, "TILE", rows * V)
@@ -159,6 +166,6 @@ def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_device() -> None:
-    full = VectorSpread(CIRCLE, 0.5, torch.ones(3)).to(torch.device("cpu"))
-    near: NeighbourSpread = full.nearest(2).to(torch.device("cpu"))
+    full = VectorDistribution(CIRCLE, 0.5, torch.ones(3)).to(torch.device("cpu"))
+    near: NeighbourDistribution = full.nearest(2).to(torch.device("cpu"))
     assert near.neighbours.shape == (3, 2)

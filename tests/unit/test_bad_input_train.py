@@ -15,7 +15,7 @@ from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.data.build import TextPlan, preprocess_files
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.training import checkpoint, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.events import MetricsLog
@@ -229,7 +229,7 @@ def test_validation_without_text_is_refused(tmp_path: Path, told: list[str]) -> 
             (tmp_path / f"{name}.{language}").write_text(text)
     plan, folder = TextPlan("de", "en"), tmp_path / "data"
     preprocess_files(plan, {n: [str(tmp_path / n)] for n in ("train", "valid")}, folder)
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     assert train(folder, "--out", tmp_path / "m", *SMALL) == 2
     assert "`valid` has text on both sides" in told[-1] and not (tmp_path / "m").exists()
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtgrid.data.batches import BatchPlan, Place, collate, cut_by_length
+from nmtgrid.data.batches import BatchPlan, DataCursor, collate, cut_by_length
 
 
 def plan(count: int = 300, **changes: int) -> BatchPlan:
@@ -83,9 +83,9 @@ def test_pairs_that_are_too_long_or_empty_are_skipped_and_counted() -> None:
 def test_a_walk_goes_on_from_any_place(pool_size: int) -> None:
     lengths = numpy.random.default_rng(2).integers(1, 9, (2, 200))
     made = BatchPlan(lengths[0], lengths[1], 60, pool_size=pool_size, block_size=16)
-    whole = list(itertools.islice(made.walk(Place()), 2 * len(made.epoch(0)) + 3))
+    whole = list(itertools.islice(made.walk(DataCursor()), 2 * len(made.epoch(0)) + 3))
     for taken in range(len(whole)):
-        place = Place() if taken == 0 else whole[taken - 1][0]
+        place = DataCursor() if taken == 0 else whole[taken - 1][0]
         _, following = next(made.walk(place))
         assert following.tolist() == whole[taken][1].tolist()
 
@@ -94,7 +94,7 @@ def test_the_part_of_an_epoch_that_is_done_grows_evenly() -> None:
     """To one, over pools and batches; with pairs that are skipped too."""
     lengths = numpy.tile([5, 7, 9, 200], 300)
     plan = BatchPlan(lengths, lengths, 80, max_length=100, pool_size=400, block_size=100)
-    following = [place for place, _ in plan.walk(Place(2), epochs=1)]
+    following = [place for place, _ in plan.walk(DataCursor(2), epochs=1)]
     each = plan.count / len(following)
     for done, place in enumerate(following, start=1):
         assert plan.epochs_done(place, each) == pytest.approx(2 + done / len(following), abs=0.02)
@@ -108,8 +108,8 @@ def test_an_epoch_ends_with_its_last_usable_pair() -> None:
     made = BatchPlan(lengths[0], lengths[1], 25, pool_size=10, block_size=10)
     is_last = []
     for epoch in range(20):
-        *_, (following, indices) = made.walk(Place(epoch), epochs=1)
-        assert following == Place(epoch + 1)
+        *_, (following, indices) = made.walk(DataCursor(epoch), epochs=1)
+        assert following == DataCursor(epoch + 1)
         is_last.append(int(indices[0]) // 10)
     # Either block of usable pairs has come last, with empty ones behind it or not.
     assert set(is_last) == {0, 3}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.bilstm import BiLSTM
 from tests.unit.test_recurrent import lstm_by_hand, sigmoid
 
@@ -113,7 +113,7 @@ def outputs_by_hand(model: BiLSTM, source: list[int], target: list[int]) -> tupl
 def test_outputs_follow_the_equations(input_feeding: bool) -> None:
     model = tiny(input_feeding=input_feeding)
     batch = collate([[4, 5, 6, 7], [8, 3]], [[5, 6, 7], [9, 4, 3, 8]])
-    features = model.features(batch, Sites.offline(batch)).detach().numpy()
+    features = model.features(batch, PredictionSites.offline(batch)).detach().numpy()
     attention = model.alignments(batch).numpy()
     done = 0
     for row in range(2):
@@ -131,12 +131,12 @@ def test_layers_may_differ_in_number() -> None:
     for depths in ((1, 3), (3, 1)):
         model = tiny(encoder_depth=depths[0], decoder_depth=depths[1])
         batch = collate([[4, 5, 6]], [[5, 6]])
-        assert model.features(batch, Sites.offline(batch)).shape == (3, 3)
+        assert model.features(batch, PredictionSites.offline(batch)).shape == (3, 3)
 
 
 def test_dropout_falls_on_the_inputs_and_on_each_layer() -> None:
     batch = collate([[4, 5, 6, 7]], [[5, 6, 7]])
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         for feeding in (True, False):
             model = tiny(**{name: 0.5, "input_feeding": feeding})
@@ -154,7 +154,7 @@ def test_reported_cost_is_what_torch_counts() -> None:
     model = tiny(size=32, embedding_size=24, decoder_size=40)
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.classify(model.features(batch, Sites.offline(batch)))
+        model.classify(model.features(batch, PredictionSites.offline(batch)))
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(
         counter.get_total_flops(), rel=0.03
     )
@@ -168,7 +168,7 @@ def test_stages_are_passed_once_each_and_hold_features_last() -> None:
             lambda _, __, out, name=name: seen.update({name: tuple(out.shape)})
         )
     batch = collate([[4, 5]], [[5, 6, 7]])
-    model.features(batch, Sites.offline(batch))
+    model.features(batch, PredictionSites.offline(batch))
     assert list(model.stages()) == ["encoder.0", "encoder.1", "encoder.2", "decoder.0", "decoder.1"]
     assert [shape[-1] for shape in (seen[name] for name in model.stages())] == [3, 8, 8, 3, 3]
 
@@ -176,9 +176,9 @@ def test_stages_are_passed_once_each_and_hold_features_last() -> None:
 def test_what_cannot_be_asked_is_said() -> None:
     model = tiny()
     batch = collate([[4, 5]], [[5]])
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with pytest.raises(ConfigError, match="both directions"):
-        model.features(batch, Sites(sites.sentence, sites.position, torch.tensor([1, 1])))
+        model.features(batch, PredictionSites(sites.sentence, sites.position, torch.tensor([1, 1])))
     with pytest.raises(ConfigError, match="no energies"):
         model.alignments(batch, "energies")
     wrong = {"encoder_depth": 0, "decoder_depth": 1000, "size": 0, "decoder_size": 0,

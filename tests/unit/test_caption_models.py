@@ -16,9 +16,9 @@ from nmtgrid.layers.recurrent.top_down import (
     attend_additively_backward,
     run_top_down,
 )
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.captioning.model import CaptionLSTM
 from nmtgrid.models.captioning.top_down import CaptionTopDown
 from tests.laws.helpers import batch_for, teacher_forced
@@ -182,7 +182,7 @@ def test_dropout_works_in_training_alone(arch: str, name: str) -> None:
         off |= {"dropout": 0.0, "depth": 2}
     model = build(arch, **{**off, name: 0.5})
     batch = batch_for(model, (3, 2), (4, 5))
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     assert torch.equal(model.features(batch, sites), model.features(batch, sites))
     model.train()
     assert not torch.equal(model.features(batch, sites), model.features(batch, sites))
@@ -193,8 +193,8 @@ def test_energies_and_depths_are_refused() -> None:
     batch = batch_for(model, (3,), (4,))
     with pytest.raises(ConfigError, match="no energies"):
         model.alignments(batch, "energies")
-    sites = Sites.offline(batch)
-    deep = Sites(sites.sentence, sites.position, depth=torch.ones_like(sites.position))
+    sites = PredictionSites.offline(batch)
+    deep = PredictionSites(sites.sentence, sites.position, depth=torch.ones_like(sites.position))
     with pytest.raises(ConfigError, match="one exit"):
         model.features(batch, deep)
 
@@ -237,7 +237,7 @@ def test_the_gradient_of_top_down_attention(is_masked: bool) -> None:
     hide[0, :, :, 2:] = -torch.inf
 
     def run(below: Tensor, keys: Tensor, *weights: Tensor) -> Tensor:
-        memory = SourceMemory((keys[:, None],), (regions,), hide if is_masked else None)
+        memory = SourceCache((keys[:, None],), (regions,), hide if is_masked else None)
         return run_top_down(below, memory, TopDownWeights(*weights))[0]
 
     assert torch.autograd.gradcheck(run, given)

@@ -18,7 +18,7 @@ from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preproces
 from nmtgrid.data.captioning.coco import Caption
 from nmtgrid.data.captioning.dataset import Pictures, PictureSource, check_size
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.tiny_pictures import KARPATHY, build, coco, files, lines, split_of, write_json
 
@@ -96,7 +96,7 @@ def test_features_stay_as_they_were_given(tmp_path: Path, dtype: torch.dtype) ->
 
 
 def test_subword_units_of_captions(tmp_path: Path) -> None:
-    dataset, _ = build(tmp_path, units=UnitsPlan(merges=3))
+    dataset, _ = build(tmp_path, units=SubwordPlan(merges=3))
     assert dataset.pipeline.target.codes is not None
     assert len(dataset.pipeline.source_vocabulary) == 4 + 3
     train = split_of(dataset, "train")
@@ -107,11 +107,11 @@ def test_units_of_pictures_are_refused(tmp_path: Path) -> None:
     preprocess_captions(CaptionPlan(), files(tmp_path / "given"), tmp_path / "data")
     (tmp_path / "v.txt").write_text("a\n")
     for plan in (
-        UnitsPlan(joint_vocabulary=True),
-        UnitsPlan(words=True, source_vocabulary=str(tmp_path / "v.txt")),
+        SubwordPlan(joint_vocabulary=True),
+        SubwordPlan(words=True, source_vocabulary=str(tmp_path / "v.txt")),
     ):
         with pytest.raises(ConfigError, match="sources of this dataset are pictures"):
-            learn_units(tmp_path / "data", plan)
+            learn_subwords(tmp_path / "data", plan)
 
 
 def test_tokens_of_the_file_and_case() -> None:

@@ -20,7 +20,7 @@ from nmtgrid.layers.convolution import (
     ReverseConvolution,
 )
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.convrnn import ConvRNN
 
 SMALL: dict[str, Any] = {
@@ -153,7 +153,7 @@ def test_beyond_the_predicted_end_the_last_word_is_read() -> None:
         model.recurrent.zero_()
         model.distance.zero_()
     batch = collate([[4, 5, 6, 7, 8]], [[5] * 12])
-    states = model.features(batch, Sites.offline(batch))
+    states = model.features(batch, PredictionSites.offline(batch))
     torch.testing.assert_close(states[6:], states[5:6].expand(7, -1))
     assert (states[4] - states[5]).abs().max() > 1e-4
     assert (states[3] - states[4]).abs().max() > 1e-4
@@ -191,7 +191,7 @@ def test_stages_are_passed_once_each() -> None:
             lambda _, __, out, name=name: seen.update({name: seen.get(name, 0) + out.dim() // 3})
         )
     batch = collate([[4, 5, 6]], [[5, 6, 7]])
-    model.features(batch, Sites.offline(batch))
+    model.features(batch, PredictionSites.offline(batch))
     assert seen == dict.fromkeys(model.stages(), 1)
     assert len(seen) == 7
 
@@ -199,11 +199,13 @@ def test_stages_are_passed_once_each() -> None:
 def test_what_cannot_be_asked_is_said() -> None:
     model = tiny()
     batch = collate([[4, 5]], [[5]])
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with pytest.raises(NotImplementedError, match="one exit"):
-        model.features(batch, Sites(sites.sentence, sites.position, None, torch.tensor([1, 1])))
+        model.features(
+            batch, PredictionSites(sites.sentence, sites.position, None, torch.tensor([1, 1]))
+        )
     with pytest.raises(ConfigError, match="both directions"):
-        model.features(batch, Sites(sites.sentence, sites.position, sites.position + 1))
+        model.features(batch, PredictionSites(sites.sentence, sites.position, sites.position + 1))
     wrong = {"encoder_depth": 0, "merge": 0, "size": 0, "output_dropout": -0.5}
     with pytest.raises(ConfigError) as caught:
         zoo.configure("convrnn", None, wrong)

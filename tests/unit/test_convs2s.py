@@ -16,7 +16,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.convolution import NormalisedWeight
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.convs2s import ConvS2S
 
 SMALL: dict[str, Any] = {
@@ -133,7 +133,7 @@ class Written:
 def test_features_and_alignments_follow_the_formulas(changes: dict[str, Any]) -> None:
     model, batch = tiny(**changes), pairs()
     written = Written(model)
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     found = model.classify(model.features(batch, sites)).detach().numpy()
     shares = model.alignments(batch).numpy()
     start = 0
@@ -185,7 +185,7 @@ def test_beyond_the_last_position_its_vector_serves() -> None:
     states = model.target_embedding(batch.target_input)[0]
     assert torch.equal(states[3:], states[3].expand(7, -1))
     assert not torch.equal(states[1], states[3])
-    wanted = model.classify(model.features(batch, Sites.offline(batch)))
+    wanted = model.classify(model.features(batch, PredictionSites.offline(batch)))
     state = model.begin(batch.source, batch.source_lengths)
     for place in range(10):
         step = model.step(batch.target_input[:, place], state)
@@ -205,7 +205,7 @@ def test_a_feature_sees_the_target_tokens_that_the_report_tells() -> None:
         return caught[0]
 
     model.target_embedding.register_forward_hook(catch)
-    features = model.features(batch, Sites.offline(batch))
+    features = model.features(batch, PredictionSites.offline(batch))
     (gradient,) = torch.autograd.grad(features[8].sum(), caught[0])
     assert gradient[0].abs().sum(-1).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 8]
     assert "5 target tokens" in model.report(10, 10).receptive_field
@@ -219,7 +219,7 @@ def test_the_gradient_into_the_encoder_is_divided(scaled: bool) -> None:
     def gradients() -> tuple[Tensor, Tensor]:
         model.zero_grad()
         readout = torch.linspace(-1, 1, 12 * 4, dtype=torch.float64).view(12, 4)
-        (model.features(batch, Sites.offline(batch)) * readout).sum().backward()
+        (model.features(batch, PredictionSites.offline(batch)) * readout).sum().backward()
         weights = (model.encoder_leave.weight, model.decoder_leave.weight)
         inner, outer = (weight.grad for weight in weights)
         assert inner is not None and outer is not None
@@ -251,7 +251,7 @@ def test_reported_cost_is_what_torch_counts() -> None:
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        model.classify(model.features(batch, Sites.offline(batch)))
+        model.classify(model.features(batch, PredictionSites.offline(batch)))
     counted = counter.get_total_flops()
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(counted, rel=1e-6)
 
@@ -268,15 +268,15 @@ def test_stages_are_called_once_in_order() -> None:
             called.append(name)
 
         module.register_forward_hook(note)
-    model.features(batch, Sites.offline(batch))
+    model.features(batch, PredictionSites.offline(batch))
     assert called == wanted
 
 
 def test_other_sites_are_refused() -> None:
     model, batch = tiny(), pairs()
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with pytest.raises(ConfigError, match="both directions"):
-        model.features(batch, Sites(sites.sentence, sites.position, sites.position + 1))
+        model.features(batch, PredictionSites(sites.sentence, sites.position, sites.position + 1))
 
 
 def test_faulty_settings_are_told_all_at_once() -> None:

@@ -19,7 +19,7 @@ from nmtgrid.data import dataset, subwords
 from nmtgrid.data.binarise import Lengths, write_split
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 from tests.unit.damage import cut, flip
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_words(folder: Path) -> None:
-    facts = learn_units(folder, UnitsPlan(words=True))
+    facts = learn_subwords(folder, SubwordPlan(words=True))
     dataset = Dataset.open(folder)
     # By falling count, then by name: der 3, hund 2, bellt 1, mann 1.
     vocabulary = dataset.pipeline.source_vocabulary
@@ -63,7 +63,7 @@ def test_words(folder: Path) -> None:
 
 
 def test_batches_and_text(folder: Path) -> None:
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     test = Dataset.open(folder).split("test")
     batch = test.batch(numpy.array([2, 1]))
     assert torch.equal(batch.source, torch.tensor([[3, 7, END], [END, PAD, PAD]]))
@@ -80,16 +80,16 @@ def test_batches_and_text(folder: Path) -> None:
 
 
 def test_least_count(folder: Path) -> None:
-    facts = learn_units(folder, UnitsPlan(words=True, min_count=2))
+    facts = learn_subwords(folder, SubwordPlan(words=True, min_count=2))
     assert facts["source_vocab_size"] == 6
     assert facts["splits"]["train"]["source_unknown"] == 2
     with pytest.raises(InputError, match="--min-count"):
-        learn_units(folder, UnitsPlan(words=True, min_count=9))
+        learn_subwords(folder, SubwordPlan(words=True, min_count=9))
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_bpe_of_a_dataset_is_bpe_of_its_lines(folder: Path, joint: bool) -> None:
-    facts = learn_units(folder, UnitsPlan(merges=8, joint=joint))
+    facts = learn_subwords(folder, SubwordPlan(merges=8, joint=joint))
     dataset = Dataset.open(folder)
     pipeline = dataset.pipeline
     assert pipeline.facts == TextFacts("de", "en", lowercase=True, joint=joint)
@@ -106,7 +106,7 @@ def test_bpe_of_a_dataset_is_bpe_of_its_lines(folder: Path, joint: bool) -> None
 
 
 def test_joint_merges_are_learned_from_both_languages(folder: Path) -> None:
-    learn_units(folder, UnitsPlan(merges=1))
+    learn_subwords(folder, SubwordPlan(merges=1))
     # d+e stands in `der` (3); t+h (3) and h+e</w> (3) in `the`: the greatest pair wins.
     assert (folder / "bpe.codes").read_text() == "#version: 0.2\nt h\n"
 
@@ -115,7 +115,7 @@ def test_merges_are_learned_from_the_most_frequent_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subwords, "MOST_LEARNED", 1)
-    facts = learn_units(folder, UnitsPlan(merges=9, joint=False))
+    facts = learn_subwords(folder, SubwordPlan(merges=9, joint=False))
     # `der` and `the`, three times each, of four words on either side.
     assert (facts["words_learned_from"], facts["words_not_learned_from"]) == ([1, 1], [3, 3])
     assert (folder / "bpe.en.codes").read_text() == "#version: 0.2\nt h\nth e</w>\n"
@@ -125,12 +125,12 @@ def test_given_codes_and_dictionaries(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "codes").write_text("#version: 0.2\nd e\nde r</w>\n")
     (tmp_path / "dict.de").write_text("der 9\nh@@ 3\n")
     (tmp_path / "dict.en").write_text("<unk>\n<s>\n</s>\nt@@\n")
-    plan = UnitsPlan(
+    plan = SubwordPlan(
         codes=(str(tmp_path / "codes"),),
         source_vocabulary=str(tmp_path / "dict.de"),
         target_vocabulary=str(tmp_path / "dict.en"),
     )
-    facts = learn_units(folder, plan)
+    facts = learn_subwords(folder, plan)
     assert (facts["source_vocab_size"], facts["target_vocab_size"]) == (6, 5)
     assert facts["merges"] == [2]
     split = Dataset.open(folder).split("train")
@@ -138,8 +138,8 @@ def test_given_codes_and_dictionaries(folder: Path, tmp_path: Path) -> None:
 
 
 def test_learning_again_replaces_everything(folder: Path) -> None:
-    learn_units(folder, UnitsPlan(merges=8, joint=False))
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(merges=8, joint=False))
+    learn_subwords(folder, SubwordPlan(words=True))
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "manifest.json", "text", "raw", "text.json", "vocab.de.txt", "vocab.en.txt",
@@ -151,7 +151,7 @@ def test_learning_again_replaces_everything(folder: Path) -> None:
 def test_a_full_disk_leaves_the_dataset_as_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     def full(*_: Any) -> None:
@@ -159,14 +159,14 @@ def test_a_full_disk_leaves_the_dataset_as_it_was(
 
     monkeypatch.setattr(ArrayFile, "append", full)
     with pytest.raises(StorageError, match="full"):
-        learn_units(folder, UnitsPlan(merges=3))
+        learn_subwords(folder, SubwordPlan(merges=3))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_fault_while_replacing_leaves_no_vocabulary(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     replace = os.replace
 
     def full(old: Path, new: Path) -> None:
@@ -177,26 +177,26 @@ def test_a_fault_while_replacing_leaves_no_vocabulary(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(StorageError, match="Input/output error"):
-            learn_units(folder, UnitsPlan(merges=3))
+            learn_subwords(folder, SubwordPlan(merges=3))
     with pytest.raises(DataError, match="no vocabulary"):
         Dataset.open(folder)
-    learn_units(folder, UnitsPlan(merges=3))
+    learn_subwords(folder, SubwordPlan(merges=3))
     Dataset.open(folder)
 
 
 @pytest.mark.parametrize(
     ("plan", "word"),
     [
-        (UnitsPlan(merges=0), "--merges"),
-        (UnitsPlan(min_count=0), "--min-count"),
-        (UnitsPlan(words=True, codes=("x",)), "--words"),
-        (UnitsPlan(codes=("x", "y", "z")), "--codes"),
-        (UnitsPlan(joint=False, codes=("x",)), "--separate"),
+        (SubwordPlan(merges=0), "--merges"),
+        (SubwordPlan(min_count=0), "--min-count"),
+        (SubwordPlan(words=True, codes=("x",)), "--words"),
+        (SubwordPlan(codes=("x", "y", "z")), "--codes"),
+        (SubwordPlan(joint=False, codes=("x",)), "--separate"),
     ],
 )
-def test_faulty_settings(folder: Path, plan: UnitsPlan, word: str) -> None:
+def test_faulty_settings(folder: Path, plan: SubwordPlan, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        learn_units(folder, plan)
+        learn_subwords(folder, plan)
 
 
 def test_no_dataset_and_no_vocabulary(folder: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_no_dataset_and_no_vocabulary(folder: Path, tmp_path: Path) -> None:
     "name", ["train.safetensors", "test.safetensors", "vocab.de.txt", "bpe.codes", "text.json"]
 )
 def test_damage_is_found_on_opening(folder: Path, name: str, harm: Callable[[Path], None]) -> None:
-    learn_units(folder, UnitsPlan(merges=8))
+    learn_subwords(folder, SubwordPlan(merges=8))
     harm(folder / name)
     with pytest.raises(NmtgridError, match=name.replace(".", r"\.")) as caught:
         Dataset.open(folder)
@@ -221,18 +221,18 @@ def test_damage_is_found_on_opening(folder: Path, name: str, harm: Callable[[Pat
 
 @pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
 def test_damaged_text_is_found(folder: Path, harm: Callable[[Path], None]) -> None:
-    learn_units(folder, UnitsPlan(merges=8))
+    learn_subwords(folder, SubwordPlan(merges=8))
     dataset = Dataset.open(folder)
     harm(folder / "text/train.de")
     with pytest.raises(NmtgridError, match=r"text/train\.de"):
-        learn_units(folder, UnitsPlan(merges=3))
+        learn_subwords(folder, SubwordPlan(merges=3))
     harm(folder / "raw/test.en")
     with pytest.raises(NmtgridError, match=r"raw/test\.en"):
         dataset.split("test").raw_target()
 
 
 def test_ids_beyond_the_vocabulary_are_refused(folder: Path) -> None:
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     dataset = Dataset.open(folder)
     dataset.pipeline.source.vocabulary = Vocabulary(["der"])
     with pytest.raises(StorageError, match="does not fit the vocabulary"):
@@ -268,7 +268,7 @@ def test_large_vocabularies_need_wider_ids(tmp_path: Path) -> None:
 def test_lengths_do_not_depend_on_how_much_is_read_at_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     for piece in (1, 2, 3, 1 << 20):
         monkeypatch.setattr(dataset, "_PIECE", piece)
         train = Dataset.open(folder).split("train")

@@ -8,7 +8,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from tests.unit.densenet_reference import ARCH
 
 
@@ -60,7 +60,7 @@ def test_reported_cost_is_what_torch_counts(aggregation: str, gates: str) -> Non
     model = model.double().eval()
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.classify(model.features(batch, Sites.offline(batch)))
+        model.classify(model.features(batch, PredictionSites.offline(batch)))
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(
         counter.get_total_flops(), rel=0.03
     )

@@ -12,7 +12,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.dynamic import Dynamic, DynamicSettings
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import LossParts, objectives
@@ -45,7 +45,7 @@ def run(model: TranslationModel, **settings: Any) -> LossParts:
 def log_p(model: TranslationModel, sentence: int, t: int, reads: int) -> torch.Tensor:
     """Return the log-probabilities [V] at one cell of one sentence, computed alone."""
     one = BATCH.select(torch.tensor([sentence]))
-    site = Sites(torch.tensor([0]), torch.tensor([t]), torch.tensor([reads]))
+    site = PredictionSites(torch.tensor([0]), torch.tensor([t]), torch.tensor([reads]))
     return model.classify(model.features(one, site))[0].log_softmax(0).detach()
 
 

@@ -16,7 +16,7 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import bleu
-from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
+from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
 from nmtgrid.online.evaluate import (
     Decoded,
     OnlineDecoder,
@@ -151,7 +151,7 @@ class Needy(TranslationModel):
         self.traits = Traits(prefix_safe=True, every_cell=True)
         self.weight = nn.Parameter(torch.eye(types))
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         assert sites.reads is not None
         known = sites.reads >= sites.position + 2
         target = batch.target_output[sites.sentence, sites.position]

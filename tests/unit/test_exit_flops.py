@@ -17,7 +17,7 @@ from nmtgrid.adaptive.measure import (
     token_flops,
 )
 from nmtgrid.data.batches import collate
-from nmtgrid.models.api import Halting, Sites
+from nmtgrid.models.api import Halting, PredictionSites
 from tests.unit.tiny_transformer import tiny
 
 SIZES = DecoderSizes(blocks=4, size=6, encoder_size=10, feed_forward_size=14, types=23)
@@ -174,7 +174,7 @@ def test_the_formula_counts_what_a_model_runs(
     tokens = [5, 9, 4, 6, 7, 8, 3]
     if mechanism == "multinomial":  # all sorts of exits, not one by its bias
         batch = collate([[5, 6, 7, 8]], [tokens])
-        states = model.exit_features(batch, Sites.offline(batch))
+        states = model.exit_features(batch, PredictionSites.offline(batch))
         mean = model.halting_logits(batch, states).mean(0).detach()
         model.state_dict()["halting_map.bias"].sub_(mean)
     source = torch.tensor([[5, 6, 7, 8, 2]])

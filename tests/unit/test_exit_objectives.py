@@ -31,7 +31,7 @@ from nmtgrid.adaptive.objectives import (
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
-from nmtgrid.models.api import ExitModel, Sites, TranslationModel
+from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel
 from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.training.api import LossParts
 from tests.unit.tiny_transformer import tiny
@@ -51,7 +51,7 @@ def model(**changes: Any) -> ExitModel:
 
 def log_p(held: ExitModel) -> Tensor:
     """Return log-probabilities [M, N, V] of all exits at all target positions."""
-    states = held.exit_features(BATCH, Sites.offline(BATCH))
+    states = held.exit_features(BATCH, PredictionSites.offline(BATCH))
     found = []
     for exit, state in enumerate(states, 1):
         output = held.classifier(exit)
@@ -167,8 +167,8 @@ def test_validation_knows_no_gradient_ratio() -> None:
 
 def mixed_costs(held: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
     """Return the costs [M] along one sequence of exits [M] of each sentence."""
-    sites = Sites.offline(BATCH)
-    sites = Sites(sites.sentence, sites.position, depth=depth, mixed=True)
+    sites = PredictionSites.offline(BATCH)
+    sites = PredictionSites(sites.sentence, sites.position, depth=depth, mixed=True)
     features, found = held.features(BATCH, sites), []
     for place, exit in enumerate(depth.tolist()):
         output = held.classifier(exit)
@@ -232,7 +232,7 @@ def test_compound_is_the_formula(
     nll = costs(values).detach()
     hits = (values.argmax(-1) == targets()[:, None]).double()
     wanted = best_exits(-nll if oracle == "likelihood" else hits, halting, depth_penalty, sigma)
-    sites = Sites.offline(BATCH)
+    sites = PredictionSites.offline(BATCH)
     logits = held.halting_logits(BATCH, held.exit_features(BATCH, sites))
     if halting == "sequence":
         logits = logits[sites.sentence]

@@ -13,10 +13,10 @@ from nmtgrid.adaptive.exit_traces import Records, record
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.measure import (
     Decoded,
+    DecodeSetup,
     Measured,
     Sample,
     System,
-    Way,
     decode,
     depth_of,
     measure,
@@ -33,7 +33,7 @@ from nmtgrid.adaptive.tune import (
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import ExitModel, Sites, TranslationModel, with_exits
+from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 from tests.unit.tiny_online import pipeline
@@ -69,9 +69,9 @@ def batch() -> Batch:
 def by_depth(held: ExitModel, exit: int) -> torch.Tensor:
     """Return the probabilities [M, V] at one exit, asked for by itself."""
     given = batch()
-    sites = Sites.offline(given)
+    sites = PredictionSites.offline(given)
     depth = torch.full_like(sites.sentence, exit)
-    features = held.features(given, Sites(sites.sentence, sites.position, depth=depth))
+    features = held.features(given, PredictionSites(sites.sentence, sites.position, depth=depth))
     classifier = held.classifier(exit)
     return torch.nn.functional.linear(features, classifier.weight, classifier.bias).softmax(1)
 
@@ -105,7 +105,7 @@ def test_what_the_full_stack_wrote_is_right_at_its_end() -> None:
     held = model(output_bias=True)
     with torch.no_grad():
         held.classifier().bias[[PAD, BEGIN]] = -99.0  # type: ignore[index]
-    way = Way(SearchPlan(max_length_a=4, max_length_b=1))
+    way = DecodeSetup(SearchPlan(max_length_a=4, max_length_b=1))
     done = decode([System("full", held)], samples(), way)[0]
     pairs = [(s.source, h.tokens) for s, h in zip(samples(), done.hypotheses, strict=True) if h]
     given = collate([source for source, _ in pairs], [tokens for _, tokens in pairs])
@@ -191,7 +191,7 @@ def test_measures_of_fixed_exits() -> None:
     systems = [System("two", held, FixedExit(2)), System("full", held),
                System("never", held, Thresholds("confidence", (1.0, 1.0)))]  # fmt: skip
     told: list[int] = []
-    way = Way(SearchPlan(max_length_a=3, max_length_b=1), batch=2, repeats=2)
+    way = DecodeSetup(SearchPlan(max_length_a=3, max_length_b=1), batch=2, repeats=2)
     done = decode(systems, samples(), way, lambda sentences, tokens: told.append(sentences))
     assert sum(told) == 9, "three systems, three sentences that have a source"
     two, full, never = (measure(one, samples(), pipeline()) for one in done)

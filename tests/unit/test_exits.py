@@ -14,8 +14,8 @@ from nmtgrid.analysis.exit_section import section
 from nmtgrid.analysis.exits import (
     ExitTraces,
     correlation,
+    exits_of_traces,
     length_edges,
-    of_traces,
     read_exits,
     sentence_confidence,
     sentence_lengths,
@@ -51,7 +51,7 @@ HERE = Path("t.jsonl")
 
 @pytest.fixture
 def found() -> ExitTraces:
-    return of_traces("one", ALL, HERE)
+    return exits_of_traces("one", ALL, HERE)
 
 
 def test_tokens_by_hand(found: ExitTraces) -> None:
@@ -68,12 +68,12 @@ def test_tokens_by_hand(found: ExitTraces) -> None:
 def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
     """Six blocks, all tokens leave behind the first two: four shares and rows are empty."""
     held = [dataclasses.replace(SHORT, exit_scores=None, num_exits=6)]
-    found = of_traces("one", held, HERE)
+    found = exits_of_traces("one", held, HERE)
     assert found.num_exits == 6
     assert found.distribution() == pytest.approx([1 / 3, 2 / 3, 0, 0, 0, 0])
     assert token_confidence(found).rows == [1, 2, 3, 4, 5, 6]
     assert sentence_confidence(found, 0.5).counts.sum(1).tolist() == [0, 1, *[0] * 9]
-    old = of_traces("one", [dataclasses.replace(held[0], num_exits=None)], HERE)
+    old = exits_of_traces("one", [dataclasses.replace(held[0], num_exits=None)], HERE)
     assert old.num_exits == 2
 
 
@@ -105,7 +105,7 @@ def test_joint_histograms_by_hand(found: ExitTraces) -> None:
 def test_a_probability_is_in_the_class_that_it_begins(found: ExitTraces) -> None:
     """0.3 = 3 / 10 must not fall below its own border for a rounding error."""
     for tenth in range(1, 10):
-        held = of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)
+        held = exits_of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)
         sure = numpy.array([tenth / 10])
         placed = token_confidence(
             ExitTraces(**{**vars(held), "confidence": sure})
@@ -114,7 +114,9 @@ def test_a_probability_is_in_the_class_that_it_begins(found: ExitTraces) -> None
 
 
 def test_alike_in_each_sentence() -> None:
-    held = of_traces("x", [trace(1, "a", [3, 3], [1, 1]), trace(2, "a", [1, 1], [1, 1])], HERE)
+    held = exits_of_traces(
+        "x", [trace(1, "a", [3, 3], [1, 1]), trace(2, "a", [1, 1], [1, 1])], HERE
+    )
     assert held.is_by_sentence
     report = section([held])
     assert report.values["systems"][0]["exits_by_sentence"]
@@ -189,7 +191,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_examples_must_be_there() -> None:
     with pytest.raises(InputError, match="line 3"):
-        of_traces("x", [SHORT], HERE, lines=[3])
+        exits_of_traces("x", [SHORT], HERE, lines=[3])
     with pytest.raises(ConfigError):
-        section([of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
+        section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
     assert read_exits({}) == []

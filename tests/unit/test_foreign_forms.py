@@ -12,9 +12,9 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.embedding import LARGEST_TABLE, Embedding, halved_sinusoids
-from nmtgrid.layers.static_position import Place
+from nmtgrid.layers.static_position import StaticPosition
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.directory import load_model
 from nmtgrid.text.vocabulary import BEGIN, END
@@ -53,7 +53,7 @@ def test_positions_come_from_the_table_or_beyond_it_alike() -> None:
     made = Embedding(5, 6, positions="sinusoidal-halves", scale=False, dropout_rate=0.0, padding=0)
     with torch.no_grad():
         made.weight.zero_()
-    place = Place(torch.device("cpu"))
+    place = StaticPosition(torch.device("cpu"))
     for first in (0, 7, LARGEST_TABLE - 1, LARGEST_TABLE + 3):
         place.move(first)
         expected = halved_sinusoids(first, 2, made.weight)
@@ -65,7 +65,7 @@ def test_positions_come_from_the_table_or_beyond_it_alike() -> None:
 def test_the_first_symbol_has_the_vector_of_the_end(arch: str) -> None:
     model = small(arch, first_symbol="end")
     batch = collate([[5, 6]], [[7]])
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with torch.no_grad():
         before = model.features(batch, sites)
         model.get_parameter("target_embedding.weight")[BEGIN] += 1.0
@@ -84,7 +84,7 @@ def test_an_encoder_of_one_way() -> None:
     one.get_submodule("encoder_outputs.0").register_forward_hook(lambda *a: states.append(a[2]))
     for last in (5, 6):
         batch = collate([[7, 8, last]], [[]])
-        one.features(batch, Sites.offline(batch))
+        one.features(batch, PredictionSites.offline(batch))
     assert torch.equal(states[0][:2], states[1][:2]) and states[0].shape == (4, 1, 4)
     assert not torch.equal(states[0][2], states[1][2])
 
@@ -114,7 +114,7 @@ def test_an_imported_model_can_be_exported(tmp_path: Path) -> None:
     encode = loaded.pipeline.source_vocabulary.encode, loaded.pipeline.target_vocabulary.encode
     batch = collate([encode[0](source)], [encode[1](target)])
     with torch.no_grad():
-        logits = loaded.model.classify(loaded.model.features(batch, Sites.offline(batch)))
+        logits = loaded.model.classify(loaded.model.features(batch, PredictionSites.offline(batch)))
     # `<pad>` and `<s>` are never written there: what they had goes to the others.
     logits[:, :2] = -1e9
     expected = torch.log_softmax(logits, -1).gather(1, batch.target_output.T)[:, 0]

@@ -18,7 +18,7 @@ from nmtgrid.base.seeding import random_states
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.events import MetricsLog
@@ -56,7 +56,7 @@ class Chain(TranslationModel):
         self.layers = nn.ModuleList(Scale(weight) for weight in weights)
         self.idle = Scale(1.0)
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         hidden = self.embedding(batch.target_input)
         self.idle(hidden)
         for layer in self.layers:
@@ -82,7 +82,7 @@ class Sum:
         pass
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        total = model.features(batch, Sites.offline(batch)).sum()
+        total = model.features(batch, PredictionSites.offline(batch)).sum()
         return LossParts(total, int(batch.target_lengths.sum()), total.detach())
 
 
@@ -120,7 +120,7 @@ def test_what_was_measured_before_memory_ran_out_does_not_count() -> None:
         refused = 0
 
         def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-            features = model.features(batch, Sites.offline(batch))
+            features = model.features(batch, PredictionSites.offline(batch))
             if len(batch) > 2:
                 weight = model.get_parameter("embedding.weight")
 
@@ -148,7 +148,7 @@ def test_what_vanishes_is_still_told() -> None:
 class Shared(Chain):
     """One embedding serves both sides, the source first."""
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         source = self.embedding(batch.source).mean(1)
         hidden = source[:, None] + 2.0 * self.embedding(batch.target_input)
         found: Tensor = hidden[sites.sentence, sites.position]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import collate
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.text.vocabulary import BEGIN
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
@@ -93,7 +93,7 @@ def check_same(model: TranslationModel, reference: Reference) -> None:
     for source, target in PAIRS:
         expected = reference.log_probabilities(source, target)[:, order]
         batch = collate([source], [target])
-        forced = model.classify(model.features(batch, Sites.offline(batch)))
+        forced = model.classify(model.features(batch, PredictionSites.offline(batch)))
         torch.testing.assert_close(torch.log_softmax(forced, -1), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(stepwise(model, source, target), expected, atol=1e-5, rtol=0)
         assert expected.std() > 0.1

@@ -10,7 +10,7 @@ import pytest
 from nmtgrid.cli.app import main
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_words_of_both_languages_in_one_vocabulary(folder: Path) -> None:
-    facts = learn_units(folder, UnitsPlan(words=True, joint_vocabulary=True))
+    facts = learn_subwords(folder, SubwordPlan(words=True, joint_vocabulary=True))
     dataset = Dataset.open(folder)
     source, target = dataset.pipeline.source_vocabulary, dataset.pipeline.target_vocabulary
     # hand 2 + 2, die 2, the 2, barks 1, bellt 1; equals by name.
@@ -37,7 +37,7 @@ def test_words_of_both_languages_in_one_vocabulary(folder: Path) -> None:
 
 
 def test_without_it_each_language_has_its_own(folder: Path) -> None:
-    facts = learn_units(folder, UnitsPlan(words=True))
+    facts = learn_subwords(folder, SubwordPlan(words=True))
     assert facts["joint_vocabulary"] is False
     assert "die" not in Dataset.open(folder).pipeline.target_vocabulary
 
@@ -59,5 +59,5 @@ def test_a_tied_model_trains_on_it(folder: Path, tmp_path: Path, units: list[str
 
 
 def test_given_dictionaries_are_not_joined(folder: Path) -> None:
-    plan = UnitsPlan(joint_vocabulary=True, source_vocabulary="x")
+    plan = SubwordPlan(joint_vocabulary=True, source_vocabulary="x")
     assert "--joint-vocabulary" in plan.faults()[0]

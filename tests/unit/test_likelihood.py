@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmtgrid.data.batches import collate
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.training.api import objectives
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings, site_loss
 from tests.unit.tiny_run import TYPES, TinyModel
@@ -51,7 +51,7 @@ def test_smoothing_spreads_its_mass_over_all_types() -> None:
 
 def test_sites_are_weighted_and_tokens_stay_those_of_the_batch() -> None:
     model = TinyModel().eval()
-    sites = Sites(torch.tensor([1, 0]), torch.tensor([0, 2]))
+    sites = PredictionSites(torch.tensor([1, 0]), torch.tensor([0, 2]))
     parts = site_loss(model, BATCH, sites, torch.tensor([2.0, 0.5]))
     logs = log_probabilities(model)
     torch.testing.assert_close(parts.total, -2.0 * logs[3, 9] - 0.5 * logs[2, 2])

@@ -13,9 +13,9 @@ from nmtgrid.convert.to_ctranslate2 import check
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.attention import window_mask
 from nmtgrid.layers.grid.aggregation import Aggregation, LastCell, aggregator
-from nmtgrid.layers.grid.prefix_pooling import running, running_max
+from nmtgrid.layers.grid.prefix_pooling import prefix_max, prefix_pooling
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel, path_of
+from nmtgrid.models.api import PredictionSites, TranslationModel, path_of
 from nmtgrid.models.transformer.source import PrefixPlan
 from nmtgrid.text.vocabulary import BEGIN, END
 
@@ -24,7 +24,7 @@ KINDS: tuple[Aggregation, ...] = ("max", "average", "attention", "gated-max", "m
 
 def test_a_running_max_by_hand() -> None:
     values = torch.tensor([[3.0], [1.0], [3.0], [5.0], [4.0]], requires_grad=True)
-    found = running_max(values, 0)
+    found = prefix_max(values, 0)
     assert found[:, 0].tolist() == [3, 3, 3, 5, 5]
     # The first of equals takes the gradient; each value takes what it is the maximum for.
     found.backward(torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0]]))
@@ -36,7 +36,7 @@ def test_a_running_max_by_hand() -> None:
 def test_a_running_max_has_the_gradient_of_cummax(dim: int) -> None:
     values = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 4, 5, dtype=torch.float64)
-    (found,) = torch.autograd.grad((running_max(values, dim) * weights).sum(), values)
+    (found,) = torch.autograd.grad((prefix_max(values, dim) * weights).sum(), values)
     (wanted,) = torch.autograd.grad((values.cummax(dim).values * weights).sum(), values)
     torch.testing.assert_close(found, wanted)
 
@@ -45,7 +45,7 @@ def test_a_running_max_has_the_gradient_of_cummax(dim: int) -> None:
 def test_each_part_of_a_row_is_aggregated_as_if_it_were_the_row(kind: Aggregation) -> None:
     made = aggregator(kind, 6, "tanh").double()
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
-    form = running(made)
+    form = prefix_pooling(made)
     counts = torch.arange(1, 6).expand(2, 4, 5)
     found = form.read(form.scan(cells), counts)
     for size in range(1, 6):
@@ -58,7 +58,7 @@ def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> N
     """Fig. 4.4c, whether rows are scanned at once or merged one by one."""
     made = aggregator(kind, 6, "none").double()
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
-    form = running(made)
+    form = prefix_pooling(made)
     parts = form.down(form.scan(cells))
     merged = form.scan(cells[:, 0])
     for rows in range(1, 5):
@@ -77,7 +77,7 @@ def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> N
 def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
     made = aggregator(kind, 3, "none").double()
     cells = torch.randn(1, 3, 4, 3, dtype=torch.float64, requires_grad=True)
-    form = running(made)
+    form = prefix_pooling(made)
     assert torch.autograd.gradcheck(
         lambda given: form.read(form.down(form.scan(given)), torch.ones(1, 3, 4)), (cells,)
     )
@@ -90,7 +90,7 @@ def test_scores_far_apart_do_not_drown_what_came_first() -> None:
     with torch.no_grad():
         made.map.weight.copy_(torch.eye(2))  # type: ignore[union-attr,operator]
         made.vector.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]
-    found = running(made).scan(cells)[0][0]
+    found = prefix_pooling(made).scan(cells)[0][0]
     share = math.exp(1) / (math.exp(1) + math.exp(3))
     torch.testing.assert_close(found[0], torch.tensor([1.0, 2.0]))
     wanted = torch.tensor([3 - 2 * share, 5 - 3 * share])
@@ -118,9 +118,11 @@ def test_a_window_shows_the_last_tokens() -> None:
 
 def test_positions_that_are_not_asked_keep_the_reads_before_them() -> None:
     batch = collate([[4, 5, 6], [4]], [[3, 3, 3, 3], [3]])
-    sites = Sites(torch.tensor([0, 0, 0]), torch.tensor([1, 2, 4]), torch.tensor([2, 2, 4]))
+    sites = PredictionSites(
+        torch.tensor([0, 0, 0]), torch.tensor([1, 2, 4]), torch.tensor([2, 2, 4])
+    )
     assert path_of(batch, sites).tolist() == [[2, 2, 2, 2, 4], [2, 2, 2, 2, 2]]
-    falling = Sites(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3, 2]))
+    falling = PredictionSites(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3, 2]))
     with pytest.raises(ValueError, match="never become fewer"):
         path_of(batch, falling)
 
@@ -185,7 +187,7 @@ def test_a_zero_pair_takes_a_share_of_the_attention() -> None:
 def test_a_bi_directional_grid_is_refused() -> None:
     model = _model("pervasive")
     batch = collate([[5, 6]], [[4]])
-    sites = Sites(torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
+    sites = PredictionSites(torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(ConfigError, match="both directions, so it cannot go online"):
         model.features(batch, sites)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites, TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives import (
     AreaSettings,
     SampledSettings,
@@ -50,7 +50,7 @@ def transformer() -> TranslationModel:
 def likelihoods(model: TranslationModel, sentence: int, path: list[int]) -> list[float]:
     """Return log p(y_t) along a path of one sentence, computed alone."""
     one = BATCH.select(torch.tensor([sentence]))
-    logits = model.classify(model.features(one, Sites.along(one, torch.tensor([path]))))
+    logits = model.classify(model.features(one, PredictionSites.along(one, torch.tensor([path]))))
     values = logits.log_softmax(1).gather(1, one.target_output[0, :, None])
     return values[:, 0].tolist()
 

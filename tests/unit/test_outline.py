@@ -13,7 +13,7 @@ import torch
 from nmtgrid.base.errors import ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import load_model, outline
+from nmtgrid.models.directory import load_model, meta_model
 from tests.unit.fairseq_files import TYPES
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import taken
@@ -24,7 +24,7 @@ def test_an_outline_has_the_shapes_of_the_model(arch: str) -> None:
     def make() -> TranslationModel:
         return zoo.build(arch, source_vocab_size=9, target_vocab_size=8)
 
-    made, whole = outline(make), make()
+    made, whole = meta_model(make), make()
     assert {name: held.shape for name, held in made.state_dict().items()} == {
         name: held.shape for name, held in whole.state_dict().items()
     }
@@ -45,7 +45,7 @@ def test_an_outline_takes_no_memory_and_loads_no_compiler() -> None:
 
 
 def test_values_are_drawn_again_afterwards() -> None:
-    outline(lambda: torch.nn.Linear(3, 4))
+    meta_model(lambda: torch.nn.Linear(3, 4))
     assert torch.nn.Linear(3, 4).weight.abs().sum() > 0
     assert torch.ones(2).zero_().tolist() == [0, 0]
 

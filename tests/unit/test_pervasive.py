@@ -15,7 +15,7 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 
@@ -179,7 +179,7 @@ def logits(model: PervasiveAttention, source: list[int], target: list[int]) -> A
 
 
 def teacher_forced(model: PervasiveAttention, batch: Batch) -> Array:
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     with torch.no_grad():
         return np.asarray(model.classify(model.features(batch, sites)))
 
@@ -227,7 +227,7 @@ def test_energies_add_up_to_the_score_of_the_true_token(aggregation: str, output
     model = tiny(aggregation=aggregation, output_map=output_map)
     batch = collate([[4, 5, 6], [7, 8, 9, 10, 4]], [[5, 6], [7, 8, 9]])
     energies = model.alignments(batch, "energies").sum(-1).double()
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     truth = batch.target_output[sites.sentence, sites.position]
     scores = torch.from_numpy(teacher_forced(model, batch)).gather(1, truth[:, None])[:, 0]
     held = model.state_dict()
@@ -271,7 +271,7 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
         model = tiny(checkpoint_activations=checkpointing, dropout=0.3).train()
         batch = collate([[4, 5, 6], [7, 8, 9, 10]], [[5, 6, 7], [7]])
         torch.manual_seed(5)
-        model.features(batch, Sites.offline(batch)).square().sum().backward()
+        model.features(batch, PredictionSites.offline(batch)).square().sum().backward()
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     for first, second in zip(*gradients, strict=True):
         torch.testing.assert_close(first, second)

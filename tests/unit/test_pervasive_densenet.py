@@ -13,7 +13,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.grid import densenet
 from nmtgrid.layers.grid.convolution import FullConvolution
 from nmtgrid.layers.kernels.densenet import plain_dense_grid_convolution
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from tests.unit.densenet_reference import Array, Reference, ragged, softmax, tiny
@@ -23,7 +23,7 @@ AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
 
 def found_logits(model: PervasiveDensenet, batch: Batch) -> Array:
     """Return logits [M, V], sentence after sentence."""
-    return model.classify(model.features(batch, Sites.offline(batch))).detach().numpy()
+    return model.classify(model.features(batch, PredictionSites.offline(batch))).detach().numpy()
 
 
 @pytest.mark.parametrize("gates", ["none", "convolution", "both"])
@@ -67,7 +67,7 @@ def test_energies_add_up_to_the_score_of_the_true_token(aggregation: str, tie: s
     energies = model.alignments(batch, "energies")
     present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
     assert (energies[~present] == 0).all()
-    sites, held = Sites.offline(batch), model.classifier()
+    sites, held = PredictionSites.offline(batch), model.classifier()
     tokens = batch.target_output[sites.sentence, sites.position]
     logits = model.classify(model.features(batch, sites)).gather(1, tokens[:, None])[:, 0]
     assert held.bias is not None

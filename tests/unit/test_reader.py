@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from nmtgrid.data.batches import Batch, BatchPlan, Place
+from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.trainer import BatchReader
 from tests.unit.tiny_run import Sentences
@@ -21,7 +21,9 @@ def _plan(pairs: Sentences) -> BatchPlan:
     return BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
 
 
-def _read(place: Place, count: int, updates: int, *, ahead: bool) -> list[tuple[Place, list[int]]]:
+def _read(
+    place: DataCursor, count: int, updates: int, *, ahead: bool
+) -> list[tuple[DataCursor, list[int]]]:
     pairs = Sentences()
     reader = BatchReader(pairs, _plan(pairs), place, 2, Processes(0, count), ahead=ahead)
     held = iter(reader)
@@ -35,8 +37,8 @@ def _read(place: Place, count: int, updates: int, *, ahead: bool) -> list[tuple[
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_ahead_is_the_same(count: int) -> None:
-    plain = _read(Place(), count, 7, ahead=False)
-    assert _read(Place(), count, 7, ahead=True) == plain
+    plain = _read(DataCursor(), count, 7, ahead=False)
+    assert _read(DataCursor(), count, 7, ahead=True) == plain
     # A resumed run begins at the place that follows the third update.
     assert _read(plain[2][0], count, 4, ahead=True) == plain[3:]
 
@@ -45,17 +47,17 @@ def test_shares_make_up_the_update() -> None:
     pairs = Sentences()
     shares = []
     for rank in range(2):
-        reader = BatchReader(pairs, _plan(pairs), Place(), 3, Processes(rank, 2), ahead=False)
+        reader = BatchReader(pairs, _plan(pairs), DataCursor(), 3, Processes(rank, 2), ahead=False)
         shares.append(next(iter(reader)))
     assert shares[0][0] == shares[1][0]
-    walk = itertools.islice(_plan(pairs).walk(Place()), 3)
+    walk = itertools.islice(_plan(pairs).walk(DataCursor()), 3)
     wanted = sorted(int(i) for _, indices in walk for i in indices)
     assert sorted(int(i) for _, held in shares for batch in held for i in batch.indices) == wanted
 
 
 def test_no_thread_stays() -> None:
     before = threading.active_count()
-    _read(Place(), 1, 2, ahead=True)
+    _read(DataCursor(), 1, 2, ahead=True)
     assert threading.active_count() == before
 
 
@@ -65,7 +67,7 @@ def test_a_fault_while_reading_ahead_is_told() -> None:
             raise RuntimeError("torn page")
 
     pairs = Broken()
-    reader = iter(BatchReader(pairs, _plan(pairs), Place(), 1, Processes(), ahead=True))
+    reader = iter(BatchReader(pairs, _plan(pairs), DataCursor(), 1, Processes(), ahead=True))
     with pytest.raises(RuntimeError, match="torn page"):
         next(reader)
 
@@ -73,7 +75,7 @@ def test_a_fault_while_reading_ahead_is_told() -> None:
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
-    reader = BatchReader.of(pairs, _plan(pairs), Place(), 2, Processes(), torch.device("cuda"))
+    reader = BatchReader.of(pairs, _plan(pairs), DataCursor(), 2, Processes(), torch.device("cuda"))
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

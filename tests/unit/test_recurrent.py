@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nmtgrid.layers.recurrent.input_feeding import FeedingMasks, FeedingWeights, run_feeding
+from nmtgrid.layers.recurrent.input_feeding import (
+    InputFeedingMasks,
+    InputFeedingWeights,
+    run_input_feeding,
+)
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     Rows,
@@ -133,7 +137,7 @@ def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
     length, rows, source, size, width = 3, 2, 4, 2, 3
     hide = torch.tensor([[[0.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, -torch.inf, -torch.inf]]]).double()
     mask = (torch.rand(length, rows, size) > 0.4).double() / 0.6
-    masks = FeedingMasks(
+    masks = InputFeedingMasks(
         tuple(mask if masked else None for _ in range(layers)),
         (torch.rand(length, rows, width) > 0.4).double() / 0.6 if masked else None,
     )
@@ -142,8 +146,8 @@ def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
         inputs, keys, values, readout, *others = given
         pairs = list(zip(others[:layers], others[layers : 2 * layers], strict=True))
         joined, biases = others[2 * layers : 3 * layers], others[3 * layers :]
-        weights = FeedingWeights(tuple(joined), tuple(biases), readout)
-        return run_feeding(inputs, keys, values, hide, pairs, weights, masks)[0]
+        weights = InputFeedingWeights(tuple(joined), tuple(biases), readout)
+        return run_input_feeding(inputs, keys, values, hide, pairs, weights, masks)[0]
 
     reads = [width] + [size] * (layers - 1)
     given = [

@@ -17,7 +17,7 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.layers.soft_targets import NeighbourSpread, VectorSpread
+from nmtgrid.layers.soft_targets import NeighbourDistribution, VectorDistribution
 from nmtgrid.metrics.cider import Cider
 from nmtgrid.smoothing.objectives import Smoothed, smooth
 from nmtgrid.smoothing.rewards import CiderReward, documents
@@ -117,11 +117,11 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
         make_objective(asked, dataset, CPU)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
     found = make_objective(lazy, dataset, CPU)
-    assert isinstance(found, Smoothed) and isinstance(found.spread, VectorSpread)
+    assert isinstance(found, Smoothed) and isinstance(found.spread, VectorDistribution)
 
 
 def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
-    kinds = {(): VectorSpread, ("smoothing.token.neighbours=7",): NeighbourSpread}
+    kinds = {(): VectorDistribution, ("smoothing.token.neighbours=7",): NeighbourDistribution}
     for few, kind in kinds.items():
         asked = settings("smoothing.token.alpha=0.5", *few)
         found = make_objective(asked, Dataset.open(data), CPU)

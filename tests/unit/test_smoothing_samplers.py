@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.soft_targets import VectorSpread
+from nmtgrid.layers.soft_targets import VectorDistribution
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward, importance_weights, in_substitutions
 from nmtgrid.smoothing.samplers import Choices, as_batch, change_cost, distance_logs, draw_samples
@@ -76,7 +76,7 @@ def test_similar_substitutes() -> None:
     vectors = torch.zeros(SIZE, 2)
     vectors[4:] = torch.stack([angles.cos(), angles.sin()], 1)
     vectors[6] = 0.0
-    spread = VectorSpread(vectors, 0.5, torch.ones(SIZE))
+    spread = VectorDistribution(vectors, 0.5, torch.ones(SIZE))
     held = batch()
     choices = Choices.of("all", held, SIZE)
     samples = draw_samples(held, choices, DRAWS, 0.7, rescale=False, spread=spread)

@@ -15,7 +15,7 @@ from nmtgrid.data import subwords as counting
 from nmtgrid.data.binarise import write_split
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.text import shards
 
 
@@ -85,8 +85,8 @@ def test_the_number_of_processes_changes_no_byte(
         monkeypatch.setattr(module, "map_ordered", _in_turn)
     seen = []
     for workers in (1, 2, 4):
-        plan = UnitsPlan(merges=40, words=words, joint=False, workers=workers)
-        facts = learn_units(folder, plan)
+        plan = SubwordPlan(merges=40, words=words, joint=False, workers=workers)
+        facts = learn_subwords(folder, plan)
         held = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         del held["manifest.json"], facts["seconds"]
         seen.append((facts, held))
@@ -100,7 +100,7 @@ def test_the_number_of_processes_changes_no_byte(
 
 def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _large_folder(tmp_path, 60)
-    learn_units(folder, UnitsPlan(words=True))
+    learn_subwords(folder, SubwordPlan(words=True))
     monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 500)
     monkeypatch.setattr(shards, "LEAST", 500)
     texts = [folder / f"text/train.{language}" for language in ("de", "en")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.transformer.kv_cache import TokenCache
+from nmtgrid.layers.transformer.kv_cache import KVCache
 
 ROWS, HEADS, SIZE = 3, 2, 4
 
@@ -14,10 +14,10 @@ def drawn(rows: int = ROWS) -> Tensor:
     return torch.randn(rows, HEADS, SIZE)
 
 
-def filled(tokens: int, blocks: int = 2) -> tuple[TokenCache, list[list[tuple[Tensor, Tensor]]]]:
+def filled(tokens: int, blocks: int = 2) -> tuple[KVCache, list[list[tuple[Tensor, Tensor]]]]:
     """Return a cache of so many tokens and what was pushed, by token and block."""
     torch.manual_seed(0)
-    cache, pushed = TokenCache(blocks, capacity=4), []
+    cache, pushed = KVCache(blocks, capacity=4), []
     for _ in range(tokens):
         pushed.append([(drawn(), drawn()) for _ in range(blocks)])
         for place, (keys, values) in enumerate(pushed[-1]):
@@ -68,4 +68,4 @@ def test_a_chain_of_takes_uses_two_buffers() -> None:
 
 
 def test_an_empty_cache_has_no_rows_to_take() -> None:
-    assert TokenCache(2).take_rows(torch.tensor([0, 0, 1])).buffer is None
+    assert KVCache(2).take_rows(torch.tensor([0, 0, 1])).buffer is None

@@ -13,7 +13,7 @@ from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import show
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import Sites, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.progress import Progress, StopRequest, end_reason, is_due, minutes_left
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
@@ -26,7 +26,7 @@ class Exploding(TinyModel):
 
     good = 3
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         found = super().features(batch, sites)
         if not self.training:
             return found
@@ -85,7 +85,7 @@ class Narrow(TinyModel):
         super().__init__()
         self.traits = Traits(batch_statistics=batch_statistics)
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         if len(batch) > 2:
             raise MemoryError
         return super().features(batch, sites)

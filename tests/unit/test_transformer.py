@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.transformer.model import Transformer
 from tests.unit import tiny_transformer
 
@@ -148,7 +148,7 @@ class Written:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_are_the_formulas(norm: str, transparent: bool) -> None:
     model, batch = tiny(norm=norm, transparent=transparent), pair()
-    found = model.classify(model.features(batch, Sites.offline(batch)))
+    found = model.classify(model.features(batch, PredictionSites.offline(batch)))
     wanted = Written(model).scores(batch.source[0].tolist(), batch.target_input[0].tolist())
     np.testing.assert_allclose(found.detach().numpy(), wanted, atol=1e-6)
 

@@ -13,9 +13,9 @@ from nmtgrid.adaptive.objectives import Mixed, MixedSettings
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.transformer.early_exit import LazyMemory
+from nmtgrid.layers.transformer.early_exit import LazySourceCache
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.directory import load_weights
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.model import Transformer
@@ -106,7 +106,7 @@ def test_faults(changes: dict[str, Any], message: str) -> None:
 def test_printed_scales_multiply_gradients() -> None:
     """Algorithm 2: gamma_n before block n, undone before block n - 1, so block n alone has it."""
     model, batch = tiny(exits="tied").double(), pair()
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     scales = [3.0, 0.5, 1.0]
 
     def gradients(scales: list[float] | None) -> list[torch.Tensor]:
@@ -123,7 +123,7 @@ def test_printed_scales_multiply_gradients() -> None:
 
 def test_halting_logits_read_what_they_name() -> None:
     batch = pair()
-    sites = Sites.offline(batch)
+    sites = PredictionSites.offline(batch)
     for halting, shape in (("sequence", (1, 3)), ("multinomial", (4, 3)), ("geometric", (4, 2))):
         model = tiny(exits="tied", halting=halting, norm="pre")
         states = model.exit_features(batch, sites)
@@ -143,12 +143,15 @@ def test_sites_that_make_no_sense() -> None:
     model, batch = tiny(exits="tied"), pair()
     twice = torch.tensor([0, 0]), torch.tensor([1, 1])
     with pytest.raises(ValueError, match="from 1 to 3"):
-        model.features(batch, Sites(*twice, depth=torch.tensor([1, 4])))
+        model.features(batch, PredictionSites(*twice, depth=torch.tensor([1, 4])))
     with pytest.raises(ValueError, match="two exits"):
-        model.features(batch, Sites(*twice, depth=torch.tensor([1, 2]), mixed=True))
-    assert model.features(batch, Sites(*twice, depth=torch.tensor([1, 2]))).shape == (2, 8)
+        model.features(batch, PredictionSites(*twice, depth=torch.tensor([1, 2]), mixed=True))
+    assert model.features(batch, PredictionSites(*twice, depth=torch.tensor([1, 2]))).shape == (
+        2,
+        8,
+    )
     with pytest.raises(ConfigError, match="one exit"):
-        tiny().features(batch, Sites(*twice, depth=torch.tensor([1, 2])))
+        tiny().features(batch, PredictionSites(*twice, depth=torch.tensor([1, 2])))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_blocks_that_nobody_needs_are_not_made(monkeypatch: pytest.MonkeyPatch) 
     with torch.no_grad():
         model.step(batch.target_input[:, 0], state, halt=FixedExit(2))
     assert ran == [0, 1]
-    assert isinstance(state.memory, LazyMemory)
+    assert isinstance(state.memory, LazySourceCache)
     assert set(state.memory.made) == {0, 1}
 
 

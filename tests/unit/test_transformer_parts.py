@@ -12,9 +12,9 @@ from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.transformer.config import TransformerConfig
-from nmtgrid.models.transformer.source import StateMixtures
+from nmtgrid.models.transformer.source import TransparentAttention
 from nmtgrid.training.likelihood import LikelihoodSettings
 from nmtgrid.training.settings import settings_type
 from tests.unit.tiny_transformer import SMALL, tiny
@@ -49,7 +49,7 @@ def test_stages_are_called_once_each_and_yield_the_states(norm: str, tie: str) -
     for name, stage in stages.items():
         stage.register_forward_hook(lambda _, __, out, name=name: caught[name].append(out))
     batch = collate([[4, 5, 6], [7]], [[5, 6], [8, 9, 5]])
-    features = model.features(batch, Sites.offline(batch))
+    features = model.features(batch, PredictionSites.offline(batch))
     assert all(len(found) == 1 for found in caught.values())
     assert all(found[0].shape == (2, 4, 8) for found in caught.values())
     if norm == "post":
@@ -72,7 +72,7 @@ def test_reported_cost_is_what_torch_counts(transparent: bool) -> None:
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know the CPU's fused attention
     with FlopCounterMode(display=False) as counter, torch.no_grad(), plain:
-        model.classify(model.features(batch, Sites.offline(batch)))
+        model.classify(model.features(batch, PredictionSites.offline(batch)))
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(
         counter.get_total_flops(), rel=0.03
     )
@@ -97,7 +97,7 @@ def test_initial_values_are_those_of_the_published_systems() -> None:
 
 
 def test_mixtures_start_as_means_and_are_dropped_in_training_alone() -> None:
-    mixtures = StateMixtures(2, 4, dropout_rate=0.5).eval()
+    mixtures = TransparentAttention(2, 4, dropout_rate=0.5).eval()
     states = [torch.full((1, 3, 2), float(n)) for n in range(4)]
     for mixed in mixtures(states):
         torch.testing.assert_close(mixed, torch.full((1, 3, 2), 1.5))
@@ -111,9 +111,9 @@ def test_mixtures_start_as_means_and_are_dropped_in_training_alone() -> None:
 def test_bf16_keeps_states_narrow_and_values_near() -> None:
     model = tiny(size=16)
     batch = collate([[4, 5, 6, 7], [8, 9]], [[5, 6, 7], [8]])
-    wanted = model.classify(model.features(batch, Sites.offline(batch))).log_softmax(-1)
+    wanted = model.classify(model.features(batch, PredictionSites.offline(batch))).log_softmax(-1)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        found = model.classify(model.features(batch, Sites.offline(batch)))
+        found = model.classify(model.features(batch, PredictionSites.offline(batch)))
         state = model.begin(batch.source, batch.source_lengths)
         step = model.step(batch.target_input[:, 0], state)
     assert found.dtype is torch.bfloat16 and step.state.cache.buffer.dtype is torch.bfloat16

@@ -10,7 +10,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Sites
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.cost_report import TABLE
 
 SKIPS = ["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
@@ -48,7 +48,7 @@ def test_reported_cost_is_what_torch_counts(skip: str, aggregation: str) -> None
     ).eval()
     batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.classify(model.features(batch, Sites.offline(batch)))
+        model.classify(model.features(batch, PredictionSites.offline(batch)))
     # The counter sees products only; sums over the source are a per cent or two.
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(
         counter.get_total_flops(), rel=0.03

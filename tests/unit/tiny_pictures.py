@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
 from nmtgrid.data.dataset import Dataset, PictureSplit
-from nmtgrid.data.subwords import UnitsPlan, learn_units
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
 SIZE = 3
 
@@ -63,13 +63,13 @@ def build(
     folder: Path,
     sources: CaptionSources | None = None,
     plan: CaptionPlan | None = None,
-    units: UnitsPlan | None = None,
+    units: SubwordPlan | None = None,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return a whole dataset and its manifest."""
     manifest = preprocess_captions(
         plan or CaptionPlan(), sources or files(folder / "given"), folder / "data"
     )
-    learn_units(folder / "data", units or UnitsPlan(words=True))
+    learn_subwords(folder / "data", units or SubwordPlan(words=True))
     return Dataset.open(folder / "data"), manifest
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import Classifier, Sites, Traits, TranslationModel
+from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
@@ -44,7 +44,7 @@ class TinyModel(TranslationModel):
         self.target = nn.Embedding(TYPES, self.config.size)
         self.bias = nn.Parameter(torch.zeros(TYPES))
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         shown = batch.is_source[:, :, None].float()
         means = (self.source(batch.source) * shown).sum(1) / shown.sum(1)
         before = self.target(batch.target_input)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmtgrid.cli.adaptive_tune.arguments import Order, check
+from nmtgrid.cli.adaptive_tune.arguments import Arguments, check
 from nmtgrid.cli.options import Device, JsonFile, Precision, Weights, check_alone, check_outputs
 
 _OF_RESULTS = ("results", "out", "json")
@@ -143,7 +143,7 @@ def command(
         draw_results(results, out, json)
         return
     given = {"--risk": risk, "--confidence": confidence, "--candidates": candidates}
-    order = Order(
+    order = Arguments(
         model=model,
         data=data,
         split=split,

@@ -18,7 +18,7 @@ _LEAST_BUDGET = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class Arguments:
     """The command line of a tuning."""
 
     model: Path | None
@@ -102,7 +102,7 @@ class Order:
         return [*found, *unusable("--out", self.out)]
 
 
-def check(order: Order, asked: Sequence[str]) -> None:
+def check(order: Arguments, asked: Sequence[str]) -> None:
     """Raise ConfigError that names every fault; `asked` are the options given for calibration."""
     faults = order.faults()
     if asked and order.allow_loss is None:

@@ -9,10 +9,10 @@ import numpy
 
 from nmtgrid.adaptive.exit_traces import Records, record
 from nmtgrid.adaptive.halting import Mechanism, Predicted, Thresholds, check_halt
-from nmtgrid.adaptive.measure import Decoded, Sample, System, Way, batches, decode
+from nmtgrid.adaptive.measure import Decoded, DecodeSetup, Sample, System, batches, decode
 from nmtgrid.adaptive.tune import Budgets, Finalist, draw_thresholds, finalists, refills
 from nmtgrid.base import console
-from nmtgrid.cli.adaptive_tune.arguments import MechanismName, Order
+from nmtgrid.cli.adaptive_tune.arguments import Arguments, MechanismName
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel
 
@@ -44,7 +44,8 @@ def mechanism_of(asked: MechanismName | None, model: ExitModel) -> Mechanism:
 
 
 def choices(
-    order: Order, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample], way: Way,
+    order: Arguments, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
+    way: DecodeSetup,
     budgets: Budgets,
 ) -> tuple[list[Choice], Refill | None]:  # fmt: skip
     """Return what is worth decoding: the best few of each budget, or the one predictor.
@@ -79,7 +80,8 @@ def by_thresholds(model: ExitModel, mechanism: Mechanism, one: Finalist) -> Choi
 
 
 def recorded(
-    order: Order, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample], way: Way,
+    order: Arguments, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
+    way: DecodeSetup,
     full: Decoded | None = None,
 ) -> Records:  # fmt: skip
     """Return records of the samples (numbers are their places): what is forced is `order.judge`'s.

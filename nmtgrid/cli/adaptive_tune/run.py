@@ -22,10 +22,10 @@ from nmtgrid.adaptive.exit_presets import ExitSettings, check_place, save_exits
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit, check_halt
 from nmtgrid.adaptive.measure import (
     Decoded,
+    DecodeSetup,
     Measured,
     Sample,
     System,
-    Way,
     decode,
     measure,
     read_samples,
@@ -36,7 +36,7 @@ from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.adaptive_tune.arguments import Order
+from nmtgrid.cli.adaptive_tune.arguments import Arguments
 from nmtgrid.cli.adaptive_tune.choice import (
     Choice,
     Refill,
@@ -57,8 +57,8 @@ from nmtgrid.text.pipeline import Pipeline
 
 
 def calibrate(
-    order: Order, full: System, mechanism: Mechanism, samples: Sequence[Sample],
-    tests: Sequence[Sample] | None, way: Way, pipeline: Pipeline,
+    order: Arguments, full: System, mechanism: Mechanism, samples: Sequence[Sample],
+    tests: Sequence[Sample] | None, way: DecodeSetup, pipeline: Pipeline,
 ) -> tuple[Choice | None, dict[str, Any]]:  # fmt: skip
     """Return the fastest choice that is certified (None: none is), and JSON keys.
 
@@ -91,7 +91,11 @@ def calibrate(
 
 
 def _candidates(
-    order: Order, full: System, mechanism: Mechanism, learned: Sequence[Sample], way: Way
+    order: Arguments,
+    full: System,
+    mechanism: Mechanism,
+    learned: Sequence[Sample],
+    way: DecodeSetup,
 ) -> list[Choice]:
     model = with_exits(full.model)
     if mechanism == "multinomial" or mechanism == "sequence":
@@ -108,7 +112,7 @@ def _speed(choice: Choice) -> float:
 
 
 def _losses(
-    order: Order, theirs: Decoded, ours: Decoded, samples: Sequence[Sample], pipeline: Pipeline
+    order: Arguments, theirs: Decoded, ours: Decoded, samples: Sequence[Sample], pipeline: Pipeline
 ) -> NDArray[Any]:
     """Return the loss of each sentence that has a source."""
     kept = [place for place, one in enumerate(samples) if one.source]
@@ -123,7 +127,7 @@ def _losses(
 
 
 def _holds_on_test(
-    order: Order, full: System, choice: Choice, tests: Sequence[Sample], way: Way,
+    order: Arguments, full: System, choice: Choice, tests: Sequence[Sample], way: DecodeSetup,
     pipeline: Pipeline,
 ) -> dict[str, Any]:  # fmt: skip
     """Return whether the promise holds on other sentences."""
@@ -139,7 +143,7 @@ def _holds_on_test(
 
 
 def _report(
-    order: Order, tested: Sequence[Tested[Choice]], best: Tested[Choice] | None, count: int
+    order: Arguments, tested: Sequence[Tested[Choice]], best: Tested[Choice] | None, count: int
 ) -> dict[str, Any]:
     return {
         "risk": order.risk,
@@ -162,7 +166,7 @@ def _report(
     }
 
 
-def _tell(order: Order, first: Tested[Choice], count: int) -> int | None:
+def _tell(order: Arguments, first: Tested[Choice], count: int) -> int | None:
     """Say why nothing is certified; return how many sentences would do, if any number would."""
     assert order.allow_loss is not None
     needed = least_count(order.allow_loss / 100, order.confidence, first.mean_loss)
@@ -179,7 +183,7 @@ _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
 
 
-def tune(order: Order, json: Path | None) -> None:
+def tune(order: Arguments, json: Path | None) -> None:
     """Tune, measure and report; see the command."""
     assert order.model is not None and order.data is not None
     dataset = Dataset.open(order.data)
@@ -245,7 +249,7 @@ def tune(order: Order, json: Path | None) -> None:
         raise fault
 
 
-def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System]]:
+def _load(order: Arguments, dataset: Dataset) -> tuple[LoadedModel, DecodeSetup, list[System]]:
     """Return the model, how to decode, and the baselines. Raises ConfigError of all faults."""
     assert order.model is not None
     device = find_device(order.device)
@@ -253,7 +257,7 @@ def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System
     with_exits(loaded.model)
     plan = dataclasses.replace(default_plan(loaded), beam=order.beam, nbest=1, sample=False)
     bf16 = order.precision == "bf16"
-    way = Way(plan, order.batch, order.repeats, order.clock, device, bf16)
+    way = DecodeSetup(plan, order.batch, order.repeats, order.clock, device, bf16)
     _checked(loaded, way, order, dataset)
     faults, others, names = [], [], set()
     for text in order.baselines:
@@ -278,7 +282,7 @@ def _load(order: Order, dataset: Dataset) -> tuple[LoadedModel, Way, list[System
     return loaded, way, others
 
 
-def _checked(loaded: LoadedModel, way: Way, order: Order, dataset: Dataset) -> None:
+def _checked(loaded: LoadedModel, way: DecodeSetup, order: Arguments, dataset: Dataset) -> None:
     translator = Translator([loaded], way.plan, device=way.device, precision=order.precision)
     check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
@@ -325,7 +329,7 @@ def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Cho
 
 
 def _kept(
-    order: Order, report: Report, loaded: LoadedModel, budgets: Budgets
+    order: Arguments, report: Report, loaded: LoadedModel, budgets: Budgets
 ) -> NmtgridError | None:
     """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
 

@@ -15,7 +15,7 @@ from nmtgrid.analysis.tuning import curves, draw_exit_curves, read_tuned, sectio
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, numbered, split_label, write_json
 from nmtgrid.base.io.checksums import sealed
-from nmtgrid.cli.adaptive_tune.arguments import Order
+from nmtgrid.cli.adaptive_tune.arguments import Arguments
 from nmtgrid.cli.adaptive_tune.choice import Choice
 from nmtgrid.cli.analyze.show import check_out, show
 from nmtgrid.cli.options import write_report
@@ -46,7 +46,7 @@ class Row:
 class Report:
     """All that a tuning found."""
 
-    order: Order
+    order: Arguments
     name: str
     mechanism: Mechanism
     exits: int

@@ -169,7 +169,7 @@ def command(
         }  # fmt: skip
         from nmtgrid.cli.decode import stream as decode_stream
 
-        order = decode_stream.StreamOrder(
+        order = decode_stream.StreamArguments(
             [model, *(ensemble or [])], source or Path("-"), k, threshold, finish_reading, traces,
             512 if max_source is None else max_source, changes or [], weights, precision, device,
             exit,

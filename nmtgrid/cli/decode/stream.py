@@ -35,7 +35,7 @@ _WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamOrder:
+class StreamArguments:
     """What the command line asks of a stream; exactly one of `k` and `threshold` is to be given."""
 
     models: Sequence[Path]
@@ -52,7 +52,7 @@ class StreamOrder:
     exit: str | None = None
 
 
-def check(order: StreamOrder, meaningless: Iterable[str]) -> None:
+def check(order: StreamArguments, meaningless: Iterable[str]) -> None:
     """Raise ConfigError that names every fault; `meaningless` options were given in vain."""
     faults: list[str] = []
     names = ", ".join(f"`--{name}`" for name in meaningless)
@@ -91,7 +91,7 @@ def _agent(
     return Setting("wait-k", values[0]), WaitK(values[0], finish_reading)
 
 
-def translate_stream(order: StreamOrder, json: Path | None = None) -> None:
+def translate_stream(order: StreamArguments, json: Path | None = None) -> None:
     """Translate what arrives, line for line, to standard output; report what was done to `json`.
 
     An interruption leaves the traces and the report of the lines that have ended. Raises

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmtgrid.cli.online_eval.arguments import Order, check
+from nmtgrid.cli.online_eval.arguments import Arguments, check
 from nmtgrid.cli.options import (
     Device,
     Ensemble,
@@ -154,7 +154,7 @@ def command(
 
         score_log(log, json)
         return
-    order = Order(
+    order = Arguments(
         models=models or [],
         data=data,
         split=split,

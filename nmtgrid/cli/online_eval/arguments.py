@@ -14,7 +14,7 @@ from nmtgrid.online.settings import Setting, SourceText
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class Arguments:
     """The command line of an evaluation, without its settings."""
 
     models: list[str]
@@ -83,7 +83,7 @@ class Order:
         ]  # fmt: skip
 
 
-def check(order: Order, read: Callable[[], list[Setting]]) -> list[Setting]:
+def check(order: Arguments, read: Callable[[], list[Setting]]) -> list[Setting]:
     """Return the settings that `read` gives. Raises ConfigError that names every fault."""
     faults, advice = order.faults(), ""
     settings: list[Setting] = []

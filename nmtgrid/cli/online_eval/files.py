@@ -14,7 +14,7 @@ from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, write_json, write_text
 from nmtgrid.base.io.checksums import sealed
-from nmtgrid.cli.online_eval.arguments import Order
+from nmtgrid.cli.online_eval.arguments import Arguments
 from nmtgrid.online.evaluate import (
     Measured,
     OnlineDecoder,
@@ -48,7 +48,7 @@ _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 """Source units of sentences whose paths are drawn unasked, and how many."""
 
 
-def draw_curve(order: Order, results: Path, path: Path) -> bool:
+def draw_curve(order: Arguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
     held = read_results(results)
     found, levels = curves(held, "al", order.unit, order.convention)
@@ -69,7 +69,7 @@ def draw_curve(order: Order, results: Path, path: Path) -> bool:
     return True
 
 
-def path_rows(order: Order, systems: Sequence[System]) -> dict[int, Row]:
+def path_rows(order: Arguments, systems: Sequence[System]) -> dict[int, Row]:
     """Return the paths of each line that is asked for, or typical, under one or two settings.
 
     Lines without a path are left out.
@@ -84,7 +84,7 @@ def path_rows(order: Order, systems: Sequence[System]) -> dict[int, Row]:
     return rows
 
 
-def compared(order: Order, systems: Sequence[System]) -> list[tuple[System, Measured]]:
+def compared(order: Arguments, systems: Sequence[System]) -> list[tuple[System, Measured]]:
     """Return up to two settings to compare, alike in lagging and unlike in how they decide.
 
     An agent (or else the oracle) in the middle of its range and the wait-k that is nearest in
@@ -125,7 +125,7 @@ def _typical(chosen: Sequence[tuple[System, Measured]]) -> list[int]:
     return (good or [s.line for s in sentences if 0 < len(s.source) <= 3 * _LONGEST])[:_SHOWN]
 
 
-def _grid(order: Order, system: System, found: Measured, line: int) -> Grid:
+def _grid(order: Arguments, system: System, found: Measured, line: int) -> Grid:
     sentence, outcome = system.sentences[line - 1], found.decoded.outcomes[line - 1]
     setting = found.decoded.setting
     score = f"BLEU {found.tokenized.value:.2f}"
@@ -140,7 +140,7 @@ def _grid(order: Order, system: System, found: Measured, line: int) -> Grid:
 class Files:
     """The folders of an evaluation; with several systems each has a folder of its own in them."""
 
-    def __init__(self, order: Order, systems: Sequence[System]) -> None:
+    def __init__(self, order: Arguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
         self.order, self.systems = order, systems
         self._names = {system.name: system.name.replace("/", "-") for system in systems}

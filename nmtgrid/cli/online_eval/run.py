@@ -15,7 +15,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.decode.run import chosen
-from nmtgrid.cli.online_eval.arguments import Order
+from nmtgrid.cli.online_eval.arguments import Arguments
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset
@@ -91,7 +91,7 @@ _CONVENTIONS = {
 }
 
 
-def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> None:
+def evaluate(order: Arguments, settings: Sequence[Setting], json: Path | None) -> None:
     """Evaluate the models; what was done before an interruption is shown and written too."""
     assert order.data is not None
     dataset = Dataset.open(order.data)
@@ -127,7 +127,7 @@ def evaluate(order: Order, settings: Sequence[Setting], json: Path | None) -> No
     _finish(order, systems, files, json, complete=True)
 
 
-def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[str, Any]:
+def report(order: Arguments, systems: Sequence[System], *, complete: bool) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
     sentences = systems[0].sentences
     return {
@@ -162,7 +162,7 @@ def report(order: Order, systems: Sequence[System], *, complete: bool) -> dict[s
 
 
 def _finish(
-    order: Order, systems: Sequence[System], files: Files, json: Path | None, *, complete: bool
+    order: Arguments, systems: Sequence[System], files: Files, json: Path | None, *, complete: bool
 ) -> None:
     for system in systems:
         if system.done:
@@ -182,7 +182,7 @@ def _finish(
     write_report(json, values)
 
 
-def _show(order: Order, system: System) -> None:
+def _show(order: Arguments, system: System) -> None:
     counted = system.done[0].latencies[order.unit, order.convention]
     exits = ["exit"] if _leaves_early(system.done) else []
     console.table(
@@ -202,7 +202,7 @@ def _show(order: Order, system: System) -> None:
     tell_skipped({_title(found): found.latencies[way] for found in system.done})
 
 
-def _rows(order: Order, done: Sequence[Measured]) -> list[list[Any]]:
+def _rows(order: Arguments, done: Sequence[Measured]) -> list[list[Any]]:
     """Return the table's rows; a column in which a number is missing becomes aligned text."""
     ways = [found.latencies[order.unit, order.convention] for found in done]
     columns: list[list[Any]] = [
@@ -227,7 +227,7 @@ def _leaves_early(done: Sequence[Measured]) -> bool:
     return any(found.decoded.average_exit is not None for found in done)
 
 
-def _systems(order: Order, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
+def _systems(order: Arguments, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
     """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
     split = dataset.split(order.split)
     named = [split_label(text) for text in order.models]

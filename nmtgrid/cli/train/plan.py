@@ -213,9 +213,9 @@ def _measured(model: TranslationModel, settings: RunSettings, dataset: Dataset) 
 
 
 def _indices(plan: BatchPlan) -> Any:
-    from nmtgrid.data.batches import Place
+    from nmtgrid.data.batches import DataCursor
 
-    return (indices for _, indices in plan.walk(Place(), epochs=1))
+    return (indices for _, indices in plan.walk(DataCursor(), epochs=1))
 
 
 def _published(settings: RunSettings) -> float | None:

@@ -21,7 +21,7 @@ from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.linear import rectified_map
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.probes import Point
+from nmtgrid.layers.probes import ProbePoint
 
 Skip = Literal["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
 Accumulate = Literal["layers", "blocks"]
@@ -93,15 +93,15 @@ class GridNetwork(nn.Module):
         """Return the parts whose outputs are H^0 and h_n behind each layer, all of use."""
         return list(self.states)
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched, in order, named "3.change" for layer 3."""
-        found = {"0.state": Point(self.states[0])}
+        found = {"0.state": ProbePoint(self.states[0])}
         for place, layer in enumerate(self.layers, 1):
             inner = layer.map if isinstance(layer, SeparableConvolution) else layer.widen
             assert isinstance(inner, nn.Module)
-            found[f"{place}.inner"] = Point(inner, "inside")
-            found[f"{place}.change"] = Point(layer, "change")
-            found[f"{place}.state"] = Point(self.states[place])
+            found[f"{place}.inner"] = ProbePoint(inner, "inside")
+            found[f"{place}.change"] = ProbePoint(layer, "change")
+            found[f"{place}.state"] = ProbePoint(self.states[place])
         return found
 
     def run(self, deed: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -158,13 +158,13 @@ class ResidualNormNetwork(GridNetwork):
         super().__init__(plan)
         self.norms = nn.ModuleList(PositionNorm(plan.size) for _ in self.layers)
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched: "3.sum" is what is normalised in layer 3."""
-        found: dict[str, Point] = {}
+        found: dict[str, ProbePoint] = {}
         for name, point in super().points().items():
             place, _, what = name.partition(".")
             if what == "state" and place != "0":
-                found[f"{place}.sum"] = Point(self.norms[int(place) - 1], "inside", "input")
+                found[f"{place}.sum"] = ProbePoint(self.norms[int(place) - 1], "inside", "input")
             found[name] = point
         return found
 
@@ -293,17 +293,17 @@ class DenseNetwork(GridNetwork):
         """Return the parts whose outputs are H^0 and the features that each layer adds."""
         return [self.states[0], *self.layers]
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched; a state is all that the next layer reads."""
-        found = {"0.state": Point(self.states[0])}
+        found = {"0.state": ProbePoint(self.states[0])}
         readers = [*self.layers[1:], self.compress]
         for place, (layer, reader) in enumerate(zip(self.layers, readers, strict=True), 1):
             assert isinstance(layer, DenseLayer)
-            found[f"{place}.normalised"] = Point(layer.first_norm, "inside")
-            found[f"{place}.narrowed"] = Point(layer.narrow, "inside")
-            found[f"{place}.normalised-narrowed"] = Point(layer.second_norm, "inside")
-            found[f"{place}.change"] = Point(layer, "change")
-            found[f"{place}.state"] = Point(reader, "state", "input")
+            found[f"{place}.normalised"] = ProbePoint(layer.first_norm, "inside")
+            found[f"{place}.narrowed"] = ProbePoint(layer.narrow, "inside")
+            found[f"{place}.normalised-narrowed"] = ProbePoint(layer.second_norm, "inside")
+            found[f"{place}.change"] = ProbePoint(layer, "change")
+            found[f"{place}.state"] = ProbePoint(reader, "state", "input")
         return found
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:

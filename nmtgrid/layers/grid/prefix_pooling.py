@@ -30,7 +30,7 @@ from nmtgrid.layers.grid.aggregation import (
 Parts = tuple[Tensor, ...]
 
 
-class Running(Protocol):
+class PrefixPooling(Protocol):
     """The running form of an aggregator."""
 
     def scan(self, cells: Tensor) -> Parts:
@@ -50,7 +50,7 @@ class Running(Protocol):
         ...
 
 
-class RunningMax:
+class PrefixMax:
     """Max over the cells so far, Eq. (4.21), of what `lift` makes of each, Eq. (4.22)."""
 
     def __init__(self, lift: Callable[[Tensor], Tensor]) -> None:
@@ -58,11 +58,11 @@ class RunningMax:
 
     def scan(self, cells: Tensor) -> Parts:
         """Return the maxima along the source."""
-        return (running_max(self.lift(cells), -2),)
+        return (prefix_max(self.lift(cells), -2),)
 
     def down(self, parts: Parts) -> Parts:
         """Return the maxima along the target."""
-        return (running_max(parts[0], -3),)
+        return (prefix_max(parts[0], -3),)
 
     def merge(self, first: Parts, second: Parts) -> Parts:
         """Return the larger of each."""
@@ -73,7 +73,7 @@ class RunningMax:
         return parts[0]
 
 
-class RunningSum:
+class PrefixSum:
     """The sum over the cells so far, in fp32 at least, divided by the root of their number."""
 
     def scan(self, cells: Tensor) -> Parts:
@@ -93,7 +93,7 @@ class RunningSum:
         return parts[0] * counts.to(parts[0].dtype).rsqrt()[..., None]
 
 
-class RunningAttention:
+class PrefixAttention:
     """A softmax over the cells so far weights them, Eq. (4.23).
 
     The parts are what was read and the logarithm of the sum of exponentials, which is the score of
@@ -123,10 +123,10 @@ class RunningAttention:
         return parts[0]
 
 
-class RunningBoth:
+class PrefixMaxAndAttention:
     """The running max beside the running attention."""
 
-    def __init__(self, pool: RunningMax, attention: RunningAttention) -> None:
+    def __init__(self, pool: PrefixMax, attention: PrefixAttention) -> None:
         self.pool, self.attention = pool, attention
 
     def scan(self, cells: Tensor) -> Parts:
@@ -147,29 +147,29 @@ class RunningBoth:
         return torch.cat([parts[0], parts[1].to(parts[0].dtype)], -1)
 
 
-def running(aggregator: Aggregator) -> Running:
+def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
     """Return the running form of `aggregator`.
 
     Raises TypeError for one that has none: the CoNLL paper's attention, and single cells.
     """
     if isinstance(aggregator, MaxPooling):
-        return RunningMax(lambda cells: cells)
+        return PrefixMax(lambda cells: cells)
     if isinstance(aggregator, GatedMaxPooling):
-        return RunningMax(aggregator.gated)
+        return PrefixMax(aggregator.gated)
     if isinstance(aggregator, AveragePooling):
-        return RunningSum()
+        return PrefixSum()
     if isinstance(aggregator, SourceAttention):
-        return RunningAttention(aggregator.scores)
+        return PrefixAttention(aggregator.scores)
     if isinstance(aggregator, MaxAndAttention) and isinstance(
         aggregator.attention, SourceAttention
     ):
-        return RunningBoth(
-            RunningMax(lambda cells: cells), RunningAttention(aggregator.attention.scores)
+        return PrefixMaxAndAttention(
+            PrefixMax(lambda cells: cells), PrefixAttention(aggregator.attention.scores)
         )
     raise TypeError(f"{type(aggregator).__name__} has no running form")
 
 
-def running_max(values: Tensor, dim: int) -> Tensor:
+def prefix_max(values: Tensor, dim: int) -> Tensor:
     """Return the maximum of each value and those before it along `dim`; the first of equals wins.
 
     A loop over `dim` is ten times faster than `cummax`, which keeps indices.

@@ -26,7 +26,7 @@ from nmtgrid.layers.grid.convolution import (
 from nmtgrid.layers.grid.prefix_pooling import Parts
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import RingCache
-from nmtgrid.layers.static_position import Place
+from nmtgrid.layers.static_position import StaticPosition
 
 
 class CellCache:
@@ -181,7 +181,7 @@ class GridState:
     is_source: Tensor | None
     caches: tuple[RowCache | RingCache, ...]
     weights: StepWeights
-    position: int | Place
+    position: int | StaticPosition
     above: Parts | None = None
     stream: GridStream | None = None
     considered: Tensor | None = None
@@ -216,7 +216,7 @@ class GridState:
         state = dataclasses.replace(self, caches=tuple(caches), position=position, stream=stream)
         return features, state
 
-    def fixed(self, place: Place, rows: Tensor, width: int) -> GridState | None:
+    def to_static(self, place: StaticPosition, rows: Tensor, width: int) -> GridState | None:
         """Return the fixed form (layers/static_cache.py) of `rows` [R], each for itself.
 
         None before the first row, in streams and where more than the caches grows.

@@ -5,7 +5,7 @@ forward pass, and dropped: three matrix products, nothing recomputed, memory ind
 With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
 `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so
 both are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution
-other than one token (`Aims`) takes the place of `[v = y_i]`.
+other than one token (`SoftTargets`) takes the place of `[v = y_i]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.linear import product
-from nmtgrid.layers.soft_targets import Aims
+from nmtgrid.layers.soft_targets import SoftTargets
 
 CPU_LOGITS = 2**22
 DEVICE_LOGITS = 2**26
@@ -34,7 +34,7 @@ def plain_linear_cross_entropy(
     targets: Tensor,
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
-    aims: Aims | None = None,
+    aims: SoftTargets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
     total = torch.promote_types(features.dtype, torch.float32)
@@ -61,7 +61,7 @@ def linear_cross_entropy(
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     chunk: int | None = None,
-    aims: Aims | None = None,
+    aims: SoftTargets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -152,7 +152,7 @@ class _Plan:
     smoothing: float
     chunk: int
     may_need_gradients: bool
-    aims: Aims | None = None
+    aims: SoftTargets | None = None
 
 
 @dataclasses.dataclass
@@ -251,7 +251,7 @@ def _run(
 
 
 def _against(
-    aims: Aims, errors: Tensor | None, logits: Tensor, normaliser: Tensor, smoothing: float
+    aims: SoftTargets, errors: Tensor | None, logits: Tensor, normaliser: Tensor, smoothing: float
 ) -> Tensor:
     """Return the unsmoothed part of the loss [m] against `aims`, and turn `errors` to its gradient.
 

@@ -33,7 +33,7 @@ from nmtgrid.layers.recurrent.lstm import (
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedingWeights:
+class InputFeedingWeights:
     """What the loop multiplies with.
 
     joined: one [4 D, D' + D] for each layer, over what it reads (the last output, or the layer
@@ -46,21 +46,21 @@ class FeedingWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedingMasks:
+class InputFeedingMasks:
     """Scaled dropout masks (or None): of each layer [T, B, D] and of the outputs [T, B, O]."""
 
     layers: tuple[Tensor | None, ...]
     output: Tensor | None
 
 
-def run_feeding(
+def run_input_feeding(
     inputs: Tensor,
     keys: Tensor,
     values: Tensor,
     hide: Tensor | None,
     start: Sequence[tuple[Tensor, Tensor]],
-    weights: FeedingWeights,
-    masks: FeedingMasks,
+    weights: InputFeedingWeights,
+    masks: InputFeedingMasks,
 ) -> tuple[Tensor, Tensor]:
     """Return outputs [T, B, O] after dropout, and the attention [B, T, S], which has no gradient.
 
@@ -201,7 +201,7 @@ def _empty_trace(
 
 def _forward_step(
     t: int, below: Sequence[Tensor], keys: Tensor, values: Tensor, hide: Tensor | None,
-    joined: Sequence[Tensor], readout: Tensor, masks: FeedingMasks, trace: _Trace,
+    joined: Sequence[Tensor], readout: Tensor, masks: InputFeedingMasks, trace: _Trace,
 ) -> None:  # fmt: skip
     size, last = keys.shape[-1], len(joined) - 1
     for n, weight in enumerate(joined):
@@ -232,7 +232,7 @@ def _forward_step(
 
 def _backward_step(
     t: int, keys: Tensor, values: Tensor, joined: Sequence[Tensor], readout: Tensor,
-    masks: FeedingMasks, trace: _Trace, grown: _Gradients,
+    masks: InputFeedingMasks, trace: _Trace, grown: _Gradients,
 ) -> None:  # fmt: skip
     size, width = keys.shape[-1], readout.shape[0]
     of_output = grown.fed[t] if masks.output is None else grown.fed[t] * masks.output[t]

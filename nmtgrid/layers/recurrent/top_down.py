@@ -28,7 +28,7 @@ from nmtgrid.layers.recurrent.lstm import (
     squash,
     working_dtype,
 )
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.source_cache import SourceCache
 
 
 def attend_additively(
@@ -92,7 +92,7 @@ class TopDownWeights:
         )
         return TopDownWeights(attention, query, self.score, language, self.language_bias)
 
-    def advance(self, below: Tensor, states: States, memory: SourceMemory) -> tuple[States, Tensor]:
+    def advance(self, below: Tensor, states: States, memory: SourceCache) -> tuple[States, Tensor]:
         """Return both LSTMs' new states and the shares [R, S], for `below` [R, 4 D].
 
         `memory` holds keys and regions of each picture, which its rows share.
@@ -112,7 +112,7 @@ class TopDownWeights:
 
 
 def run_top_down(
-    below: Tensor, memory: SourceMemory, weights: TopDownWeights
+    below: Tensor, memory: SourceCache, weights: TopDownWeights
 ) -> tuple[Tensor, Tensor]:
     """Return the language LSTM's states [T, B, D], and the shares [T, B, S], without gradient.
 

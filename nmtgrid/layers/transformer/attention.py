@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.layers.transformer.kv_cache import TokenCache
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.transformer.kv_cache import KVCache
 
 
 class Map(nn.Linear):
@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
         return mapped
 
     def step(
-        self, features: Tensor, cache: TokenCache, place: int, window: int | None = None
+        self, features: Tensor, cache: KVCache, place: int, window: int | None = None
     ) -> Tensor:
         """Return [R, D] for the newest token [R, D] of each row, and remember it in `cache`.
 
@@ -90,7 +90,7 @@ class SelfAttention(nn.Module):
         return result
 
     def step_some(
-        self, features: Tensor, rows: Tensor, cache: TokenCache, place: int, maps: AttentionMaps
+        self, features: Tensor, rows: Tensor, cache: KVCache, place: int, maps: AttentionMaps
     ) -> Tensor:
         """Return [R', D] for the newest token of `rows` [R'], of features [R, D] of all rows.
 
@@ -128,7 +128,7 @@ class SourceAttention(nn.Module):
     def forward(
         self,
         features: Tensor,
-        memory: SourceMemory,
+        memory: SourceCache,
         weights: list[Tensor] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
@@ -171,7 +171,7 @@ class SourceProjection(nn.Module):
             bound = math.sqrt(6.0 / (source_size + 3 * size))
             self.weight.uniform_(-bound, bound)
 
-    def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceMemory:
+    def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceCache:
         """Return the memory of source states [B, S, D]: one for all blocks, or one for each."""
         if isinstance(states, Tensor):
             mapped = linear(states, self.weight, self.bias)
@@ -185,7 +185,7 @@ class SourceProjection(nn.Module):
                 for part in linear(state, weight, bias).chunk(2, -1)
             )
         heads = tuple(self._headed(part) for part in parts)
-        return SourceMemory(heads[0::2], heads[1::2], mask)
+        return SourceCache(heads[0::2], heads[1::2], mask)
 
     def one(self, place: int, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values [B, H, S, d] of block `place` alone."""

@@ -13,22 +13,22 @@ from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.linear import product
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.probes import Point
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.probes import ProbePoint
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import (
     AttentionMaps,
     SelfAttention,
     SourceAttention,
     outward_map,
 )
-from nmtgrid.layers.transformer.kv_cache import TokenCache
+from nmtgrid.layers.transformer.kv_cache import KVCache
 
 
-def lean_step(
+def decoder_step(
     block: DecoderBlock,
     features: Tensor,
-    cache: TokenCache,
-    memory: SourceMemory,
+    cache: KVCache,
+    memory: SourceCache,
     weights: list[Tensor] | None,
     rows: Tensor | None = None,
     maps: AttentionMaps | None = None,
@@ -67,7 +67,7 @@ def mapped(module: nn.Linear, features: Tensor) -> Tensor:
 def _source(
     block: DecoderBlock,
     features: Tensor,
-    memory: SourceMemory,
+    memory: SourceCache,
     weights: list[Tensor] | None,
     rows: Tensor | None,
 ) -> Tensor:
@@ -146,13 +146,13 @@ class AddNorm(nn.Module):
         added = self._add(features.index_select(0, rows), change)
         return self.norm(added) if self.is_post else added
 
-    def points(self, name: str, sublayer: nn.Module) -> dict[str, Point]:
+    def points(self, name: str, sublayer: nn.Module) -> dict[str, ProbePoint]:
         """Return what is normalised, what comes of it and what `sublayer`, called `name`, yields.
 
         In the order of the forward pass; with `norm` post, what is normalised is the sum.
         """
-        given, normed = Point(self.norm, "inside", "input"), Point(self.norm, "inside")
-        change = {f"{name}.change": Point(sublayer, "change")}
+        given, normed = ProbePoint(self.norm, "inside", "input"), ProbePoint(self.norm, "inside")
+        change = {f"{name}.change": ProbePoint(sublayer, "change")}
         norm = {f"{name}.sum" if self.is_post else f"{name}.read": given}
         norm[f"{name}.normalised"] = normed
         return change | norm if self.is_post else norm | change
@@ -199,7 +199,7 @@ class EncoderBlock(nn.Module):
         following: Tensor = self.add_feed_forward(features, self.feed_forward)
         return following
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return the points of the block, in order."""
         return {
             **self.add_attention.points("attention", self.attention),
@@ -207,7 +207,7 @@ class EncoderBlock(nn.Module):
         }
 
     def step(
-        self, features: Tensor, cache: TokenCache, place: int, window: int | None = None
+        self, features: Tensor, cache: KVCache, place: int, window: int | None = None
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token, `place` being the block's."""
         features = self.add_attention(
@@ -233,7 +233,7 @@ class DecoderBlock(nn.Module):
         self.add_feed_forward = AddNorm(plan)
 
     def forward(
-        self, features: Tensor, memory: SourceMemory, weights: list[Tensor] | None = None
+        self, features: Tensor, memory: SourceCache, weights: list[Tensor] | None = None
     ) -> Tensor:
         """Return the next states [B, T, D] of teacher forcing.
 
@@ -245,7 +245,7 @@ class DecoderBlock(nn.Module):
         )
         return self._finish(features, memory, weights)
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return the points of the block, in order."""
         return {
             **self.add_self.points("self-attention", self.self_attention),
@@ -256,13 +256,13 @@ class DecoderBlock(nn.Module):
     def step(
         self,
         features: Tensor,
-        cache: TokenCache,
-        memory: SourceMemory,
+        cache: KVCache,
+        memory: SourceCache,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token."""
         if not (self.training or torch.is_grad_enabled()):
-            return lean_step(self, features, cache, memory, weights)
+            return decoder_step(self, features, cache, memory, weights)
         features = self.add_self(
             features, lambda inner: self.self_attention.step(inner, cache, self.place)
         )
@@ -272,8 +272,8 @@ class DecoderBlock(nn.Module):
         self,
         features: Tensor,
         rows: Tensor,
-        cache: TokenCache,
-        memory: SourceMemory,
+        cache: KVCache,
+        memory: SourceCache,
         maps: AttentionMaps,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
@@ -283,7 +283,7 @@ class DecoderBlock(nn.Module):
         block and leave keys and values of the state that they left with.
         """
         if not (self.training or torch.is_grad_enabled()):
-            return lean_step(self, features, cache, memory, weights, rows, maps)
+            return decoder_step(self, features, cache, memory, weights, rows, maps)
         some = self.add_self.of_rows(
             features,
             rows,
@@ -294,7 +294,7 @@ class DecoderBlock(nn.Module):
     def _finish(
         self,
         features: Tensor,
-        memory: SourceMemory,
+        memory: SourceCache,
         weights: list[Tensor] | None,
         rows: Tensor | None = None,
     ) -> Tensor:

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import AttentionMaps, SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
-from nmtgrid.layers.transformer.kv_cache import TokenCache
+from nmtgrid.layers.transformer.kv_cache import KVCache
 
 
-class ExitMaps:
+class ExitKVProjection:
     """The self-attentions' maps of a decoder as its parameters are now, made when first needed.
 
     In autocast they are held in its type, so that no step converts them.
@@ -37,7 +37,7 @@ class ExitMaps:
             found = self._maps[place] = AttentionMaps(*map(_converted, parts))
         return found
 
-    def copy(self, features: Tensor, cache: TokenCache, first: int) -> None:
+    def copy(self, features: Tensor, cache: KVCache, first: int) -> None:
         """Write the keys and values of features [R, D] in block `first` and all behind it.
 
         Where blocks normalise before their sub-layers, what their norms scale and add is folded
@@ -61,7 +61,7 @@ class ExitMaps:
         keys, values = shaped.permute(2, 0, 3, 1, 4).unbind(0)
         cache.push_rest(first, keys, values)
 
-    def take_rows(self, rows: Tensor) -> ExitMaps:
+    def take_rows(self, rows: Tensor) -> ExitKVProjection:
         """Return itself: it has no rows."""
         return self
 
@@ -83,7 +83,7 @@ def _converted(tensor: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class LazyMemory(SourceMemory):
+class LazySourceCache(SourceCache):
     """A memory that makes a block's keys and values when they are first read.
 
     `states` are the source's [B, S, D'], one for all blocks or one for each; `made` holds the
@@ -98,7 +98,7 @@ class LazyMemory(SourceMemory):
     @classmethod
     def over(
         cls, projection: SourceProjection, states: Tensor | list[Tensor], mask: Tensor | None
-    ) -> LazyMemory:
+    ) -> LazySourceCache:
         """Return the memory of `states`, nothing of which has been read."""
         held = (states,) if isinstance(states, Tensor) else tuple(states)
         return cls((), (), mask, projection=projection, states=held, made={})
@@ -111,24 +111,24 @@ class LazyMemory(SourceMemory):
         """Return the values [B, H, S, d] of attention `place`."""
         return self._pair(place)[1]
 
-    def led_by_zero(self) -> LazyMemory:
+    def led_by_zero(self) -> LazySourceCache:
         """Return the memory behind one more column, whose keys and values are zero."""
         mask = None if self.mask is None else pad(self.mask, (1, 0))
         return dataclasses.replace(
             self, made={}, mask=mask, lead=self.lead + 1, zeros=self.zeros + 1
         )
 
-    def ready(self) -> LazyMemory:
+    def ready(self) -> LazySourceCache:
         """Return itself: whatever is made is contiguous."""
         return self
 
-    def written(self, rows: Tensor, part: SourceMemory) -> SourceMemory:
+    def written(self, rows: Tensor, part: SourceCache) -> SourceCache:
         """Return the memory, all of it made, with `rows` [R'] replaced by those of `part`."""
         keys, values = zip(*(self._pair(p) for p in range(self.projection.blocks)), strict=True)
-        whole = SourceMemory(keys, values, self.mask, self.width, self.lead)
+        whole = SourceCache(keys, values, self.mask, self.width, self.lead)
         return whole.written(rows, part)
 
-    def take_rows(self, rows: Tensor) -> LazyMemory:
+    def take_rows(self, rows: Tensor) -> LazySourceCache:
         """Return the memory of `rows` [R']: nothing is copied while rows stay with theirs."""
         kept, width = self._kept(rows)
         if kept is None:

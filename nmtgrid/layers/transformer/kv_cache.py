@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtgrid.layers.static_position import Position
 
 
-class TokenCache:
+class KVCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
 
     The buffer is [R, H, N, capacity, 2d]: what a row owns lies together, and what a block reads
@@ -23,7 +23,7 @@ class TokenCache:
         self.blocks, self.capacity = blocks, capacity
         self.filled = 0
         self.buffer: Tensor | None = None
-        self._before: weakref.ref[TokenCache] | None = None
+        self._before: weakref.ref[KVCache] | None = None
         self._spare: Tensor | None = None
         self._is_promised = False
         """Whether a cache that was taken from this one may have its buffer when it is gone."""
@@ -83,9 +83,9 @@ class TokenCache:
         """Count the token that was pushed in every block."""
         self.filled += 1
 
-    def take_rows(self, rows: Tensor) -> TokenCache:
+    def take_rows(self, rows: Tensor) -> KVCache:
         """Return the cache of `rows` [R']."""
-        taken = TokenCache(self.blocks, self.capacity)
+        taken = KVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
             return taken

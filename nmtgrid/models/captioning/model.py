@@ -22,7 +22,7 @@ from nmtgrid.layers.recurrent.lstm import (
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.models.api import Classifier, Report, Sites, Step, Traits, TranslationModel
+from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.captioning.config import CaptionConfig, CaptionLSTMConfig
 from nmtgrid.text.vocabulary import PAD, SPECIALS
 
@@ -81,13 +81,13 @@ class CaptionModel(TranslationModel):
         """Return what the classifier reads [..., C], for states [..., D]."""
         return states if self.output_map is None else linear(states, self.output_map.weight)
 
-    def at_sites(self, states: Tensor, sites: Sites) -> Tensor:
+    def at_sites(self, states: Tensor, sites: PredictionSites) -> Tensor:
         """Return the features [M, C] of sites, for the states [T, B, D] of all positions."""
         outputs: Tensor = self.decoder_output(self.classified(states))
         places = sites.position * outputs.shape[1] + sites.sentence
         return outputs.flatten(0, 1).index_select(0, places)
 
-    def check_sites(self, sites: Sites) -> None:
+    def check_sites(self, sites: PredictionSites) -> None:
         """Raise ConfigError for limited reads and early exits."""
         if sites.reads is not None:
             raise self.refusal()
@@ -133,7 +133,7 @@ class CaptionLSTM(CaptionModel):
         self.traits = Traits(source_features=self.feature_size)
         self.reset_parameters()
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
         shown, states = batch.encoded(self._picture), self.embedded(batch)

@@ -20,8 +20,8 @@ from nmtgrid.layers.attention import source_mask
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import States
 from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.models.api import Report, Sites, Step, Traits
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits
 from nmtgrid.models.captioning.config import CaptionTopDownConfig
 from nmtgrid.models.captioning.model import CaptionModel
 
@@ -32,7 +32,7 @@ class TopDownState:
 
     layers: States
     mean: Tensor
-    memory: SourceMemory
+    memory: SourceCache
     weights: TopDownWeights
 
 
@@ -55,7 +55,7 @@ class CaptionTopDown(CaptionModel):
         self.traits = Traits(source_features=self.feature_size, aligns=True)
         self.reset_parameters()
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
         return self.at_sites(self._run(batch)[0], sites)
@@ -64,7 +64,7 @@ class CaptionTopDown(CaptionModel):
     def begin(self, source: Tensor, source_lengths: Tensor) -> TopDownState:
         """Return the state before the first step, for source [R, S, F] and lengths [R]."""
         mean, keys, regions, mask = self._see(source, source_lengths)
-        memory = SourceMemory((keys,), (regions,), mask)
+        memory = SourceCache((keys,), (regions,), mask)
         high = torch.promote_types(mean.dtype, torch.float32)
         zeros = source.new_zeros(len(source), self.config.size, dtype=high)
         return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().ready())
@@ -136,7 +136,7 @@ class CaptionTopDown(CaptionModel):
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
         mean, keys, regions, mask = batch.encoded(self._see)
-        memory = SourceMemory((keys,), (regions,), mask)
+        memory = SourceCache((keys,), (regions,), mask)
         below = linear(self.embedded(batch), self._of_word()) + mean
         states, shares = run_top_down(below, memory, self._weights())
         return states, shares.transpose(0, 1)

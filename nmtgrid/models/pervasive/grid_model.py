@@ -20,12 +20,19 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import Aggregator
-from nmtgrid.layers.grid.prefix_pooling import Parts, running
+from nmtgrid.layers.grid.prefix_pooling import Parts, prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_position import Position
-from nmtgrid.models.api import Classifier, Point, Sites, Step, TranslationModel, check_reads
+from nmtgrid.models.api import (
+    Classifier,
+    PredictionSites,
+    ProbePoint,
+    Step,
+    TranslationModel,
+    check_reads,
+)
 
 
 class GridModel(TranslationModel):
@@ -40,7 +47,7 @@ class GridModel(TranslationModel):
     output_bias: nn.Parameter | None
     area: Literal["cell", "row", "grid"] = "row"
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the pooled features of each site's row, up to what it has read.
 
         Raises ConfigError for reads where the network sees the source in both directions.
@@ -95,23 +102,23 @@ class GridModel(TranslationModel):
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return scores.float().masked_fill(~present, 0.0)
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return both embeddings, the points of the network, and those between it and the logits.
 
         "output.network" is what the network yields, "output.pooled" its aggregate over the source.
         """
         found = {
-            "embedding.target": Point(self.target_embedding),
-            "embedding.source": Point(self.source_embedding),
+            "embedding.target": ProbePoint(self.target_embedding),
+            "embedding.source": ProbePoint(self.source_embedding),
             **self._network_points(),
-            "output.network": Point(self.network),
-            "output.pooled": Point(self.output_map, side="input"),
+            "output.network": ProbePoint(self.network),
+            "output.pooled": ProbePoint(self.output_map, side="input"),
         }
         if isinstance(self.output_map, nn.Linear):
-            found["output.mapped"] = Point(self.output_map)
+            found["output.mapped"] = ProbePoint(self.output_map)
         return found
 
-    def _network_points(self) -> dict[str, Point]:
+    def _network_points(self) -> dict[str, ProbePoint]:
         """Return the points of the network alone."""
         return super().points()
 
@@ -127,7 +134,7 @@ class GridModel(TranslationModel):
         """Return the cells of rows and columns that broadcast to each other."""
         return rows + columns
 
-    def _check_sites(self, batch: Batch, sites: Sites) -> None:
+    def _check_sites(self, batch: Batch, sites: PredictionSites) -> None:
         """Refuse sites that this model does not serve."""
         if sites.depth is not None:
             raise NotImplementedError("this grid has one exit; it serves no other site")
@@ -151,7 +158,7 @@ class GridModel(TranslationModel):
         row = self._rows(tokens[:, None], state.position)
         return state.add_row(self.network, row, self._join)
 
-    def _at_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+    def _at_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
         """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
         if sites.reads is not None or self.area == "grid":
             return self._finish(self._pool_sites(features, layout, sites))
@@ -166,14 +173,14 @@ class GridModel(TranslationModel):
             real = is_token(layout.source_lengths, layout.source_size)[:, None, :]
         return layout.pad(features), real
 
-    def _pool_sites(self, features: Tensor, layout: GridLayout, sites: Sites) -> Tensor:
+    def _pool_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
         """Return [M, D'] the features [cells, D] aggregated over the area of each site."""
         lengths = layout.source_lengths[sites.sentence]
         reads = lengths if sites.reads is None else sites.reads
         if self.area == "cell":
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
-        running_form = running(self.aggregator)
+        running_form = prefix_pooling(self.aggregator)
         parts, counts = running_form.scan(layout.pad(features)), reads
         if self.area == "grid":
             parts, counts = running_form.down(parts), reads * (sites.position + 1)
@@ -186,7 +193,7 @@ class GridModel(TranslationModel):
         self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
     ) -> tuple[Parts, Tensor]:
         """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
-        running_form = running(self.aggregator)
+        running_form = prefix_pooling(self.aggregator)
         parts = running_form.scan(features)
         if above is not None:
             parts = running_form.merge(above, parts)

@@ -17,11 +17,11 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import LastCell, aggregator
 from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork
-from nmtgrid.layers.grid.prefix_pooling import running
+from nmtgrid.layers.grid.prefix_pooling import prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_position import Position
-from nmtgrid.models.api import Point, Report, Sites, Traits
+from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import pervasive_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, network_plan
@@ -228,7 +228,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return state if features is None else self._widen(features, state)
 
     def features_with_reading(
-        self, batch: Batch, sites: Sites, *, learn_features: bool = True
+        self, batch: Batch, sites: PredictionSites, *, learn_features: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return `features` and `reading`; a shared network runs once."""
         if not isinstance(self.reader, SharedReader):
@@ -297,7 +297,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         """
         return {f"network.{place}": part for place, part in enumerate(self.network.stages())}
 
-    def _network_points(self) -> dict[str, Point]:
+    def _network_points(self) -> dict[str, ProbePoint]:
         return {f"network.{name}": point for name, point in self.network.points().items()}
 
     def _widen(self, features: Tensor, state: GridState) -> GridState:
@@ -308,7 +308,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             considered = torch.cat([considered, features[:, -1:]], 1)
             features = features[:, :-1]
         if above is not None:
-            running_form = running(self.aggregator)
+            running_form = prefix_pooling(self.aggregator)
             new = tuple(part[:, -1:] for part in running_form.scan(features))
             merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
             above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))

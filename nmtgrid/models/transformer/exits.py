@@ -17,10 +17,10 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import outward_map
 from nmtgrid.layers.transformer.blocks import DecoderBlock
-from nmtgrid.models.api import Classifier, Halt, Sites, Step, check_depth, depths_of
+from nmtgrid.models.api import Classifier, Halt, PredictionSites, Step, check_depth, depths_of
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
 
 
@@ -67,7 +67,7 @@ class TransformerExits(TransformerSource):
         held = self.classifier(exit)
         return linear(features, held.weight, held.bias)
 
-    def features_at_depth(self, batch: Batch, sites: Sites) -> Tensor:
+    def features_at_depth(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the state at each site's exit, as its classifier reads it.
 
         Raises ValueError for exits that there are not, and two at one position of mixed sites.
@@ -99,7 +99,7 @@ class TransformerExits(TransformerSource):
     def exit_features(
         self,
         batch: Batch,
-        sites: Sites,
+        sites: PredictionSites,
         *,
         own: bool = False,
         scales: Sequence[float] | None = None,
@@ -259,7 +259,7 @@ class HaltingStep:
         halt: Halt,
         features: Tensor,
         state: TransformerState,
-        memory: SourceMemory,
+        memory: SourceCache,
         align: bool,
     ) -> None:
         """`features` [R, D] are the embedded tokens, `memory` is what the rows may look at."""

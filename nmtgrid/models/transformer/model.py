@@ -18,15 +18,15 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.source_cache import SourceMemory
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
-from nmtgrid.models.api import Halt, Point, Report, Sites, Step, Traits
+from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import properties
 from nmtgrid.models.transformer.config import TransformerConfig, block_plan
 from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits, without_lead
-from nmtgrid.models.transformer.source import StateMixtures, TransformerState, narrowed
+from nmtgrid.models.transformer.source import TransformerState, TransparentAttention, narrowed
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -93,7 +93,7 @@ class Transformer(TransformerExits):
             DecoderBlock(plan, place) for place in range(config.decoder_depth)
         )
         self.mixtures = (
-            StateMixtures(
+            TransparentAttention(
                 config.decoder_depth, config.encoder_depth + 1, config.transparent_dropout
             )
             if config.transparent
@@ -124,7 +124,7 @@ class Transformer(TransformerExits):
             hides_source_end=config.source_marker == "none",
         )
 
-    def features(self, batch: Batch, sites: Sites) -> Tensor:
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the decoder's last states at the sites, which lie on one path each.
 
         Raises ValueError for two different reads at one position (see `path_of`).
@@ -202,13 +202,13 @@ class Transformer(TransformerExits):
             for place, stage in enumerate(held)
         }
 
-    def points(self) -> dict[str, Point]:
+    def points(self) -> dict[str, ProbePoint]:
         """Return the stages and, before each block's, the points of its sub-layers."""
-        found: dict[str, Point] = {}
+        found: dict[str, ProbePoint] = {}
         for name, stage in self.stages().items():
             if isinstance(stage, (EncoderBlock, DecoderBlock)):
                 found |= {f"{name}.{inner}": point for inner, point in stage.points().items()}
-            found[name] = Point(stage)
+            found[name] = ProbePoint(stage)
         return found
 
     def _embedding(self, count: int, size: int, alias: tuple[int, int] | None = None) -> Embedding:
@@ -223,14 +223,14 @@ class Transformer(TransformerExits):
             alias=alias,
         )
 
-    def _decode(self, batch: Batch, memory: SourceMemory, weights: list[Tensor] | None) -> Tensor:
+    def _decode(self, batch: Batch, memory: SourceCache, weights: list[Tensor] | None) -> Tensor:
         """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
         features = narrowed(self.target_embedding(batch.target_input))
         for block in self.decoder:
             features = block(features, memory, weights)
         return features
 
-    def _alignment(self, weights: list[Tensor], memory: SourceMemory) -> Tensor:
+    def _alignment(self, weights: list[Tensor], memory: SourceCache) -> Tensor:
         """Return what the blocks' attention over the source, in their order, aligns."""
         last = self.config.alignment == "last"
         return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)

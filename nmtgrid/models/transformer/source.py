@@ -1,6 +1,6 @@
 """The source side of a Transformer: three encoders, source markers, limited reads, and streams.
 
-What a target position may look at is a `SourceMemory`. A uni-directional encoder makes one for the
+What a target position may look at is a `SourceCache`. A uni-directional encoder makes one for the
 whole source and shows each position its part; a bi-directional one makes one for each prefix.
 """
 
@@ -18,19 +18,19 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask, window_mask
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.source_cache import SourceMemory
-from nmtgrid.layers.static_cache import FixedMemory, FixedTokens
-from nmtgrid.layers.static_position import Place
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.static_cache import StaticKVCache, StaticSourceCache
+from nmtgrid.layers.static_position import StaticPosition
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
-from nmtgrid.layers.transformer.early_exit import ExitMaps, LazyMemory
-from nmtgrid.layers.transformer.kv_cache import TokenCache
-from nmtgrid.models.api import ExitModel, Sites, path_of
+from nmtgrid.layers.transformer.early_exit import ExitKVProjection, LazySourceCache
+from nmtgrid.layers.transformer.kv_cache import KVCache
+from nmtgrid.models.api import ExitModel, PredictionSites, path_of
 from nmtgrid.models.transformer.config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
-class StateMixtures(nn.Module):
+class TransparentAttention(nn.Module):
     """m mixtures of n states: a learnt m x n matrix W, its rows normalised by softmax.
 
     As in the published system W starts at zero, so each mixture starts as the plain mean, and
@@ -66,18 +66,18 @@ class SourceStream:
     """
 
     is_seen: Tensor
-    encoder: TokenCache
-    decoder: TokenCache
+    encoder: KVCache
+    decoder: KVCache
     lead: int
 
-    def grown(self, column: SourceMemory, is_seen: Tensor) -> SourceStream:
+    def grown(self, column: SourceCache, is_seen: Tensor) -> SourceStream:
         """Return the stream with one column more, [R, H, 1, d] for each attention."""
         for place, (keys, values) in enumerate(zip(column.keys, column.values, strict=True)):
             self.decoder.push(place, keys[:, :, 0], values[:, :, 0])
         self.decoder.advance()
         return dataclasses.replace(self, is_seen=torch.cat([self.is_seen, is_seen[:, None]], 1))
 
-    def memory(self) -> SourceMemory:
+    def memory(self) -> SourceCache:
         """Return what has been read, as the decoder reads it."""
         pairs = [self.decoder.read(place) for place in range(self.decoder.blocks)]
         mask = None
@@ -85,7 +85,7 @@ class SourceStream:
             mask = pairs[0][0].new_zeros(self.is_seen.shape)
             mask = mask.masked_fill_(~self.is_seen, -math.inf)[:, None, None, :]
         keys, values = zip(*pairs, strict=True)
-        return SourceMemory(keys, values, mask, lead=self.lead)
+        return SourceCache(keys, values, mask, lead=self.lead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +122,13 @@ class PrefixPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrefixMemory(SourceMemory):
+class ReencodedPrefixes(SourceCache):
     """Keys and values of P prefixes, read in teacher forcing by the positions of a plan."""
 
     plan: PrefixPlan = dataclasses.field(kw_only=True)
 
     @classmethod
-    def over(cls, memory: SourceMemory, plan: PrefixPlan) -> PrefixMemory:
+    def over(cls, memory: SourceCache, plan: PrefixPlan) -> ReencodedPrefixes:
         """Return `memory`, one row for each prefix of `plan`, as positions read it."""
         return cls(memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan)
 
@@ -158,7 +158,7 @@ class PrefixMemory(SourceMemory):
         return collected.transpose(1, 2)
 
 
-Shape = Callable[[SourceMemory], SourceMemory]
+Shape = Callable[[SourceCache], SourceCache]
 """Makes of a memory the one that a batch's positions see."""
 
 
@@ -172,15 +172,15 @@ class TransformerState:
     `chosen` [R] (int64), the exit for a whole sentence, where the source says it (5.11).
     """
 
-    memory: SourceMemory | None
-    cache: TokenCache
+    memory: SourceCache | None
+    cache: KVCache
     source: Tensor | None = None
     reads: Tensor | None = None
     stream: SourceStream | None = None
-    maps: ExitMaps | None = None
+    maps: ExitKVProjection | None = None
     chosen: Tensor | None = None
 
-    def fixed(self, place: Place, rows: Tensor, width: int) -> TransformerState | None:
+    def to_static(self, place: StaticPosition, rows: Tensor, width: int) -> TransformerState | None:
         """Return the fixed form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
         None before the first token, with exits, in streams and once reads were limited.
@@ -189,12 +189,12 @@ class TransformerState:
         if self.memory is None or not self.cache.filled or grows != (None, None, None):
             return None
         place.move(self.cache.filled)
-        memory = FixedMemory.of(self.memory, rows, width)
-        return TransformerState(memory, FixedTokens.of(self.cache, place, rows))
+        memory = StaticSourceCache.of(self.memory, rows, width)
+        return TransformerState(memory, StaticKVCache.of(self.cache, place, rows))
 
     def with_room(self, position: int) -> TransformerState:
         """Return this fixed state, or, where `position` has no room in it, a larger copy."""
-        assert isinstance(self.cache, FixedTokens)
+        assert isinstance(self.cache, StaticKVCache)
         cache = self.cache.with_room(position)
         return self if cache is self.cache else dataclasses.replace(self, cache=cache)
 
@@ -228,7 +228,7 @@ class TransformerSource(ExitModel):
     source_embedding: Embedding
     encoder: nn.ModuleList
     decoder: nn.ModuleList
-    mixtures: StateMixtures | None
+    mixtures: TransparentAttention | None
     encoder_norm: nn.Module
     source_projection: SourceProjection
     halting_map: nn.Module | None
@@ -238,7 +238,7 @@ class TransformerSource(ExitModel):
 
         A source of no columns begins a stream: see `extend`.
         """
-        cache = TokenCache(self.config.decoder_depth)
+        cache = KVCache(self.config.decoder_depth)
         maps = self._exit_maps()
         if not source.shape[1]:
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
@@ -263,7 +263,7 @@ class TransformerSource(ExitModel):
             raise ValueError("a stream begins with a source of no columns")
         return dataclasses.replace(state, stream=self._read_column(tokens, state.stream))
 
-    def _encode(self, source: Tensor, is_source: Tensor) -> SourceMemory:
+    def _encode(self, source: Tensor, is_source: Tensor) -> SourceCache:
         """Return the keys and values of source [B, S] for all decoder blocks."""
         return self._remember(self._read(source, is_source))
 
@@ -287,11 +287,11 @@ class TransformerSource(ExitModel):
         last = read if isinstance(read, Tensor) else self.encoder_norm(states[-1])
         return Encoded(read, last, hidden, is_seen, is_source)
 
-    def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceMemory:
+    def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceCache:
         """Return what the decoder reads of the source."""
-        memory: SourceMemory
+        memory: SourceCache
         if is_lazy:
-            memory = LazyMemory.over(self.source_projection, encoded.read, encoded.hidden)
+            memory = LazySourceCache.over(self.source_projection, encoded.read, encoded.hidden)
         else:
             memory = self.source_projection(encoded.read, encoded.hidden)
         if self.config.source_marker == "add-zero":
@@ -313,13 +313,15 @@ class TransformerSource(ExitModel):
         found: Tensor = self.halting_map(mean)
         return found
 
-    def _exit_maps(self) -> ExitMaps | None:
+    def _exit_maps(self) -> ExitKVProjection | None:
         """Return what steps that rows leave early need, or None without exits."""
         if self.traits.num_exits == 1:
             return None
-        return ExitMaps([block for block in self.decoder if isinstance(block, DecoderBlock)])
+        return ExitKVProjection(
+            [block for block in self.decoder if isinstance(block, DecoderBlock)]
+        )
 
-    def _read_for(self, batch: Batch, sites: Sites) -> tuple[Encoded, Shape]:
+    def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, Shape]:
         """Return the source, or its prefixes, as `sites` read it, and how to show them a memory."""
         if sites.reads is None:
             return batch.encoded(self._read_whole), _whole
@@ -329,9 +331,9 @@ class TransformerSource(ExitModel):
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))
-        return encoded, lambda memory: PrefixMemory.over(memory, plan)
+        return encoded, lambda memory: ReencodedPrefixes.over(memory, plan)
 
-    def _memory_for(self, batch: Batch, sites: Sites) -> SourceMemory:
+    def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
         """Return the memory that shows each target position what its site lets it read."""
         encoded, shape = self._read_for(batch, sites)
         return shape(self._remember(encoded))
@@ -341,10 +343,10 @@ class TransformerSource(ExitModel):
         """Columns before the source, which the decoder sees before the first READ."""
         return int(self.config.source_marker in ("begin", "add-zero"))
 
-    def _begin_stream(self, source: Tensor, cache: TokenCache) -> TransformerState:
+    def _begin_stream(self, source: Tensor, cache: KVCache) -> TransformerState:
         if self.traits.reencodes:
             return TransformerState(None, cache, source)
-        caches = TokenCache(self.config.encoder_depth), TokenCache(self.config.decoder_depth)
+        caches = KVCache(self.config.encoder_depth), KVCache(self.config.decoder_depth)
         stream = SourceStream(source.bool(), *caches, self._lead)
         if self.config.source_marker == "begin":
             stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
@@ -360,13 +362,13 @@ class TransformerSource(ExitModel):
             states.append(block.step(states[-1], stream.encoder, place, window))
         stream.encoder.advance()
         read = self._mixed([state[:, None] for state in states])
-        column: SourceMemory = self.source_projection(read, None)
+        column: SourceCache = self.source_projection(read, None)
         is_seen = tokens != PAD
         if self.config.source_marker == "none" and not is_first:
             is_seen = is_seen & (tokens != END)
         if self.config.source_marker == "add-zero" and is_first:
             zeros = tuple(map(torch.zeros_like, column.keys))
-            stream = stream.grown(SourceMemory(zeros, zeros, None), torch.ones_like(is_seen))
+            stream = stream.grown(SourceCache(zeros, zeros, None), torch.ones_like(is_seen))
         return stream.grown(column, is_seen)
 
     def _reread(
@@ -388,7 +390,7 @@ class TransformerSource(ExitModel):
         return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
 
 
-def _whole(memory: SourceMemory) -> SourceMemory:
+def _whole(memory: SourceCache) -> SourceCache:
     return memory
 
 
