@@ -353,7 +353,7 @@ class TranslationModel(nn.Module):
         Names begin with the part of the network and, where there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
         """
-        return {name: Point(module) for name, module in self.stages().items()}
+        return {name: ProbePoint(module) for name, module in self.stages().items()}
 
     def refusal(self) -> ConfigError:
         """Return the error for limited reads asked of a model that must see the whole source."""
