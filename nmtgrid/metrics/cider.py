@@ -92,12 +92,12 @@ class Cider:
         if not references:
             raise ValueError("a caption cannot be scored without a reference")
         theirs = [self._vector(tokens) for tokens in references]
-        found = []
+        scores = []
         for candidate in candidates:
             ours = self._vector(candidate)
-            total = sum(self._similarity(ours, one) for one in theirs)
-            found.append(10.0 * total / len(theirs))
-        return found
+            total = sum(self._similarity(ours, reference) for reference in theirs)
+            scores.append(10.0 * total / len(theirs))
+        return scores
 
     def corpus(self, candidates: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
         """Return the mean over pictures. Raises ValueError unless both are as many, and some."""
@@ -112,14 +112,14 @@ class Cider:
         Departs: counts are not divided by the number of n-grams, as in the authors' code. The
         cosine does not see it; what CIDEr-D clips does.
         """
-        held = self.frequencies.counts
+        document_counts = self.frequencies.counts
         weights: dict[Gram, float] = {}
         squares = [0.0] * self.n
         for gram, count in grams(tokens, self.n).items():
-            weight = count * (self._most - math.log(max(1, held.get(gram, 0))))
+            weight = count * (self._most - math.log(max(1, document_counts.get(gram, 0))))
             weights[gram] = weight
             squares[len(gram) - 1] += weight * weight
-        return _Vector(weights, [math.sqrt(one) for one in squares], len(tokens))
+        return _Vector(weights, [math.sqrt(square) for square in squares], len(tokens))
 
     def _similarity(self, ours: _Vector, theirs: _Vector) -> float:
         """Return the mean over n of the cosines, eq. (2) and (3); clipped in CIDEr-D."""
@@ -142,9 +142,9 @@ class Cider:
 
 def grams(tokens: Tokens, n: int) -> Counter[Gram]:
     """Return how often each n-gram of order 1 to `n` stands in `tokens`."""
-    held = tuple(tokens)
+    sequence = tuple(tokens)
     return Counter(
-        held[start : start + order]
+        sequence[start : start + order]
         for order in range(1, n + 1)
-        for start in range(len(held) - order + 1)
+        for start in range(len(sequence) - order + 1)
     )

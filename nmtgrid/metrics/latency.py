@@ -1,9 +1,9 @@
-"""From delays of BPE pieces to delays of words.
+"""Latency of simultaneous translation: AP, AL, DAL, CW, max-CW, LAAL, YAAL (section 4.5).
 
-A piece that ends in the joiner (`@@`, given by the caller; empty where pieces are words) goes on in
-the next one. Source words are those of the raw line, which arrive whole: where a part of a word
-has been read, it counts as read. Target words are the tokenised ones, written with their last
-piece.
+Delays may be of tokens or of words; `word_delays` makes the latter of the former. A subword that
+ends in the joiner (`@@`, passed by the caller; empty where tokens are words) goes on in the next
+one. Source words are those of the raw line, which arrive whole: where a part of a word has been
+read, it counts as read. Target words are the tokenised ones, written with their last subword.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What BLEU and chrF are computed from, sentence by sentence.
-
-Summed over any sentences, these counts give sacreBLEU's score of those. Columns are those of
-sacreBLEU's own statistics, so that its functions take them.
-"""
+"""N-grams that two texts share, counted for all lines at once; statistics of BLEU and chrF."""
 
 from __future__ import annotations
 
@@ -54,17 +50,17 @@ def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
 
 def characters(lines: Sequence[str]) -> Ragged:
     """Return the characters of each line by code point, white space left out."""
-    held = ["".join(line.split()) for line in lines]
+    stripped = ["".join(line.split()) for line in lines]
     # Half characters, which a string of Python may hold, count as characters too.
-    codes = "".join(held).encode("utf-32-le", "surrogatepass")
-    lengths = numpy.fromiter(map(len, held), numpy.int64, len(held))
+    codes = "".join(stripped).encode("utf-32-le", "surrogatepass")
+    lengths = numpy.fromiter(map(len, stripped), numpy.int64, len(stripped))
     return Ragged(numpy.frombuffer(codes, numpy.int32), lengths)
 
 
 def totals(lengths: NDArray[numpy.int64], most: int) -> NDArray[numpy.int64]:
     """Return how many n-grams of order 1 to `most` lines have [lines, most]."""
-    found: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(most), 0)
-    return found
+    counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(most), 0)
+    return counts
 
 
 def matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
@@ -72,10 +68,10 @@ def matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
 
     One that stands twice in a line of both counts twice.
     """
-    found = numpy.zeros((len(first.lengths), most), numpy.int64)
+    counts = numpy.zeros((len(first.lengths), most), numpy.int64)
     for start, end in _chunks(first.lengths + second.lengths):
-        found[start:end] = _matches(first.part(start, end), second.part(start, end), most)
-    return found
+        counts[start:end] = _matches(first.part(start, end), second.part(start, end), most)
+    return counts
 
 
 def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
@@ -91,7 +87,7 @@ def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
 
 def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
     count = len(first.lengths)
-    found = numpy.zeros((count, most), numpy.int64)
+    matched = numpy.zeros((count, most), numpy.int64)
     symbols, size = _ranked(numpy.concatenate([first.symbols, second.symbols]))
     lengths = numpy.concatenate([first.lengths, second.lengths])
     keys = numpy.repeat(numpy.tile(numpy.arange(count), 2), lengths)
@@ -110,8 +106,8 @@ def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
         grams = totals(first.lengths, order)[:, -1] + totals(second.lengths, order)[:, -1]
         line = numpy.repeat(numpy.arange(count), grams)
         where, shared, _ = common(keys, is_second[places])
-        found[:, order - 1] = numpy.bincount(line[where], weights=shared, minlength=count)
-    return found
+        matched[:, order - 1] = numpy.bincount(line[where], weights=shared, minlength=count)
+    return matched
 
 
 def longer(
@@ -188,13 +184,13 @@ def sentence_bleus(counts: Counts) -> NDArray[numpy.float64]:
     As sacreBLEU's sentence score: orders up to the longest n-gram that the hypothesis has, each
     order without a match counted as 1/2, 1/4, ... of one match.
     """
-    length, wanted = counts[:, 0], counts[:, 1]
+    length, reference_length = counts[:, 0], counts[:, 1]
     correct, total = counts[:, 2 : 2 + BLEU_ORDER], counts[:, 2 + BLEU_ORDER :]
     is_there = total > 0
     halves = numpy.cumsum((correct == 0) & is_there, axis=1)
     shown = numpy.where(correct > 0, correct, 0.5**halves)
     logs = numpy.log(numpy.where(is_there, shown / numpy.maximum(total, 1), 1.0))
     orders = numpy.maximum(is_there.sum(axis=1), 1)
-    short = numpy.minimum(0.0, 1.0 - wanted / numpy.maximum(length, 1))
-    found = 100.0 * numpy.exp(short + logs.sum(axis=1) / orders)
-    return numpy.where(correct.any(axis=1), found, 0.0)
+    short = numpy.minimum(0.0, 1.0 - reference_length / numpy.maximum(length, 1))
+    scores = 100.0 * numpy.exp(short + logs.sum(axis=1) / orders)
+    return numpy.where(correct.any(axis=1), scores, 0.0)

@@ -1,4 +1,8 @@
-"""Mean and deviation of the same figure over several runs."""
+"""Translation quality against references, by sacreBLEU; each score carries its signature.
+
+Corpus and sentence scores, scores of captions with several references, significance tests of
+several systems, and the mean and deviation of a score over runs.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +79,13 @@ def caption_bleu(
     most = max(map(len, references), default=0)
     # Where a caption has fewer references than others, sacreBLEU takes None for those missing.
     streams: list[list[Any]] = [
-        [held[n] if n < len(held) else None for held in references] for n in range(most)
+        [sentences[n] if n < len(sentences) else None for sentences in references]
+        for n in range(most)
     ]
     metric = BLEU(tokenize="none", max_ngram_order=order, smooth_method="none", force=True)
     _check_counts(captions, references)
-    found = metric.corpus_score(list(captions), streams).score
-    return Score(float(found), str(metric.get_signature()))
+    score = metric.corpus_score(list(captions), streams).score
+    return Score(float(score), str(metric.get_signature()))
 
 
 def caption_cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
@@ -89,7 +94,7 @@ def caption_cider(captions: Sequence[str], references: Sequence[Sequence[str]]) 
     Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
     """
     _check_counts(captions, references)
-    words = [[line.split() for line in held] for held in references]
+    words = [[line.split() for line in sentences] for sentences in references]
     metric = Cider(words)
     value = 100.0 * metric.corpus([line.split() for line in captions], words)
     return Score(value, f"{metric.signature}|times:100")
@@ -102,8 +107,8 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
     """
     scores = {f"bleu_{n}": caption_bleu(captions, references, n) for n in range(1, 5)}
     scores["cider"] = caption_cider(captions, references)
-    values: dict[str, Any] = {name: found.value for name, found in scores.items()}
-    return values | {f"signature_{name}": found.signature for name, found in scores.items()}
+    values: dict[str, Any] = {name: score.value for name, score in scores.items()}
+    return values | {f"signature_{name}": score.signature for name, score in scores.items()}
 
 
 def _score(
@@ -135,8 +140,8 @@ def ter_counts(
 ) -> list[list[float]]:
     """Return edits and reference words of each sentence; slow."""
     metric = TER(case_sensitive=not lowercase)
-    found: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
-    return found
+    statistics: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
+    return statistics
 
 
 class Scorer:
@@ -180,10 +185,10 @@ def paired_test(
     draw more than 4 GiB at once.
     """
     first = next(iter(counts.values()))
-    _check_memory(kind, samples, len(first[0]), max(held[0].shape[1] for held in counts.values()))
+    _check_memory(kind, samples, len(first[0]), max(array[0].shape[1] for array in counts.values()))
     systems = [
-        (str(place), _Lines({name: held[place] for name, held in counts.items()}))
-        for place in range(len(first))
+        (str(index), _Lines({name: array[index] for name, array in counts.items()}))
+        for index in range(len(first))
     ]
     metrics: dict[str, Metric] = {n: _counted(n, tokenize, lowercase) for n in counts}
     with _seeded(seed):
@@ -191,17 +196,19 @@ def paired_test(
         # What stands where sacreBLEU expects lines is counted already.
         signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
     # SacreBLEU names its answers as it prints them, in the order of the metrics.
-    told = [name for name in scores if name != "System"]
+    titles = [name for name in scores if name != "System"]
     return {
-        name: ([_tested(one) for one in scores[title]], str(signatures[title]))
-        for name, title in zip(counts, told, strict=True)
+        name: ([_test_result(result) for result in scores[title]], str(signatures[title]))
+        for name, title in zip(counts, titles, strict=True)
     }
 
 
-def _tested(result: Any) -> Tested:
+def _test_result(result: Any) -> Tested:
     assert isinstance(result, Result)
-    held = (result.p_value, result.mean, result.ci)
-    return Tested(float(result.score), *(None if one is None else float(one) for one in held))
+    bootstrap = (result.p_value, result.mean, result.ci)
+    return Tested(
+        float(result.score), *(None if figure is None else float(figure) for figure in bootstrap)
+    )
 
 
 class _Lines:
@@ -226,8 +233,8 @@ def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Metric:
     metric.num_refs = 1
 
     def counts(lines: _Lines, _: object) -> list[list[float]]:
-        found: list[list[float]] = lines.counts[name].tolist()
-        return found
+        statistics: list[list[float]] = lines.counts[name].tolist()
+        return statistics
 
     metric._extract_corpus_statistics = counts  # type: ignore[method-assign, assignment]
     return metric
@@ -269,7 +276,7 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
-def shown(found: Mapping[str, float | None], form: str = ".2f") -> str:
+def shown(spread_of: Mapping[str, float | None], form: str = ".2f") -> str:
     """Return a spread as people write it: the mean, then ± the deviation where there is one."""
-    mean, deviation = found["mean"], found["standard_deviation"]
+    mean, deviation = spread_of["mean"], spread_of["standard_deviation"]
     return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form.lstrip('+')}}")

@@ -54,19 +54,19 @@ class DynamicSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        found = [
+        faults = [
             f"`objective.{name}` must be a number from 0 on, but is {getattr(self, name)}."
             for name in ("delay_weight", "alpha", "beta")
             if not 0 <= getattr(self, name) < math.inf
         ]
         if self.alpha == self.beta == 0:
-            found.append("`objective.alpha` and `objective.beta` must not both be 0.")
+            faults.append("`objective.alpha` and `objective.beta` must not both be 0.")
         if not 0 < self.validate_threshold < 1:
-            found.append(
+            faults.append(
                 "`objective.validate_threshold` must be above 0 and below 1, but is "
                 f"{self.validate_threshold}."
             )
-        return [*found, *check_smoothing(self.label_smoothing)]
+        return [*faults, *check_smoothing(self.label_smoothing)]
 
 
 class Dynamic:
@@ -125,12 +125,12 @@ class Dynamic:
             total = total + settings.alpha * written
             extra["write_cells"] = chosen.sum()
         if logits is not None:
-            given = logits, paths, *lengths, settings.agent_area
-            decided = agent_loss(*given)
+            arguments = logits, paths, *lengths, settings.agent_area
+            decided = agent_loss(*arguments)
             total = total + settings.beta * decided
             extra["agent_loss"] = decided.detach()
-            extra["agent_hits"] = agent_hits(*given).sum()
-            extra["agent_cells"] = agent_cells(*given[1:4], columns, settings.agent_area).sum()
+            extra["agent_hits"] = agent_hits(*arguments).sum()
+            extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
             extra["oracle_nll"] = _along(costs, paths, batch)
             rho = logits.detach().float().sigmoid()
             paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)

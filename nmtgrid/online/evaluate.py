@@ -1,4 +1,9 @@
-"""What a decoding is worth: BLEU, and latency in tokens and words, in both conventions."""
+"""Online evaluation: sentences of a split are decoded along settings of a policy and scored.
+
+`read_sentences` yields sources as a stream would bring them, `OnlineDecoder` decodes them in
+batches along wait-k, a threshold or the oracle's paths, and `measure` scores the outcome: BLEU, and
+latency in tokens and words, in the conventions of the thesis (section 4.5) and of SimulEval.
+"""
 
 from __future__ import annotations
 
@@ -68,21 +73,21 @@ def read_sentences(
     columns = zip(
         split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
     )  # fmt: skip
-    found: list[Sentence] = []
-    cut: list[int] = []
+    sentences: list[Sentence] = []
+    cut_lines: list[int] = []
     for line, (source, raw, tokenized) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
-        held = _units(pipeline, source, source_text)
-        kept = _within(held, longest)
-        if sum(len(units) for _, units in kept) < sum(len(units) for _, units in held):
-            cut.append(line)
-        units = [unit for _, of_word in kept for unit in of_word]
-        found.append(
+        words = _units(pipeline, source, source_text)
+        shortened = _within(words, longest)
+        if sum(len(units) for _, units in shortened) < sum(len(units) for _, units in words):
+            cut_lines.append(line)
+        units = [unit for _, of_word in shortened for unit in of_word]
+        sentences.append(
             Sentence(
                 line,
-                [word for word, _ in kept],
-                [len(of_word) for _, of_word in kept],
+                [word for word, _ in shortened],
+                [len(of_word) for _, of_word in shortened],
                 units,
                 pipeline.source_vocabulary.encode(units),
                 pipeline.target.encode_words(tokenized.split()),
@@ -90,10 +95,10 @@ def read_sentences(
                 raw,
             )
         )
-    if cut:
-        shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
+    if cut_lines:
+        shown = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
         warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
-    return found
+    return sentences
 
 
 def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
@@ -104,16 +109,16 @@ def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple
     return [(word, pipeline.source.units([word])) for word in words]
 
 
-def _within(held: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:
-    kept: list[tuple[str, list[str]]] = []
+def _within(words: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:
+    shortened: list[tuple[str, list[str]]] = []
     room = longest
-    for word, units in held:
+    for word, units in words:
         if len(units) > room:
             # One endless word is cut itself: something must be left to translate.
-            return kept or [(word, units[:room])]
-        kept.append((word, units))
+            return shortened or [(word, units[:room])]
+        shortened.append((word, units))
         room -= len(units)
-    return kept
+    return shortened
 
 
 _MOST_CELLS = 1 << 17
@@ -151,12 +156,12 @@ class Decoded:
     @property
     def target_tokens(self) -> int:
         """Units written, end symbols counted."""
-        return sum(len(one.reads) for one in self.outcomes)
+        return sum(len(outcome.reads) for outcome in self.outcomes)
 
     @property
     def average_exit(self) -> float | None:
         """The mean block behind which units were predicted; None without early exit."""
-        exits = [exit for one in self.outcomes for exit in one.exits or ()]
+        exits = [exit for outcome in self.outcomes for exit in outcome.exits or ()]
         return sum(exits) / len(exits) if exits else None
 
 
@@ -180,23 +185,23 @@ class OnlineDecoder:
 
     def faults(self, settings: Sequence[Setting]) -> list[str]:
         """Return what the models cannot do of these settings."""
-        found: list[str] = []
-        policies = {one.policy for one in settings if not one.is_offline}
+        faults: list[str] = []
+        policies = {setting.policy for setting in settings if not setting.is_offline}
         for model in self.translator.models:
             if not model.traits.prefix_safe and policies:
-                found.append(str(model.refusal()))
+                faults.append(str(model.refusal()))
                 continue
             if "oracle" in policies and (refusal := refuse_oracle(model)):
-                found.append(refusal)
+                faults.append(refusal)
             if "threshold" in policies and not model.traits.reads:
-                found.append(str(model.no_reader()))
+                faults.append(str(model.no_reader()))
         halt = self.translator.halt
-        if halt is not None and policies and not found:
+        if halt is not None and policies and not faults:
             try:
                 with_exits(self.translator.models[0]).check_halt(halt, has_whole_source=False)
-            except ConfigError as fault:
-                found.append(str(fault))
-        return found
+            except ConfigError as error:
+                faults.append(str(error))
+        return faults
 
     def run(
         self,
@@ -209,7 +214,7 @@ class OnlineDecoder:
         `advance` is told of the sentences and target tokens of each batch. The oracle's paths are
         made from costs that all its settings share.
         """
-        weights = [one.value for one in settings if one.policy == "oracle"]
+        weights = [setting.value for setting in settings if setting.policy == "oracle"]
         paths: dict[float, dict[int, list[int]]] = {}
         for setting in settings:
             if setting.policy == "oracle" and not paths:
@@ -226,18 +231,18 @@ class OnlineDecoder:
 
         A path has one entry for each target token and one for the end symbol.
         """
-        found: dict[float, dict[int, list[int]]] = {weight: {} for weight in weights}
-        for chosen in self._batches(sentences, _MOST_CELLS):
-            batch = self._batch(chosen)
+        paths_of: dict[float, dict[int, list[int]]] = {weight: {} for weight in weights}
+        for group in self._batches(sentences, _MOST_CELLS):
+            batch = self._batch(group)
             with self._precision():
                 costs = torch.stack([writing_costs(m, batch) for m in self.translator.models])
             costs = -((-costs).logsumexp(0) - math.log(len(costs)))
             lengths = batch.source_lengths, batch.target_lengths
             for weight in weights:
                 paths = oracle_paths(costs, *lengths, weight, self.oracle_cost).tolist()
-                for one, path in zip(chosen, paths, strict=True):
-                    found[weight][one.line] = path[: len(one.target) + 1]
-        return found
+                for sentence, path in zip(group, paths, strict=True):
+                    paths_of[weight][sentence.line] = path[: len(sentence.target) + 1]
+        return paths_of
 
     def _decode(
         self,
@@ -246,22 +251,24 @@ class OnlineDecoder:
         paths: dict[int, list[int]],
         advance: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
-        done: dict[int, Outcome] = {}
-        for chosen in self._batches(sentences):
-            hypotheses = self._search(chosen, setting, [paths.get(one.line, []) for one in chosen])
-            for one, best in zip(chosen, hypotheses, strict=True):
-                done[one.line] = self._restore(one, best)
-            advance(setting, len(chosen), sum(len(best.tokens) + 1 for best in hypotheses))
-        advance(setting, sum(not one.source for one in sentences), 0)
+        outcomes: dict[int, Outcome] = {}
+        for group in self._batches(sentences):
+            hypotheses = self._search(
+                group, setting, [paths.get(sentence.line, []) for sentence in group]
+            )
+            for sentence, best in zip(group, hypotheses, strict=True):
+                outcomes[sentence.line] = self._restore(sentence, best)
+            advance(setting, len(group), sum(len(best.tokens) + 1 for best in hypotheses))
+        advance(setting, sum(not sentence.source for sentence in sentences), 0)
         nothing = Outcome([], "", "", [], [])
-        return [done.get(one.line, nothing) for one in sentences]
+        return [outcomes.get(sentence.line, nothing) for sentence in sentences]
 
     def _search(
-        self, chosen: Sequence[Sentence], setting: Setting, paths: list[list[int]]
+        self, group: Sequence[Sentence], setting: Setting, paths: list[list[int]]
     ) -> list[Hypothesis]:
-        batch = self._batch(chosen)
+        batch = self._batch(group)
         with self._precision():
-            found = engine.search(
+            hypotheses = engine.search(
                 self.translator.models,
                 batch.source,
                 batch.source_lengths,
@@ -269,7 +276,7 @@ class OnlineDecoder:
                 agent=self._agent(setting, paths),
                 halt=self.translator.halt,
             )
-        return [hypotheses[0] for hypotheses in found]
+        return [hypotheses[0] for hypotheses in hypotheses]
 
     def _agent(self, setting: Setting, paths: list[list[int]]) -> Agent | None:
         if setting.is_offline:
@@ -283,8 +290,8 @@ class OnlineDecoder:
         lengths = torch.tensor([len(path) for path in paths], device=device)
         return AlongPaths(_padded(paths).to(device), lengths, self.finish_reading)
 
-    def _restore(self, one: Sentence, best: Hypothesis) -> Outcome:
-        pipeline, whole = self.translator.pipeline, len(one.source) + 1
+    def _restore(self, sentence: Sentence, best: Hypothesis) -> Outcome:
+        pipeline, whole = self.translator.pipeline, len(sentence.source) + 1
         reads = [whole] * (len(best.tokens) + 1) if best.reads is None else best.reads
         return Outcome(
             pipeline.target_vocabulary.decode(best.tokens),
@@ -297,19 +304,21 @@ class OnlineDecoder:
             best.num_exits,
         )
 
-    def _batch(self, chosen: Sequence[Sentence]) -> Batch:
-        batch = collate([one.source for one in chosen], [one.target for one in chosen])
+    def _batch(self, group: Sequence[Sentence]) -> Batch:
+        batch = collate(
+            [sentence.source for sentence in group], [sentence.target for sentence in group]
+        )
         return batch.to(self.translator.device)
 
     def _batches(self, sentences: Sequence[Sentence], cells: int = 0) -> Iterator[list[Sentence]]:
         """Yield the sentences that have a source, in batches of alike lengths."""
-        source = numpy.array([len(one.source) for one in sentences])
-        target = numpy.array([len(one.target) for one in sentences])
+        source = numpy.array([len(sentence.source) for sentence in sentences])
+        target = numpy.array([len(sentence.target) for sentence in sentences])
         width = self.translator.plan.beam if not cells else 1
         limit = max(1, self.translator.options.batch_tokens // width)
         columns = (source, target) if cells else (source, source)
-        for chosen in cut_by_length(*columns, numpy.flatnonzero(source), limit, cells):
-            yield [sentences[place] for place in chosen.tolist()]
+        for indices in cut_by_length(*columns, numpy.flatnonzero(source), limit, cells):
+            yield [sentences[index] for index in indices.tolist()]
 
     def _precision(self) -> torch.autocast:
         kind, bf16 = self.translator.device.type, self.translator.bf16
@@ -352,7 +361,7 @@ class Measured:
             "tokens_per_second": tokens / max(seconds, 1e-9),
             "signature_bleu_tokenized": self.tokenized.signature,
             "signature_bleu": self.raw.signature,
-            "latencies": [found.values() for found in self.latencies.values()],
+            "latencies": [way.values() for way in self.latencies.values()],
         }
 
 
@@ -365,42 +374,44 @@ def measure(
     """
     outcomes = decoded.outcomes
     tokenized = bleu(
-        [one.words for one in outcomes], [one.reference for one in sentences], "none"
-    )  # fmt: skip
+        [outcome.words for outcome in outcomes],
+        [sentence.reference for sentence in sentences],
+        "none",
+    )
     raw = bleu(
-        [one.text for one in outcomes],
-        [one.raw_reference for one in sentences],
+        [outcome.text for outcome in outcomes],
+        [sentence.raw_reference for sentence in sentences],
         lowercase=lowercase,
     )
     pairs = list(zip(sentences, outcomes, strict=True))
-    words = [delays_of_words(one, outcome, joiner) for one, outcome in pairs]
-    found: dict[tuple[Unit, Convention], Latency] = {
+    words = [delays_of_words(sentence, outcome, joiner) for sentence, outcome in pairs]
+    latencies: dict[tuple[Unit, Convention], Latency] = {
         ("token", "thesis"): latency(
-            [delays_of_tokens(one, outcome) for one, outcome in pairs],
-            [len(one.source) for one in sentences],
-            [len(one.target) for one in sentences],
+            [delays_of_tokens(sentence, outcome) for sentence, outcome in pairs],
+            [len(sentence.source) for sentence in sentences],
+            [len(sentence.target) for sentence in sentences],
         )
     }
-    lengths = [len(one.words) for one in sentences]
+    lengths = [len(sentence.words) for sentence in sentences]
     counts = {
-        "thesis": [len(one.reference.split()) for one in sentences],
-        "simuleval": [reference_words(one.reference) for one in sentences],
+        "thesis": [len(sentence.reference.split()) for sentence in sentences],
+        "simuleval": [reference_words(sentence.reference) for sentence in sentences],
     }
     for unit, convention in WAYS[1:]:
-        found[unit, convention] = latency(
+        latencies[unit, convention] = latency(
             words, lengths, counts[convention], unit=unit, convention=convention
         )
-    return Measured(decoded, tokenized, raw, found)
+    return Measured(decoded, tokenized, raw, latencies)
 
 
-def delays_of_tokens(one: Sentence, outcome: Outcome) -> list[int]:
+def delays_of_tokens(sentence: Sentence, outcome: Outcome) -> list[int]:
     """Return the delay of each target unit in source units; end symbols count on neither side."""
-    return [min(reads, len(one.source)) for reads in outcome.reads[: len(outcome.units)]]
+    return [min(reads, len(sentence.source)) for reads in outcome.reads[: len(outcome.units)]]
 
 
-def delays_of_words(one: Sentence, outcome: Outcome, joiner: str) -> list[int]:
+def delays_of_words(sentence: Sentence, outcome: Outcome, joiner: str) -> list[int]:
     """Return the delay of each target word in source words."""
-    return word_delays(outcome.reads, one.sizes, outcome.units, joiner)
+    return word_delays(outcome.reads, sentence.sizes, outcome.units, joiner)
 
 
 def instances(
@@ -412,12 +423,12 @@ def instances(
     """
     return [
         Instance(
-            one.line - 1,
+            sentence.line - 1,
             unescape(outcome.words),
-            delays_of_words(one, outcome, joiner),
-            len(one.words),
-            " ".join(one.words),
-            unescape(one.reference),
+            delays_of_words(sentence, outcome, joiner),
+            len(sentence.words),
+            " ".join(sentence.words),
+            unescape(sentence.reference),
         )
-        for one, outcome in zip(sentences, outcomes, strict=True)
+        for sentence, outcome in zip(sentences, outcomes, strict=True)
     ]

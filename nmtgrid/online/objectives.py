@@ -206,9 +206,9 @@ class WaitKArea:
         return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / cells))
 
 
-def _thinned(shares: Tensor, wanted: float) -> Tensor:
+def _thinned(shares: Tensor, expected_cells: float) -> Tensor:
     """Return weights of about `wanted` cells drawn from `shares` [B, T, S], the same on average."""
-    chance = wanted / max(int((shares > 0).sum()), 1)
+    chance = expected_cells / max(int((shares > 0).sum()), 1)
     if chance >= 1:
         return shares
     drawn = torch.rand(shares.shape, device=shares.device) < chance

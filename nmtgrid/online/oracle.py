@@ -1,7 +1,8 @@
-"""The oracle: the cheapest decoding path through a grid of writing costs, by dynamic programming.
+"""The oracle (section 4.4.1): the cheapest decoding path through a grid of writing costs.
 
-Costs [B, T, S]: cell (b, t, j) (0-based) is the cost of writing target token t with j + 1 source
-tokens read. Lengths count what the caller counts, the end symbols included or not.
+Costs [B, T, S]: cell (b, t, j) (0-based) is the cost -log p of writing target token t with j + 1
+source tokens read; dynamic programming finds the path. Lengths count what the caller counts, the
+end symbols included or not.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def cell_costs(model: TranslationModel, batch: Batch, cells: Tensor, features: T
 
     Without gradient; nothing else of the model runs than the classifier.
     """
-    places = cells.nonzero()
-    held = model.classifier()
-    targets = batch.target_output[places[:, 0], places[:, 1]]
+    positions = cells.nonzero()
+    classifier = model.classifier()
+    targets = batch.target_output[positions[:, 0], positions[:, 1]]
     costs = torch.zeros(cells.shape, device=features.device)
-    costs[cells] = linear_nll(features, held.weight, held.bias, targets).float()
+    costs[cells] = linear_nll(features, classifier.weight, classifier.bias, targets).float()
     return costs
 
 
@@ -122,11 +123,11 @@ def _by_rows(
     Rows beyond the target cost nothing, columns beyond the source can never be had.
     """
     size, columns = costs.shape[1:]
-    held = costs.detach().transpose(0, 1).flip(-1).double()
+    reversed_costs = costs.detach().transpose(0, 1).flip(-1).double()
     if delay_weight:
-        held += _penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
-    held.masked_fill_(is_padding(target_lengths, size).T[..., None], 0.0)
-    return held.masked_fill_(is_padding(source_lengths, columns).flip(-1), torch.inf)
+        reversed_costs += _penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
+    reversed_costs.masked_fill_(is_padding(target_lengths, size).T[..., None], 0.0)
+    return reversed_costs.masked_fill_(is_padding(source_lengths, columns).flip(-1), torch.inf)
 
 
 def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,9 +147,9 @@ def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
 def _follow(choices: Tensor) -> Tensor:
     """Return paths [B, T] from one token read on, for the place [T, B, S] of each next write."""
     columns = choices.shape[-1]
-    place = choices.new_full((choices.shape[1], 1), columns - 1)
-    places = [place := row.gather(1, place) for row in choices]
-    return columns - torch.cat(places, 1)
+    column = choices.new_full((choices.shape[1], 1), columns - 1)
+    columns_of_writes = [column := row.gather(1, column) for row in choices]
+    return columns - torch.cat(columns_of_writes, 1)
 
 
 def _printed_choices(
@@ -171,7 +172,7 @@ def _printed_choices(
     reading = torch.full_like(through, torch.inf)
     reading[..., 1:] = through[..., :-1]
     writes = ~(reading[:-1] < through[1:])
-    places = torch.arange(costs.shape[-1], device=costs.device)
-    choices = torch.full_like(costs, len(places) - 1, dtype=torch.int64)
-    choices[1:] = (writes * places).cummax(-1).values
+    columns = torch.arange(costs.shape[-1], device=costs.device)
+    choices = torch.full_like(costs, len(columns) - 1, dtype=torch.int64)
+    choices[1:] = (writes * columns).cummax(-1).values
     return choices

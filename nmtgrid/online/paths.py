@@ -1,4 +1,9 @@
-"""How often a grid's cells are used: weights for training on all cells right of a path."""
+"""Decoding paths z [B, T]: how many source tokens had been read when each target token was written.
+
+Wait-k paths and paths sampled for training (section 4.2), areas of grid cells right of a path, and
+the share of all paths that pass through a cell (`exact_weights`), which weights training on such an
+area (section 4.3). Reads count from 1; whether they count the end symbol is up to the caller.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +75,10 @@ def continue_paths(
     Departs: the print says nothing of positions beyond |y|.
     """
     whole = source_lengths[:, None].expand(-1, size)
-    held = whole.clone()
+    extended = whole.clone()
     common = min(size, paths.shape[1])
-    held[:, :common] = paths[:, :common]
-    return torch.where(is_padding(target_lengths, size), whole, held)
+    extended[:, :common] = paths[:, :common]
+    return torch.where(is_padding(target_lengths, size), whole, extended)
 
 
 def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> None:
@@ -82,18 +87,18 @@ def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -
     before = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
     faulty = ((paths < before) | (paths > source_lengths[:, None])) & inside
     if len(paths) and int(target_lengths.max()) > paths.shape[1]:
-        sentence, place = int(target_lengths.argmax()), paths.shape[1]
-        what = f"ends before target position {place + 1}"
+        sentence, position = int(target_lengths.argmax()), paths.shape[1]
+        what = f"ends before target position {position + 1}"
     elif bool(faulty.any()):
-        sentence, place = faulty.nonzero()[0].tolist()
-        reads, length = int(paths[sentence, place]), int(source_lengths[sentence])
-        where = f"at target position {place + 1}"
+        sentence, position = faulty.nonzero()[0].tolist()
+        reads, length = int(paths[sentence, position]), int(source_lengths[sentence])
+        where = f"at target position {position + 1}"
         if reads > length:
             what = f"has read {reads} source tokens {where}, but the source has {length}"
         elif reads < 1:
             what = f"has read {reads} source tokens {where}"
         else:
-            what = f"falls from {int(before[sentence, place])} to {reads} source tokens {where}"
+            what = f"falls from {int(before[sentence, position])} to {reads} source tokens {where}"
     else:
         return
     raise NmtgridError(
@@ -124,15 +129,15 @@ def area_sites(area: Tensor) -> PredictionSites:
 
     The site of cell (b, t, j) has j + 1 reads; `weights[area]` are weights in the same order.
     """
-    places = area.nonzero()
-    return PredictionSites(places[:, 0], places[:, 1], places[:, 2] + 1)
+    cells = area.nonzero()
+    return PredictionSites(cells[:, 0], cells[:, 1], cells[:, 2] + 1)
 
 
 def path_sites(paths: Tensor, target_lengths: Tensor) -> PredictionSites:
     """Return one site for each target position of paths [B, T], with that path's reads."""
     inside = is_token(target_lengths, paths.shape[1])
-    places = inside.nonzero()
-    return PredictionSites(places[:, 0], places[:, 1], paths[inside])
+    positions = inside.nonzero()
+    return PredictionSites(positions[:, 0], positions[:, 1], paths[inside])
 
 
 def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
@@ -141,7 +146,7 @@ def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
     The reads after the last write are shown where the source's length is given.
     """
     ends = [0, *path]
-    shown = "".join(READ * (ends[place + 1] - ends[place]) + WRITE for place in range(len(path)))
+    shown = "".join(READ * (ends[write + 1] - ends[write]) + WRITE for write in range(len(path)))
     return shown if source_length is None else shown + READ * (source_length - ends[-1])
 
 
@@ -153,18 +158,18 @@ def from_actions(actions: str, source_length: int | None = None) -> list[int]:
     """
     path: list[int] = []
     reads = 0
-    for place, action in enumerate(actions, 1):
+    for number, action in enumerate(actions, 1):
         if action == READ:
             reads += 1
         elif action == WRITE:
             path.append(reads)
         else:
-            raise NmtgridError(f"Action {place} is `{action}`.", "Use `R` to read, `W` to write.")
+            raise NmtgridError(f"Action {number} is `{action}`.", "Use `R` to read, `W` to write.")
         if action == WRITE and not reads:
-            raise NmtgridError(f"Action {place} writes before anything has been read.")
+            raise NmtgridError(f"Action {number} writes before anything has been read.")
         if source_length is not None and reads > source_length:
             raise NmtgridError(
-                f"Action {place} reads token {reads} of a source of {source_length}."
+                f"Action {number} reads token {reads} of a source of {source_length}."
             )
     return path
 

@@ -1,4 +1,9 @@
-"""Agents that know no more of a source than has come of it: not how long it will be."""
+"""Reading policies (section 4.4): wait-k, a threshold on reading probabilities, and given paths.
+
+A policy is what `search.api.Agent` describes: before each write it says how much of the source is
+to be read. Beside the policies stand the functions of reading probabilities rho that train the
+learned policy (`agent_loss`) and evaluate it along a batch of grids (`threshold_paths`).
+"""
 
 from __future__ import annotations
 
@@ -92,9 +97,9 @@ def _scores(
     columns = logits.shape[2]
     counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     # Cells that do not count may hold anything; filled first, they give no gradient either.
-    held = logits.float().masked_fill(~counts, 0.0)
+    decided_logits = logits.float().masked_fill(~counts, 0.0)
     reads = torch.arange(1, columns + 1, device=logits.device)
-    right = torch.where(reads < paths[..., None], held, -held)
+    right = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
     return logsigmoid(right).masked_fill(~counts, 0.0)
 
 
@@ -121,11 +126,11 @@ def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Ten
 def threshold_paths(rho: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
     """Return the paths [B, T] that an agent with rho [B, T, S] takes at this threshold."""
     reads = torch.ones_like(source_lengths)
-    found = []
+    path = []
     for row in rho.unbind(1):
         reads = next_reads(row, reads, threshold, source_lengths)
-        found.append(reads)
-    return torch.stack(found, 1)
+        path.append(reads)
+    return torch.stack(path, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +189,8 @@ class AlongPaths:
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return the path's reads, or the whole source beyond its end."""
-        given = self.paths[sentence], lengths, self.target_lengths[sentence]
-        return continue_paths(*given, step + 1)[:, step]
+        arguments = self.paths[sentence], lengths, self.target_lengths[sentence]
+        return continue_paths(*arguments, step + 1)[:, step]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,8 +221,8 @@ class Bounded:
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return the agent's reads, or more."""
-        wanted = self.agent.next_reads(step, sentence, reads, lengths, rho)
-        return torch.maximum(wanted, lengths.clamp(max=self._least(step)))
+        policy_reads = self.agent.next_reads(step, sentence, reads, lengths, rho)
+        return torch.maximum(policy_reads, lengths.clamp(max=self._least(step)))
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""

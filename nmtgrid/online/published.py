@@ -45,10 +45,10 @@ def curves(data: str) -> tuple[Curve, ...]:
 
     Raises ConfigError for one without.
     """
-    found = tuple(curve for curve in CURVES if curve.data == data)
-    if not found:
+    matching = tuple(curve for curve in CURVES if curve.data == data)
+    if not matching:
         raise ConfigError(f"There are no published curves for `{data}`.", nearest(data, names()))
-    return found
+    return matching
 
 
 def names() -> list[str]:

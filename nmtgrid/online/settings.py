@@ -69,17 +69,17 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
             lambda text: decimals(text, "--oracle", Bounds(0), such_as="0,1 or 0..2:0.5"),
         ),
     ]
-    found: list[Setting] = []
+    settings: list[Setting] = []
     faults: list[str] = []
     advice: list[str] = []
     for policy, text, read in readers:
         if text is None:
             continue
         try:
-            found += [Setting(policy, float(value)) for value in read(text)]
-        except ConfigError as fault:
-            faults += fault.faults
-            advice.append(fault.advice)
+            settings += [Setting(policy, float(value)) for value in read(text)]
+        except ConfigError as error:
+            faults += error.faults
+            advice.append(error.advice)
     if faults:
         raise ConfigError(faults, advice[0] if len(advice) == 1 else "")
-    return found
+    return settings

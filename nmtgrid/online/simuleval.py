@@ -75,9 +75,9 @@ def score(instances: Sequence[Instance]) -> LogScore:
     source, where ours skips it.
     """
     columns = (
-        [one.delays for one in instances],
-        [one.source_length for one in instances],
-        [one.reference_length for one in instances],
+        [instance.delays for instance in instances],
+        [instance.source_length for instance in instances],
+        [instance.reference_length for instance in instances],
     )
     return LogScore(
         latency(*columns, unit="word"),
@@ -93,18 +93,20 @@ def read_log(path: str | Path) -> list[Instance]:
     for what is no JSON object, lacks something, contradicts itself, or is of speech.
     """
     path = path if str(path) == "-" or not Path(path).is_dir() else Path(path, LOG)
-    found: list[Instance] = []
+    instances: list[Instance] = []
     lines: dict[int, int] = {}
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            one = _parse(line)
-            if one.index in lines:
-                raise ValueError(f"`index` {one.index} stands in line {lines[one.index]} already.")
+            instance = _parse(line)
+            if instance.index in lines:
+                raise ValueError(
+                    f"`index` {instance.index} stands in line {lines[instance.index]} already."
+                )
         except ValueError as fault:
             raise InputError(str(fault), _MEND, path=path, line=number) from fault
-        lines[one.index] = number
-        found.append(one)
-    return found
+        lines[instance.index] = number
+        instances.append(instance)
+    return instances
 
 
 def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
@@ -115,36 +117,36 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
     or words for an empty source. StorageError when the disk refuses.
     """
     lines = []
-    for one in instances:
+    for instance in instances:
         try:
-            _check(one)
+            _check(instance)
         except ValueError as fault:
-            raise InputError(f"Sentence {one.index + 1}: {fault}") from fault
-        lines.append(json.dumps(_record(one)) + "\n")
+            raise InputError(f"Sentence {instance.index + 1}: {fault}") from fault
+        lines.append(json.dumps(_record(instance)) + "\n")
     folder = Path(folder)
     make_folder(folder)
     write_text(folder / CONFIG, "source_type: text\ntarget_type: text\n")
     write_text(folder / LOG, "".join(lines))
 
 
-def _record(one: Instance) -> dict[str, Any]:
+def _record(instance: Instance) -> dict[str, Any]:
     return {
-        "index": one.index,
-        "prediction": " ".join(one.prediction.split()),
-        "delays": list(one.delays),
-        "elapsed": [0] * len(one.delays),
-        "prediction_length": len(one.delays),
-        "reference": one.reference,
-        "source": " ".join(one.source.split()),
-        "source_length": one.source_length,
+        "index": instance.index,
+        "prediction": " ".join(instance.prediction.split()),
+        "delays": list(instance.delays),
+        "elapsed": [0] * len(instance.delays),
+        "prediction_length": len(instance.delays),
+        "reference": instance.reference,
+        "source": " ".join(instance.source.split()),
+        "source_length": instance.source_length,
     }
 
 
-def _check(one: Instance) -> None:
-    _check_delays(list(one.delays), one.prediction)
-    if one.reference is None:
+def _check(instance: Instance) -> None:
+    _check_delays(list(instance.delays), instance.prediction)
+    if instance.reference is None:
         raise ValueError("it has no reference.")
-    if one.delays and not one.source_length:
+    if instance.delays and not instance.source_length:
         raise ValueError("it has words for an empty source, which SimulEval cannot score.")
 
 
@@ -201,19 +203,19 @@ def _field(values: dict[str, Any], name: str) -> Any:
 
 
 def _text(values: dict[str, Any], name: str) -> str:
-    found = _field(values, name)
-    if not isinstance(found, str):
-        raise ValueError(f"`{name}` must be text, but is {_shown(found)}.")
-    return found
+    value = _field(values, name)
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be text, but is {_shown(value)}.")
+    return value
 
 
 def _whole(values: dict[str, Any], name: str) -> int:
-    found = _field(values, name)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or found != found // 1:
-        raise ValueError(f"`{name}` must be a whole number, but is {_shown(found)}.")
-    if not 0 <= found < _HUGE:
-        raise ValueError(f"`{name}` must be a number from 0 on, but is {_shown(found)}.")
-    return int(found)
+    value = _field(values, name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
+        raise ValueError(f"`{name}` must be a whole number, but is {_shown(value)}.")
+    if not 0 <= value < _HUGE:
+        raise ValueError(f"`{name}` must be a number from 0 on, but is {_shown(value)}.")
+    return int(value)
 
 
 def _refuse(constant: str) -> None:

@@ -77,10 +77,10 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     else:
         agent = Threshold(arguments.threshold, arguments.finish_reading)
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
-    held = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
-    found = StreamTranslator(held.models, held.pipeline, agent, held.plan, held.device)
-    found.begin()  # faults of the model are told before the first sentence
-    return found
+    loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
+    translator = StreamTranslator(loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device)
+    translator.begin()  # faults of the model are told before the first sentence
+    return translator
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -128,8 +128,8 @@ def agent_class() -> type[Any]:
             self.session.reset()
 
         def policy(self) -> Any:
-            found = self.session.turn(self.states.source, self.states.source_finished)
-            return ReadAction() if found is None else WriteAction(found[0], finished=found[1])
+            action = self.session.turn(self.states.source, self.states.source_finished)
+            return ReadAction() if action is None else WriteAction(action[0], finished=action[1])
 
     StreamAgent.__module__ = __name__
     StreamAgent.__qualname__ = "StreamAgent"

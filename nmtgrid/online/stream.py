@@ -111,8 +111,8 @@ class TokenStream:
         rho = self._reading() if self._agent.wants_reading else None
         before = self._first + (self.reads[-1] if self.reads else 1)
         length = self._first + self._columns + 1
-        wanted = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
-        return int(wanted) > self._columns
+        next_reads = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
+        return int(next_reads) > self._columns
 
     def _reading(self) -> Tensor:
         """Return [1, S]: the probability of reading on, for each column, in the present row."""
@@ -230,15 +230,15 @@ class Stream:
     def _words(self, tokens: list[int]) -> list[str]:
         """Return the words that `tokens` complete."""
         joiner = self._pipeline.target_joiner
-        found: list[str] = []
+        words: list[str] = []
         for unit in self._pipeline.target_vocabulary.decode(tokens):
             self.target.append(unit)
             self._units.append(unit)
             if not joiner or not unit.endswith(joiner):
-                found += self._whole_word(joiner)
+                words += self._whole_word(joiner)
         if self.is_finished:
-            found += self._whole_word(joiner)
-        return found
+            words += self._whole_word(joiner)
+        return words
 
     def _whole_word(self, joiner: str) -> list[str]:
         """Return the word of the units that are held; none for no units."""

@@ -92,9 +92,9 @@ class Smoothed:
         samples = self.draw(batch)
         shares = self.weigh(batch, samples)
         weights = settings.alpha * shares
-        told = {"changed": (shares * samples.distances).sum()}
+        statistics = {"changed": (shares * samples.distances).sum()}
         if self.reward is not None:
-            told["effective"] = (batch.target_lengths / shares.square().sum(1)).sum()
+            statistics["effective"] = (batch.target_lengths / shares.square().sum(1)).sum()
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
@@ -106,7 +106,7 @@ class Smoothed:
                 total = (1 - settings.alpha) * parts.total + drawn.total
                 parts = dataclasses.replace(parts, total=total)
         tokens = int(batch.target_lengths.sum())
-        return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **told})
+        return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **statistics})
 
     def draw(self, batch: Batch) -> Samples:
         """Return L sentences near each true one."""

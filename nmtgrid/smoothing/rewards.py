@@ -47,10 +47,12 @@ class BleuReward:
         lengths = (batch.target_lengths - 1).cpu()
         ours = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
         best = torch.zeros(tokens.shape[:2], dtype=torch.double)
-        for theirs, wanted in _reference_sets(batch):
-            held = _ragged(theirs.repeat_interleave(count, 0), wanted.repeat_interleave(count))
-            scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, held)) / 100.0)
-            scores = scores.view_as(best).masked_fill(wanted[:, None] == 0, 0.0)
+        for references, reference_lengths in _reference_sets(batch):
+            reference = _ragged(
+                references.repeat_interleave(count, 0), reference_lengths.repeat_interleave(count)
+            )
+            scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, reference)) / 100.0)
+            scores = scores.view_as(best).masked_fill(reference_lengths[:, None] == 0, 0.0)
             best = torch.maximum(best, scores)
         return best.to(tokens.device)
 
@@ -76,14 +78,18 @@ class CiderReward:
         references = [[truth] for truth in truths]
         if batch.references is not None:
             references = [
-                [[token for token in one if token != PAD] for one in several if any(one)]
+                [
+                    [token for token in tokens_of if token != PAD]
+                    for tokens_of in several
+                    if any(tokens_of)
+                ]
                 for several in batch.references.tolist()
             ]
-        found = [
+        rewards = [
             self._scorer.scores([sample[:n] for sample in several], theirs)
             for several, n, theirs in zip(rows, lengths, references, strict=True)
         ]
-        return torch.tensor(found, dtype=torch.double, device=tokens.device)
+        return torch.tensor(rewards, dtype=torch.double, device=tokens.device)
 
     def loss_of_one(self, length: int) -> float:
         """See `Reward`."""
@@ -122,11 +128,11 @@ def _each_changed(length: int) -> Tensor:
 def documents(train: Split) -> Iterator[list[list[int]]]:
     """Yield the references of each picture, or each sentence alone, at most 200,000 times."""
     if isinstance(train, PictureSplit):
-        for place in range(min(_DOCUMENTS, len(train.pictures))):
-            yield train.reference_ids(place)
+        for index in range(min(_DOCUMENTS, len(train.pictures))):
+            yield train.reference_ids(index)
     else:
-        for place in range(min(_DOCUMENTS, len(train))):
-            yield [train.target(place)]
+        for index in range(min(_DOCUMENTS, len(train))):
+            yield [train.target(index)]
 
 
 def importance_weights(rewards: Tensor, logs: Tensor) -> Tensor:
@@ -142,15 +148,17 @@ def _reference_sets(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     if batch.references is None:
         yield batch.target_output, (batch.target_lengths - 1).cpu()
         return
-    for one in batch.references.unbind(1):
-        yield one, (one != PAD).sum(1).cpu()
+    for reference in batch.references.unbind(1):
+        yield reference, (reference != PAD).sum(1).cpu()
 
 
 def _ragged(tokens: Tensor, lengths: Tensor) -> Ragged:
     """Return the first `lengths` [R] tokens of each row [R, N], one after the other."""
-    held = tokens.cpu()
-    inside = torch.arange(held.shape[1]) < lengths[:, None]
-    return Ragged(held[inside].numpy().astype(numpy.int32), lengths.numpy().astype(numpy.int64))
+    tokens_on_cpu = tokens.cpu()
+    inside = torch.arange(tokens_on_cpu.shape[1]) < lengths[:, None]
+    return Ragged(
+        tokens_on_cpu[inside].numpy().astype(numpy.int32), lengths.numpy().astype(numpy.int64)
+    )
 
 
 def in_substitutions(rewards: Tensor, own: Tensor, losses: Tensor) -> Tensor:

@@ -67,11 +67,11 @@ class Choices:
         types = self.types.expand(rows, -1).contiguous()
         flat = tokens.reshape(rows, -1)
         others = (self.counts - 1).clamp(min=1)[:, None]
-        place = (number.reshape(rows, -1).double() * others).long().clamp(max=others - 1)
+        index = (number.reshape(rows, -1).double() * others).long().clamp(max=others - 1)
         # The true token's own place is skipped, so that each other one has the same chance.
-        place = place + (place >= torch.searchsorted(types, flat))
-        place = place.clamp(max=types.shape[1] - 1)
-        return types.gather(1, place).view_as(tokens)
+        index = index + (index >= torch.searchsorted(types, flat))
+        index = index.clamp(max=types.shape[1] - 1)
+        return types.gather(1, index).view_as(tokens)
 
 
 _NONE = 2**40
@@ -79,8 +79,8 @@ _NONE = 2**40
 
 def _references(batch: Batch) -> list[Tensor]:
     """Return the texts [B, ...] that are known to be right."""
-    held = [batch.target_output]
-    return held if batch.references is None else [*held, batch.references]
+    references = [batch.target_output]
+    return references if batch.references is None else [*references, batch.references]
 
 
 def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> Tensor:
@@ -141,9 +141,9 @@ def draw_samples(
     others = (choices.counts - 1).expand(len(batch))
     may_change = batch.is_target & (truth >= _SPECIAL)
     if spread is not None:
-        types, place = truth.unique(return_inverse=True)
+        types, type_index = truth.unique(return_inverse=True)
         _, logs = spread.draw(types, torch.zeros(len(types), device=truth.device))
-        may_change &= logs.isfinite()[place]
+        may_change &= logs.isfinite()[type_index]
     lengths = may_change.sum(1)
     cost = change_cost(others, temperature, rescale)
     priors = distance_logs(lengths, others, cost, truth.shape[1])
@@ -162,9 +162,9 @@ def draw_samples(
     else:
         drawn = tokens.clone()
         drawn[changed], chances = spread.draw(tokens[changed], number[changed])
-        found = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
-        found[changed] = chances.double()
-        logs = logs + found.sum(2)
+        chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
+        chance_logs[changed] = chances.double()
+        logs = logs + chance_logs.sum(2)
     return Samples(torch.where(changed, drawn, tokens), distances, logs)
 
 

@@ -31,13 +31,13 @@ def type_vectors(name: str, dataset: Dataset) -> Tensor:
     """
     vocabulary = dataset.pipeline.target_vocabulary
     if name == "own":
-        found = learn_vectors(dataset.split("train"), len(vocabulary))
+        vectors = learn_vectors(dataset.split("train"), len(vocabulary))
     elif Path(name).is_dir():
-        found = _of_model(Path(name), vocabulary)
+        vectors = _of_model(Path(name), vocabulary)
     else:
-        found = read_vectors(Path(name), vocabulary)
-    found[_SPECIAL] = 0.0
-    return torch.nn.functional.normalize(found.float(), dim=1)
+        vectors = read_vectors(Path(name), vocabulary)
+    vectors[_SPECIAL] = 0.0
+    return torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
 def type_frequencies(train: Split, size: int) -> Tensor:
@@ -50,17 +50,12 @@ def type_frequencies(train: Split, size: int) -> Tensor:
 
 def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
     """Return a warning where under nine of ten training tokens have one of vectors [V, E]."""
-    held = vectors.abs().amax(1) > 0
-    seen = frequencies.clone()
-    seen[_SPECIAL] = 0.0
-    share = float(seen[held].sum() / seen.sum().clamp(min=1.0))
-    if share >= _ENOUGH:
-        return []
-    return [
-        f"{_SETTING}: {int(held.sum()):,} of {len(held) - len(_SPECIAL):,} target types have "
-        f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
-        "there were no smoothing. Vectors must be of the same units, in the same case."
-    ]
+        has_vector = vectors.abs().amax(1) > 0 seen = frequencies.clone() seen[_SPECIAL] = 0.0 share
+        = float(seen[has_vector].sum() / seen.sum().clamp(min=1.0)) if share >= _ENOUGH: return []
+        return [ f"{_SETTING}: {int(has_vector.sum()):,} of {len(has_vector) - len(_SPECIAL):,}
+        target types " f"have vectors, and so {share:.1%} of the training tokens; the others keep to
+        themselves, " "as if there were no smoothing. Vectors must be of the same units, in the same
+        case." ]
 
 
 def learn_vectors(train: Split, size: int) -> Tensor:
@@ -80,9 +75,9 @@ def learn_vectors(train: Split, size: int) -> Tensor:
             inside = (first >= 0) & (second >= 0)
             pairs += [first[inside] * size + second[inside], second[inside] * size + first[inside]]
         new, times = numpy.unique(numpy.concatenate(pairs), return_counts=True)
-        keys, place = numpy.unique(numpy.concatenate([keys, new]), return_inverse=True)
+        keys, cell = numpy.unique(numpy.concatenate([keys, new]), return_inverse=True)
         together = numpy.concatenate([counts, times])
-        counts = numpy.bincount(place, together, len(keys)).astype(numpy.int64)
+        counts = numpy.bincount(cell, together, len(keys)).astype(numpy.int64)
     if not len(keys):
         return torch.zeros(size, 1)
     row, column = keys // size, keys % size
@@ -109,7 +104,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
 
     Raises InputError for lines that differ in their count of numbers, and where no type is known.
     """
-    places = {token: place for place, token in enumerate(vocabulary.types)}
+    places = {token: index for index, token in enumerate(vocabulary.types)}
     rows: dict[int, list[float]] = {}
     size = 0
     for line, text in enumerate(read_lines(path), 1):
@@ -138,11 +133,11 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
             "It must be made from text that is cut into the same units.",
             path=path,
         )
-    found = torch.zeros(len(vocabulary), size)
-    found[list(rows)] = torch.tensor(list(rows.values()))
-    if not bool(found.isfinite().all()):
+    vectors = torch.zeros(len(vocabulary), size)
+    vectors[list(rows)] = torch.tensor(list(rows.values()))
+    if not bool(vectors.isfinite().all()):
         raise InputError("it has numbers that are not finite.", "Mend it.", path=path)
-    return found
+    return vectors
 
 
 def _is_number(text: str) -> bool:
@@ -155,20 +150,26 @@ def _is_number(text: str) -> bool:
 
 def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
     """Return the target embeddings [V, E] of a model of ours, for the types that it knows."""
-    held = load_model(folder)
-    embedding = getattr(held.model, "target_embedding", None)
-    weight = held.model.classifier().weight if embedding is None else embedding.weight
-    theirs = {token: place for place, token in enumerate(held.pipeline.target_vocabulary.types)}
-    found = torch.zeros(len(vocabulary), weight.shape[1])
-    both = [(n, theirs[token]) for n, token in enumerate(vocabulary.types) if token in theirs]
+    loaded = load_model(folder)
+    embedding = getattr(loaded.model, "target_embedding", None)
+    weight = loaded.model.classifier().weight if embedding is None else embedding.weight
+    indices_there = {
+        token: index for index, token in enumerate(loaded.pipeline.target_vocabulary.types)
+    }
+    vectors = torch.zeros(len(vocabulary), weight.shape[1])
+    both = [
+        (n, indices_there[token])
+        for n, token in enumerate(vocabulary.types)
+        if token in indices_there
+    ]
     if len(both) <= len(_SPECIAL):
         raise ConfigError(
             f"{_SETTING}: the model in {folder} knows none of the target types.",
             "Take a model that was trained on the same units.",
         )
     mine, other = zip(*both, strict=True)
-    found[list(mine)] = weight.detach()[list(other)].float()
-    return found
+    vectors[list(mine)] = weight.detach()[list(other)].float()
+    return vectors
 
 
 def _sentences(train: Split, most: int = 0) -> Iterator[NDArray[numpy.int64]]:
