@@ -50,12 +50,18 @@ def type_frequencies(train: Split, size: int) -> Tensor:
 
 def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
     """Return a warning where under nine of ten training tokens have one of vectors [V, E]."""
-        has_vector = vectors.abs().amax(1) > 0 seen = frequencies.clone() seen[_SPECIAL] = 0.0 share
-        = float(seen[has_vector].sum() / seen.sum().clamp(min=1.0)) if share >= _ENOUGH: return []
-        return [ f"{_SETTING}: {int(has_vector.sum()):,} of {len(has_vector) - len(_SPECIAL):,}
-        target types " f"have vectors, and so {share:.1%} of the training tokens; the others keep to
-        themselves, " "as if there were no smoothing. Vectors must be of the same units, in the same
-        case." ]
+    has_vector = vectors.abs().amax(1) > 0
+    seen = frequencies.clone()
+    seen[_SPECIAL] = 0.0
+    share = float(seen[has_vector].sum() / seen.sum().clamp(min=1.0))
+    if share >= _ENOUGH:
+        return []
+    known, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
+    return [
+        f"{_SETTING}: {known:,} of {types:,} target types have "
+        f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
+        "there were no smoothing. Vectors must be of the same units, in the same case."
+    ]
 
 
 def learn_vectors(train: Split, size: int) -> Tensor:
@@ -84,9 +90,9 @@ def learn_vectors(train: Split, size: int) -> Tensor:
     by_row = numpy.bincount(row, counts, size)
     by_column = by_row**_POWER
     known = numpy.log(counts * (by_column.sum() / (by_row[row] * by_column[column])))
-    kept = known > 0
-    places = torch.from_numpy(numpy.stack([row[kept], column[kept]]))
-    values = torch.from_numpy(known[kept]).float()
+    is_positive = known > 0
+    places = torch.from_numpy(numpy.stack([row[is_positive], column[is_positive]]))
+    values = torch.from_numpy(known[is_positive]).float()
     matrix = torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would seed the GPUs too, for good.
@@ -104,7 +110,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
 
     Raises InputError for lines that differ in their count of numbers, and where no type is known.
     """
-    places = {token: index for index, token in enumerate(vocabulary.types)}
+    index_of = {token: index for index, token in enumerate(vocabulary.types)}
     rows: dict[int, list[float]] = {}
     size = 0
     for line, text in enumerate(read_lines(path), 1):
@@ -122,9 +128,9 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
                 "Each line is a type and its numbers, all as many, with single spaces.",
                 path=path, line=line,
             )  # fmt: skip
-        if token in places:
+        if token in index_of:
             try:
-                rows[places[token]] = [float(number) for number in numbers]
+                rows[index_of[token]] = [float(number) for number in numbers]
             except ValueError as fault:
                 raise InputError(f"{fault}.", "Mend the line.", path=path, line=line) from fault
     if not rows:
@@ -153,14 +159,12 @@ def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
     loaded = load_model(folder)
     embedding = getattr(loaded.model, "target_embedding", None)
     weight = loaded.model.classifier().weight if embedding is None else embedding.weight
-    indices_there = {
+    index_there = {
         token: index for index, token in enumerate(loaded.pipeline.target_vocabulary.types)
     }
     vectors = torch.zeros(len(vocabulary), weight.shape[1])
     both = [
-        (n, indices_there[token])
-        for n, token in enumerate(vocabulary.types)
-        if token in indices_there
+        (n, index_there[token]) for n, token in enumerate(vocabulary.types) if token in index_there
     ]
     if len(both) <= len(_SPECIAL):
         raise ConfigError(
