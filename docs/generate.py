@@ -17,6 +17,7 @@ from pathlib import Path
 
 from docs.commands import commands
 from docs.departures import departures
+from docs.equations import equations
 from docs.markdown import plain, table
 from docs.recipes import recipes
 from docs.settings import objective_page, presets, settings
@@ -46,7 +47,11 @@ def tutorials() -> str:
     return table(("tutorial", "what happens"), rows)
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"tutorials": tutorials, "departures": departures}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "tutorials": tutorials,
+    "departures": departures,
+    "equations": equations,
+}
 
 
 def stale(folder: Path = FOLDER) -> dict[Path, str]:

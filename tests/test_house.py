@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pkgutil
 import re
 import resource
 import subprocess
@@ -281,6 +282,14 @@ def test_the_readme_names_commands_that_exist(project: Path) -> None:
         assert command in app.COMMANDS
     for recipe in set(re.findall(r"recipes/[\w-]+\.sh", text)):
         assert (project / recipe).is_file()
+
+
+def test_the_glossary_names_what_exists(project: Path) -> None:
+    text = (project / "docs/glossary.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`(nmtgrid\.[\w.]+)`", text))
+    assert len(names) > 30
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
 
 
 def test_no_test_is_empty(project: Path) -> None:
