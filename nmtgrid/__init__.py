@@ -3,24 +3,24 @@
 Data flows one way, and each arrow is one record type:
 
     raw text -> tokens -> Dataset -> Batch -> features at PredictionSites -> Loss -> model directory
-    model directory -> Hypothesis -> text, traces, scores, pictures
+    model directory -> Hypothesis -> text, traces, scores, figures
 
-Read it in this order, which is not that of imports: those run down the floors of
-`tests/test_floors.py`, `layers/` and `metrics/` being low ones.
+Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good order of reading is
 
-1. `base/`      errors that say what to do next, configurations, rows of a state, storage
-2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` puts them together
-3. `data/`      the dataset directory, `Batch`, and the toy corpus
+1. `base/`      errors that say what to do next, configurations, rows of a state; `io/`: files
+2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` joins them
+3. `data/`      the dataset directory, `Batch`; `toy/`: the embedded corpus; `captioning/`
 4. `models/api` the one protocol of every architecture; then `models/pervasive` and `models/zoo`
-5. `layers/`    what the models are made of; `layers/kernels` holds each fast form beside its twin
+5. `layers/`    what the models consist of; `kernels/` holds each fast form beside its plain twin
 6. `search/`    the one decoding loop
 7. `training/`  objectives, optimisers, and a training loop that yields events
-8. `online/`, `adaptive/`, `smoothing/`: chapters 4 and 5 and appendix E, beside each other
-9. `metrics/`, `analysis/`, `cli/`: scores, pictures, and a thin command line over all of it
+8. `online/`    simultaneous translation (chapter 4); `adaptive/`: early exit (chapter 5);
+   `smoothing/`: loss smoothing (appendix E)
+9. `metrics/`, `analysis/`, `cli/`: scores, figures, and a thin command line
 
-`convert/` reads and writes models of other toolkits; nothing stands on it but its command.
-
-`tests/laws/` holds what every architecture must obey.
+`convert/` reads and writes models of other toolkits. `tests/laws/` holds the invariant tests that
+every architecture must pass; `docs/glossary.md` and `docs/equations.md` lead from the terms and
+equations of the thesis to the code.
 """
 
 from __future__ import annotations
