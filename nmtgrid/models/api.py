@@ -249,9 +249,9 @@ class TranslationModel(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits [M, V] for features [M, D]."""
-        held = self.classifier()
-        bias = None if held.bias is None else held.bias.to(features.dtype)
-        return linear(features, held.weight.to(features.dtype), bias)
+        classifier = self.classifier()
+        bias = None if classifier.bias is None else classifier.bias.to(features.dtype)
+        return linear(features, classifier.weight.to(features.dtype), bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> Any:
         """Return the state before the first step, for source [R, S] and lengths [R]."""

@@ -184,12 +184,12 @@ class BiLSTM(TranslationModel):
 
         The decoder's layers run in one loop: no point between them is passed once.
         """
-        found: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
-        found |= {f"encoder.{n}": part for n, part in enumerate(self.encoder_outputs, 1)}
+        stages: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
+        stages |= {f"encoder.{n}": part for n, part in enumerate(self.encoder_outputs, 1)}
         if self.target_embedding is not self.source_embedding:
-            found["decoder.0"] = self.target_embedding
-        found["decoder.1"] = self.decoder_output
-        return found
+            stages["decoder.0"] = self.target_embedding
+        stages["decoder.1"] = self.decoder_output
+        return stages
 
     def _encode(
         self, source: Tensor, lengths: Tensor

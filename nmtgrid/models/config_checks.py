@@ -31,16 +31,16 @@ def too_large(config: Any, most: int, *names: str) -> list[str]:
 
 def no_kernels(config: Any, *names: str) -> list[str]:
     """Return a fault for each setting that is no width of a filter with a middle."""
-    found = []
+    faults = []
     for name in names:
         value = getattr(config, name)
         if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
             near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
-            found.append(
+            faults.append(
                 f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
                 f"{LARGEST_KERNEL}, but is {value}: take {near} or {near + 2}."
             )
-    return found
+    return faults
 
 
 def no_rates(config: Any, *names: str) -> list[str]:

@@ -78,12 +78,12 @@ class ConvRNN(TranslationModel):
         )
         self.source_map = nn.Linear(embedded, size) if embedded != size else nn.Identity()
         kernels = range(2, config.encoder_depth + 2)
-        made = (size, config.convolution, config.dropout)
+        options = (size, config.convolution, config.dropout)
         self.encoder = nn.ModuleList(
-            PhraseConvolution(made[0], kernel, *made[1:]) for kernel in kernels
+            PhraseConvolution(options[0], kernel, *options[1:]) for kernel in kernels
         )
         self.decoder = nn.ModuleList(
-            ReverseConvolution(made[0], kernel, *made[1:]) for kernel in reversed(kernels)
+            ReverseConvolution(options[0], kernel, *options[1:]) for kernel in reversed(kernels)
         )
         self.stretch = Resample()
         self.transfer = nn.Linear(size, size)
@@ -132,9 +132,9 @@ class ConvRNN(TranslationModel):
         words, predicted, last = batch.encoded(self._words)
         places = torch.arange(batch.target_input.shape[1], device=words.device)
         read = places[None].minimum(last[:, None])
-        given = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
+        read_words = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
         history = linear(self.target_embedding(batch.target_input), self.history_map.weight)
-        inputs = given + history + self._distance(predicted[:, None] - places)
+        inputs = read_words + history + self._distance(predicted[:, None] - places)
         inputs = inputs.transpose(0, 1).contiguous()
         if self.config.cell == "lstm":
             states = run_lstm(inputs, self.recurrent, Rows.full(*inputs.shape[:2]))[0]
@@ -170,12 +170,12 @@ class ConvRNN(TranslationModel):
         """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
-        held, width = state.words.keys[0][:, 0], state.words.width
+        keys, width = state.words.keys[0][:, 0], state.words.width
         places = state.last[::width].clamp(max=state.position)
-        given = held[torch.arange(len(held), device=held.device), places]
-        given = given.repeat_interleave(width, 0) if width > 1 else given
+        read_word = keys[torch.arange(len(keys), device=keys.device), places]
+        read_word = read_word.repeat_interleave(width, 0) if width > 1 else read_word
         history = linear(self.target_embedding(tokens[:, None])[:, 0], self.history_map.weight)
-        inputs = given + history + self._distance(state.predicted - state.position)
+        inputs = read_word + history + self._distance(state.predicted - state.position)
         inputs = inputs + linear(state.hidden, self.recurrent)
         inputs = inputs.to(state.hidden.dtype)
         hidden, cell = torch.empty_like(state.hidden), state.cell
@@ -212,13 +212,13 @@ class ConvRNN(TranslationModel):
 
     def stages(self) -> dict[str, nn.Module]:
         """Return the embeddings, each convolution and the recurrent network's output, in order."""
-        found: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
-        found |= {f"encoder.{n}": part for n, part in enumerate(self.encoder, 1)}
+        stages: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
+        stages |= {f"encoder.{n}": part for n, part in enumerate(self.encoder, 1)}
         if self.target_embedding is not self.source_embedding:
-            found["decoder.0"] = self.target_embedding
-        found |= {f"decoder.{n}": part for n, part in enumerate(self.decoder, 1)}
-        found[f"decoder.{len(self.decoder) + 1}"] = self.decoder_output
-        return found
+            stages["decoder.0"] = self.target_embedding
+        stages |= {f"decoder.{n}": part for n, part in enumerate(self.decoder, 1)}
+        stages[f"decoder.{len(self.decoder) + 1}"] = self.decoder_output
+        return stages
 
     def predict_lengths(self, source_lengths: Tensor) -> Tensor:
         """Return [B] (real) the target lengths that source lengths [B] lead one to expect."""
@@ -237,9 +237,9 @@ class ConvRNN(TranslationModel):
             left = layer.lengths_after(left)
         if config.form == "sentence":
             states, left = self._one_vector(states, left)
-        wanted = (predicted - config.lost).clamp(min=1.0)
+        merged_lengths = (predicted - config.lost).clamp(min=1.0)
         counts = (predicted.detach().round().long() - config.lost).clamp(min=1)
-        states = self.stretch(states, left, wanted, int(counts.max()))
+        states = self.stretch(states, left, merged_lengths, int(counts.max()))
         states = torch.tanh(linear(states, self.transfer.weight, self.transfer.bias))
         for layer in self.decoder:
             assert isinstance(layer, ReverseConvolution)

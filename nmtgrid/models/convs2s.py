@@ -51,8 +51,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, h: Tensor, window: Window) -> Tensor:
         """Return the next layer's input [B, S, C]."""
-        found: Tensor = self.convolution(h, window, GAMMA)
-        return found
+        states: Tensor = self.convolution(h, window, GAMMA)
+        return states
 
 
 class DecoderLayer(nn.Module):
@@ -83,8 +83,8 @@ class DecoderLayer(nn.Module):
         query = query[:, None]
         read = attend(query, source.keys, source.values, source.mask, scale=self.scale)[:, 0]
         if weights is not None:
-            found = attention_weights(query, source.keys, source.mask, scale=self.scale)
-            weights.append(found[:, 0])
+            attention = attention_weights(query, source.keys, source.mask, scale=self.scale)
+            weights.append(attention[:, 0])
         result = add_scaled(middle, self.output_map(read))
         return add_scaled(h, result) if self.spans_attention else result
 
@@ -148,7 +148,7 @@ class ReadyDecoder:
         enter: NormalisedMap,
         layers: Sequence[DecoderLayer],
         leave: NormalisedMap,
-        held: Classifier,
+        classifier: Classifier,
         dtype: torch.dtype,
     ) -> ReadyDecoder:
         """Return the weights of a decoder and its classifier in `dtype`."""
@@ -158,7 +158,10 @@ class ReadyDecoder:
             tuple(_ready_layer(layer, dtype) for layer in layers),
             biases.to(dtype)[:, None],
             leave.ready(1.0, dtype),
-            (held.weight.to(dtype), None if held.bias is None else held.bias.to(dtype)),
+            (
+                classifier.weight.to(dtype),
+                None if classifier.bias is None else classifier.bias.to(dtype),
+            ),
             layers[0].convolution.kernel,
             layers[0].scale,
             layers[0].spans_attention,
@@ -184,22 +187,22 @@ class ReadyDecoder:
         h = linear(embedded, *self.enter)
         cache = cache or WindowCache.empty(h, len(self.layers), self.kernel)
         cache.advance()
-        found: list[Tensor] = []
-        for place, layer in enumerate(self.layers):
-            gated = nn.functional.glu(linear(cache.push(place, h), *layer.convolution), -1)
+        alignments: list[Tensor] = []
+        for index, layer in enumerate(self.layers):
+            gated = nn.functional.glu(linear(cache.push(index, h), *layer.convolution), -1)
             if not self.spans_attention:
                 gated.add_(h, alpha=GAMMA)
-            query = torch.addmm(queries[place], gated, layer.query)[:, None]
+            query = torch.addmm(queries[index], gated, layer.query)[:, None]
             read = memory.attend(0, query, scale=self.scale)[:, 0]
-            if alignment == "average" or (alignment and place == len(self.layers) - 1):
-                found.append(memory.weights(0, query, scale=self.scale)[:, 0])
+            if alignment == "average" or (alignment and index == len(self.layers) - 1):
+                alignments.append(memory.weights(0, query, scale=self.scale)[:, 0])
             mapped = linear(read, *layer.output)
             if self.spans_attention:
                 h = mapped.add_(gated).add_(h, alpha=GAMMA)
             else:
                 h = mapped.add_(gated, alpha=GAMMA)
         logits = linear(linear(h, *self.leave), *self.classifier)
-        return logits, cache, torch.stack(found).mean(0) if found else None
+        return logits, cache, torch.stack(alignments).mean(0) if alignments else None
 
 
 def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
@@ -278,14 +281,14 @@ class ConvS2S(TranslationModel):
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
-        held = self._encode(source, source_lengths)
-        memory = SourceCache((held.keys,), (held.values,), held.mask)
+        encoded = self._encode(source, source_lengths)
+        memory = SourceCache((encoded.keys,), (encoded.values,), encoded.mask)
         decoder = ReadyDecoder.make(
             self.decoder_enter,
             self._decoder_layers,
             self.decoder_leave,
             self.classifier(),
-            held.keys.dtype,
+            encoded.keys.dtype,
         )
         return ConvS2SState(None, memory, decoder, 0)
 
@@ -301,10 +304,12 @@ class ConvS2S(TranslationModel):
         if reads is not None:
             raise self.refusal()
         embedded = self.target_embedding(tokens[:, None], state.position)[:, 0]
-        wanted = self.config.alignment if align else None
-        logits, cache, found = state.decoder.logits(embedded, state.cache, state.memory, wanted)
+        alignment = self.config.alignment if align else None
+        logits, cache, weights = state.decoder.logits(
+            embedded, state.cache, state.memory, alignment
+        )
         after = ConvS2SState(cache, state.memory, state.decoder, state.position + 1)
-        return Step(logits, after, found)
+        return Step(logits, after, weights)
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
@@ -335,7 +340,7 @@ class ConvS2S(TranslationModel):
             ("encoder", [self.source_embedding, *self.encoder]),
             ("decoder", [self.target_embedding, *self.decoder]),
         )
-        return {f"{side}.{place}": m for side, parts in sides for place, m in enumerate(parts)}
+        return {f"{side}.{number}": m for side, parts in sides for number, m in enumerate(parts)}
 
     def _encode(self, source: Tensor, lengths: Tensor) -> Source:
         """Return S^N as keys, and gamma (S^N + S^0) as values, Eq. (2.37)."""
@@ -388,7 +393,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 def _embedding(config: ConvS2SConfig, count: int) -> Embedding:
     """Return token and position vectors with a deviation of 0.1, as Gehring et al. (2017)."""
-    made = Embedding(
+    embedding = Embedding(
         count,
         config.embedding_size,
         positions=config.positions,
@@ -398,8 +403,8 @@ def _embedding(config: ConvS2SConfig, count: int) -> Embedding:
         max_positions=config.max_positions,
         alias=first_alias(config.first_symbol),
     )
-    for parameter in made.parameters():
+    for parameter in embedding.parameters():
         nn.init.normal_(parameter, std=0.1)
     with torch.no_grad():
-        made.weight[PAD].zero_()
-    return made
+        embedding.weight[PAD].zero_()
+    return embedding

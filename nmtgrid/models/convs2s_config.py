@@ -85,15 +85,15 @@ class ConvS2SConfig:
             "encoder_depth", "decoder_depth", "size", "embedding_size", "output_size",
             "max_positions",
         )  # fmt: skip
-        found = too_small(self, *counts)
+        faults = too_small(self, *counts)
         if self.tie != "none" and self.output_size not in (None, self.embedding_size):
-            found.append(
+            faults.append(
                 f"`model.tie` {self.tie} makes the classifier of the embeddings, so "
                 "`model.output_size` must be none or `model.embedding_size` "
                 f"({self.embedding_size}), but is {self.output_size}."
             )
         return [
-            *found,
+            *faults,
             *no_kernels(self, "kernel"),
             *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
             *too_large(self, MOST_POSITIONS, "max_positions"),

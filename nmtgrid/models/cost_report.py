@@ -100,7 +100,7 @@ def pervasive_cell_flops(config: PervasiveConfig) -> float:
         return float(config.depth * block + pooled)
     growth, middle = config.growth, config.bottleneck * config.growth
     total = 0
-    for place in range(config.depth):
-        total += 2 * (size + place * growth) * middle + 2 * middle * growth + 2 * taps * growth
+    for layer in range(config.depth):
+        total += 2 * (size + layer * growth) * middle + 2 * middle * growth + 2 * taps * growth
     wide = size + config.depth * growth
     return float(total + 2 * config.feed_forward_size * (wide + size) + pooled)

@@ -24,7 +24,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 
 class _Undrawn(TorchFunctionMode):
@@ -37,14 +37,14 @@ class _Undrawn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "norm" or (name.endswith("_") and not name.endswith("__")):
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
 
 
-def meta_model(make: Callable[[], Made]) -> Made:
+def meta_model(make: Callable[[], Built]) -> Built:
     """Return what `make` builds, its tensors being shapes without values."""
     with torch.device("meta"), _Undrawn():
         return make()
@@ -118,7 +118,7 @@ def load_model(
         sizes = config["source_vocab_size"], config["target_vocab_size"]
         path = weights_file(folder, weights)
         # Before memory is taken: what the file holds has to be what the settings ask for.
-        _check_shapes(_outline(folder, config, *sizes), path)
+        _check_shapes(_meta_model_of(folder, config, *sizes), path)
         model = zoo.from_config(config["arch"], config["model"], *sizes)
     except (StorageError, ConfigError) as fault:
         raise ModelError(_placed(folder, fault.problem), fault.advice) from fault
@@ -185,7 +185,7 @@ def _check_tied(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], p
             )
 
 
-def _outline(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:
+def _meta_model_of(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:
     """Return the shapes that the settings ask for, whatever their size."""
     try:
         return meta_model(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
@@ -209,8 +209,8 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
     faults += [f"`{name}` is not known" for name in shapes if name not in expected]
     for name, tensor in expected.items():
         if name in shapes and shapes[name] != list(tensor.shape):
-            wanted = list(tensor.shape)
-            faults.append(f"`{name}` has shape {shapes[name]} where the model wants {wanted}")
+            shape = list(tensor.shape)
+            faults.append(f"`{name}` has shape {shapes[name]} where the model wants {shape}")
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ModelError(
@@ -220,8 +220,8 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
 
 
 def _checksum(path: Path) -> str | None:
-    found = read_header(path)[1].get(CHECKSUM)
-    return found if isinstance(found, str) else None
+    checksum = read_header(path)[1].get(CHECKSUM)
+    return checksum if isinstance(checksum, str) else None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -243,9 +243,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "Use the version of nmtgrid that wrote it.",
         )
     check_unaltered(folder / "config.json", config)
-    wanted = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
-    wanted |= {"settings": dict} if "settings" in config else {}
-    for name, kind in wanted.items():
+    expected = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
+    expected |= {"settings": dict} if "settings" in config else {}
+    for name, kind in expected.items():
         if not isinstance(config.get(name), kind):
             raise ModelError(
                 f"{folder / 'config.json'} is damaged: `{name}` is missing or makes no sense.",

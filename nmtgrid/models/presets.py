@@ -25,8 +25,8 @@ class Preset:
     def section(self, name: str) -> dict[str, Any]:
         """Return the settings below `name.`, without that prefix."""
         prefix = name + "."
-        held = self.settings.items()
-        return {key[len(prefix) :]: value for key, value in held if key.startswith(prefix)}
+        items = self.settings.items()
+        return {key[len(prefix) :]: value for key, value in items if key.startswith(prefix)}
 
 
 PUBLISHED: Mapping[str, Any] = {

@@ -57,8 +57,8 @@ def register(
     of_pictures: bool = False,
 ) -> None:
     """Enter an architecture into the zoo."""
-    held = {preset.name: preset for preset in presets}
-    _ARCHITECTURES.add(name, Architecture(name, summary, config, make, held, of_pictures))
+    by_name = {preset.name: preset for preset in presets}
+    _ARCHITECTURES.add(name, Architecture(name, summary, config, make, by_name, of_pictures))
 
 
 def architectures() -> Registry[Architecture]:
@@ -78,10 +78,10 @@ def presets(arch: str) -> Mapping[str, Preset]:
 
 def preset(arch: str, name: str) -> Preset:
     """Return a preset. Raises ConfigError naming the nearest known one."""
-    held = presets(arch)
-    if name not in held:
-        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, held))
-    return held[name]
+    known = presets(arch)
+    if name not in known:
+        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, known))
+    return known[name]
 
 
 def configure(
@@ -113,12 +113,12 @@ def build(
     The sizes count the special symbols. `overrides` name the model's own settings; the prefix
     "model." may stand before them. Raises ConfigError for unknown names and faulty values.
     """
-    given = overrides or {}
-    if isinstance(given, Mapping):
-        given = {name.removeprefix("model."): value for name, value in given.items()}
+    settings = overrides or {}
+    if isinstance(settings, Mapping):
+        settings = {name.removeprefix("model."): value for name, value in settings.items()}
     else:
-        given = [text.removeprefix("model.") for text in given]
-    config = configure(arch, preset, given)
+        settings = [text.removeprefix("model.") for text in settings]
+    config = configure(arch, preset, settings)
     return from_config(arch, config, source_vocab_size, target_vocab_size)
 
 
@@ -126,9 +126,9 @@ def from_config(
     arch: str, config: Any, source_vocab_size: int, target_vocab_size: int
 ) -> TranslationModel:
     """Return a new model for a config (or its JSON). Raises ConfigError if they do not fit."""
-    held = _ARCHITECTURES.get(arch)
+    architecture = _ARCHITECTURES.get(arch)
     if isinstance(config, Mapping):
-        config = from_json(held.config, config, "model.")
+        config = from_json(architecture.config, config, "model.")
     if getattr(config, "tie", None) == "all" and source_vocab_size != target_vocab_size:
         raise ConfigError(
             "`model.tie` all shares one matrix between both languages, but the vocabularies have "
@@ -136,7 +136,7 @@ def from_config(
             "Make one vocabulary for both sides (`nmtgrid bpe learn DATA --joint-vocabulary`), or "
             "set `model.tie=target`.",
         )
-    return held.make(config, source_vocab_size, target_vocab_size)
+    return architecture.make(config, source_vocab_size, target_vocab_size)
 
 
 register(

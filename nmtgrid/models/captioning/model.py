@@ -161,8 +161,8 @@ class CaptionLSTM(CaptionModel):
         shown = self._picture(source, source_lengths)
         high = torch.promote_types(shown.dtype, torch.float32)
         if self.config.picture == "state":
-            held = tuple((hidden.to(high), cell.to(high)) for hidden, cell in self._states(shown))
-            return CaptionLSTMState(held, weights)
+            states = tuple((hidden.to(high), cell.to(high)) for hidden, cell in self._states(shown))
+            return CaptionLSTMState(states, weights)
         zeros = shown.new_zeros(len(source), self.config.size, dtype=high)
         layers = weights.advance(shown, ((zeros, zeros),) * self.config.depth)
         return CaptionLSTMState(layers, weights)

@@ -109,7 +109,7 @@ class CaptionTopDown(CaptionModel):
         """
         config = self.config
         lstms = (self.attention_lstm, self.language_lstm, self.query_map)
-        position = sum(p.numel() for one in lstms for p in one.parameters() if p.dim() > 1)
+        position = sum(p.numel() for lstm in lstms for p in lstm.parameters() if p.dim() > 1)
         # The mean region's part of the gates is multiplied once for a picture.
         once = 4 * config.size * self.feature_size
         position += self.classifier().weight.numel() - once
@@ -146,10 +146,10 @@ class CaptionTopDown(CaptionModel):
 
         These are keys [B, 1, S, H], regions [B, 1, S, F] and the mask of padding or None.
         """
-        held = self.attention_lstm
+        lstm = self.attention_lstm
         first, last = self.config.size, self.config.size + self.feature_size
-        of_mean = held.weight_ih[:, first:last].contiguous()
-        mean = linear(self.mean_region(source, lengths), of_mean, held.bias_ih + held.bias_hh)
+        of_mean = lstm.weight_ih[:, first:last].contiguous()
+        mean = linear(self.mean_region(source, lengths), of_mean, lstm.bias_ih + lstm.bias_hh)
         keys = self.region_map(source).to(source.dtype)
         mask = source_mask(is_token(lengths, source.shape[1]), source)
         return mean, keys[:, None], source[:, None], mask

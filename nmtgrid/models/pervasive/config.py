@@ -96,7 +96,7 @@ class PervasiveConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = [
+        faults = [
             *too_small(self, "depth", "size", "feed_forward_size", "growth", "bottleneck"),
             *no_kernels(self, "target_kernel", "source_kernel"),
             *too_large(self, LARGEST_DEPTH, "depth", "reader_depth"),
@@ -104,16 +104,16 @@ class PervasiveConfig:
             *too_small(self, "embedding_size"),
         ]
         if self.reader_depth < 0:
-            found.append(
+            faults.append(
                 "`model.reader_depth` must be at least 1, or 0 for that of the translation "
                 f"network, but is {self.reader_depth}."
             )
         if self.reader != "none" and not self.source_causal:
-            found.append(
+            faults.append(
                 f"`model.reader={self.reader}` needs `model.source_causal=true`: a reader knows "
                 "only what has been read."
             )
-        return found
+        return faults
 
 
 def network_plan(config: PervasiveConfig, depth: int | None = None) -> NetworkPlan:

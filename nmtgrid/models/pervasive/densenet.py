@@ -95,10 +95,10 @@ class PervasiveDensenet(GridModel):
 
     def stages(self) -> dict[str, nn.Module]:
         """Return the initial grid and every dense layer, by the features that it appends."""
-        found: dict[str, nn.Module] = {"network.0": self.network.statistics}
-        for place, layer in enumerate(self.network.layers, 1):
-            found[f"network.{place}"] = layer
-        return found
+        stages: dict[str, nn.Module] = {"network.0": self.network.statistics}
+        for number, layer in enumerate(self.network.layers, 1):
+            stages[f"network.{number}"] = layer
+        return stages
 
     def _embedding(self, count: int) -> Embedding:
         # Beside positions of size one, vectors of variance 1/d would not be heard.

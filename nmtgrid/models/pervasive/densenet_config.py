@@ -101,8 +101,8 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
     mapped = middle * (2 if config.gates == "both" else 1)
     grown = config.growth * (1 if config.gates == "none" else 2)
     total = 0
-    for place in range(config.depth):
-        total += 2 * (plan.input_size + place * config.growth) * mapped + 2 * taps * middle * grown
+    for layer in range(config.depth):
+        total += 2 * (plan.input_size + layer * config.growth) * mapped + 2 * taps * middle * grown
     if config.halve_output:
         total += 2 * plan.grown_size * plan.output_size
     pooled = {"max": 0, "average": 2, "attention": 4, "gated-max": 4 * plan.output_size}

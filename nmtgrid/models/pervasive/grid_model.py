@@ -94,8 +94,8 @@ class GridModel(TranslationModel):
         if kind == "weights":
             scores = self.aggregator.weights(features, real)
         else:
-            held = self.classifier()
-            readout = held.weight[batch.target_output]
+            classifier = self.classifier()
+            readout = classifier.weight[batch.target_output]
             if isinstance(self.output_map, nn.Linear):
                 readout = readout @ self.output_map.weight
             scores = self.aggregator.contributions(features.to(readout.dtype), real, readout)
@@ -107,7 +107,7 @@ class GridModel(TranslationModel):
 
         "output.network" is what the network yields, "output.pooled" its aggregate over the source.
         """
-        found = {
+        points = {
             "embedding.target": ProbePoint(self.target_embedding),
             "embedding.source": ProbePoint(self.source_embedding),
             **self._network_points(),
@@ -115,8 +115,8 @@ class GridModel(TranslationModel):
             "output.pooled": ProbePoint(self.output_map, side="input"),
         }
         if isinstance(self.output_map, nn.Linear):
-            found["output.mapped"] = ProbePoint(self.output_map)
-        return found
+            points["output.mapped"] = ProbePoint(self.output_map)
+        return points
 
     def _network_points(self) -> dict[str, ProbePoint]:
         """Return the points of the network alone."""
@@ -186,8 +186,8 @@ class GridModel(TranslationModel):
             parts, counts = running_form.down(parts), reads * (sites.position + 1)
         places = sites.sentence * layout.target_size + sites.position
         places = places * layout.source_size + reads - 1
-        found = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
-        return running_form.read(found, counts)
+        pooled = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
+        return running_form.read(pooled, counts)
 
     def _pool_area(
         self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
@@ -202,8 +202,8 @@ class GridModel(TranslationModel):
         else:
             reads = shown.sum(-1)
         here = torch.arange(len(reads), device=reads.device)
-        found = tuple(part[here, reads - 1] for part in parts)
-        return parts, running_form.read(found, reads * rows)
+        pooled = tuple(part[here, reads - 1] for part in parts)
+        return parts, running_form.read(pooled, reads * rows)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """Return what the classifier reads, for aggregated features [..., D']."""
@@ -213,10 +213,10 @@ class GridModel(TranslationModel):
 
 def output_map(input_size: int, output_size: int) -> nn.Linear:
     """Return the map before the classifier, so small that the first loss is log V."""
-    made = nn.Linear(input_size, output_size)
-    nn.init.normal_(made.weight, std=0.003)
-    nn.init.zeros_(made.bias)
-    return made
+    projection = nn.Linear(input_size, output_size)
+    nn.init.normal_(projection.weight, std=0.003)
+    nn.init.zeros_(projection.bias)
+    return projection
 
 
 def grid_embedding(

@@ -145,10 +145,10 @@ def make_reader(
 
 def _decision(size: int) -> nn.Linear:
     """Return a map to one logit, so small that reading begins at a probability of one half."""
-    made = nn.Linear(size, 1)
-    nn.init.normal_(made.weight, std=0.003)
-    nn.init.zeros_(made.bias)
-    return made
+    projection = nn.Linear(size, 1)
+    nn.init.normal_(projection.weight, std=0.003)
+    nn.init.zeros_(projection.bias)
+    return projection
 
 
 class PervasiveAttention(PervasiveGrid, GridModel):
@@ -272,10 +272,10 @@ class PervasiveAttention(PervasiveGrid, GridModel):
     def counterparts(self) -> dict[str, str | None]:
         """Return for each tensor of the reader that of the translation network, if there is one."""
         known = self.state_dict()
-        found = {name: name.removeprefix("reader.") for name in known}
+        counterparts = {name: name.removeprefix("reader.") for name in known}
         return {
             name: other if other in known else None
-            for name, other in found.items()
+            for name, other in counterparts.items()
             if name != other
         }
 
@@ -295,7 +295,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
         the one is not read by anything, and the other has none.
         """
-        return {f"network.{place}": part for place, part in enumerate(self.network.stages())}
+        return {f"network.{number}": part for number, part in enumerate(self.network.stages())}
 
     def _network_points(self) -> dict[str, ProbePoint]:
         return {f"network.{name}": point for name, point in self.network.points().items()}

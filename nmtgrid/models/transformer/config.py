@@ -95,22 +95,22 @@ class TransformerConfig:
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
-        found = too_small(self, *_SIZES)
+        faults = too_small(self, *_SIZES)
         if self.heads > 0 and self.size > 0 and self.size % self.heads:
-            found.append(
+            faults.append(
                 f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
                 f"not divide into {self.heads} heads."
             )
-        found += self._encoder_faults()
+        faults += self._encoder_faults()
         if self.halting != "none" and self.exits == "none":
-            found.append(
+            faults.append(
                 f"`model.halting` is {self.halting}, but there is no exit to choose: set "
                 "`model.exits=tied` (or separate)."
             )
         if self.exits != "none" and self.decoder_depth == 1:
-            found.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
-        found += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
-        return found + no_rates(self, *_RATES)
+            faults.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
+        faults += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
+        return faults + no_rates(self, *_RATES)
 
     @property
     def source_size(self) -> int:
@@ -118,20 +118,20 @@ class TransformerConfig:
         return self.encoder_size or self.size
 
     def _encoder_faults(self) -> list[str]:
-        found = []
+        faults = []
         if self.encoder_size < 0:
-            found.append(f"`model.encoder_size` must be at least 0, but is {self.encoder_size}.")
+            faults.append(f"`model.encoder_size` must be at least 0, but is {self.encoder_size}.")
         if self.heads > 0 and self.encoder_size > 0 and self.encoder_size % self.heads:
-            found.append(
+            faults.append(
                 f"`model.encoder_size` must be a multiple of `model.heads`, but "
                 f"{self.encoder_size} features do not divide into {self.heads} heads."
             )
         if self.tie == "all" and self.source_size != self.size:
-            found.append(
+            faults.append(
                 "`model.tie` all shares one matrix between both sides, so `model.encoder_size` "
                 f"must be 0 or `model.size` ({self.size}), but is {self.encoder_size}."
             )
-        return found
+        return faults
 
 
 def block_plan(config: TransformerConfig, size: int) -> BlockPlan:

@@ -64,8 +64,8 @@ class TransformerExits(TransformerSource):
 
     def classify(self, features: Tensor, exit: int | None = None) -> Tensor:
         """Return logits [M, V] for features [M, D] of `exit` (None: the last)."""
-        held = self.classifier(exit)
-        return linear(features, held.weight, held.bias)
+        classifier = self.classifier(exit)
+        return linear(features, classifier.weight, classifier.bias)
 
     def features_at_depth(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the state at each site's exit, as its classifier reads it.
@@ -81,20 +81,20 @@ class TransformerExits(TransformerSource):
         features = narrowed(self.target_embedding(batch.target_input))
         places = sites.sentence * features.shape[1] + sites.position
         depths = depths_of(batch, sites, blocks)[..., None] if sites.mixed else None
-        found = features.new_empty(len(sites), features.shape[2])
-        for place, block in enumerate(self.decoder):
+        collected = features.new_empty(len(sites), features.shape[2])
+        for number, block in enumerate(self.decoder):
             following = block(features, memory)
             if depths is not None:
                 # Positions that have left keep their state, so every block above sees a copy.
-                following = torch.where(depths > place, following, features)
+                following = torch.where(depths > number, following, features)
             features = following
-            here = (sites.depth == place + 1).nonzero()[:, 0]
+            here = (sites.depth == number + 1).nonzero()[:, 0]
             if len(here):
                 leaving = features.flatten(0, 1).index_select(0, places.index_select(0, here))
-                found = found.index_copy(0, here, self.normed(leaving, place + 1))
-            elif depths is None and not bool((sites.depth > place).any()):
+                collected = collected.index_copy(0, here, self.normed(leaving, number + 1))
+            elif depths is None and not bool((sites.depth > number).any()):
                 break
-        return found
+        return collected
 
     def exit_features(
         self,
@@ -112,7 +112,7 @@ class TransformerExits(TransformerSource):
         apart = shape(self._remember(encoded.detached())) if own else memory
         features = narrowed(self.target_embedding(batch.target_input))
         places = sites.sentence * features.shape[1] + sites.position
-        found, owned = [], []
+        shared, owned = [], []
         for exit, block in enumerate(self.decoder, start=1):
             draws = _Draws(features.device) if own else None
             following = block(features, memory)
@@ -121,10 +121,10 @@ class TransformerExits(TransformerSource):
                 alone = block(features.detach(), apart).flatten(0, 1).index_select(0, places)
                 owned.append(self.normed(alone, exit, learns=False))
             features = following if scales is None else _scaled(following, scales[exit - 1])
-            found.append(self.normed(features.flatten(0, 1).index_select(0, places), exit))
+            shared.append(self.normed(features.flatten(0, 1).index_select(0, places), exit))
             if scales is not None and exit < len(self.decoder):
                 features = _scaled(features, 1 / scales[exit])
-        return found + owned
+        return shared + owned
 
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
         """Return what the halting network says of `exit_features` (see `ExitModel`)."""
@@ -137,8 +137,8 @@ class TransformerExits(TransformerSource):
         if self.config.halting == "sequence":
             return self._source_logits(batch.encoded(self._read_whole))
         if self.config.halting == "multinomial":
-            found: Tensor = self.halting_map(states[0])
-            return found
+            logits: Tensor = self.halting_map(states[0])
+            return logits
         return torch.cat([self.halting_map(state) for state in states[:-1]], 1)
 
     def counterparts(self) -> dict[str, str | None]:
@@ -146,25 +146,25 @@ class TransformerExits(TransformerSource):
         known = self.state_dict()
         tied = "target_embedding.weight"
         last = "output_weight" if self.output_weight is not None else tied
-        found: dict[str, str | None] = {}
+        counterparts: dict[str, str | None] = {}
         for name in known:
             if name.startswith("exit_weights."):
-                found[name] = last
+                counterparts[name] = last
             elif name.startswith("exit_biases."):
-                found[name] = "output_bias"
+                counterparts[name] = "output_bias"
             elif name.startswith("exit_norms."):
-                found[name] = "decoder_norm." + name.rsplit(".", 1)[1]
+                counterparts[name] = "decoder_norm." + name.rsplit(".", 1)[1]
             elif name.startswith("halting_map."):
-                found[name] = None
-        return found
+                counterparts[name] = None
+        return counterparts
 
     def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
         """Raise ConfigError where the model cannot be stopped by `halt`."""
-        held = self.traits.halting
+        halting = self.traits.halting
         if self.traits.num_exits == 1:
             raise self.no_exits()
-        if halt.needs not in ("nothing", "confidence", held):
-            has = "has no network that says" if held == "none" else f"says by `{held}`"
+        if halt.needs not in ("nothing", "confidence", halting):
+            has = "has no network that says" if halting == "none" else f"says by `{halting}`"
             raise ConfigError(
                 f"This model {has} when to exit, so it cannot be stopped by `{halt.needs}`.",
                 f"Fine-tune it with `--set model.halting={halt.needs} --objective exits-halting`.",
@@ -185,29 +185,29 @@ class TransformerExits(TransformerSource):
         is_own = exit <= len(self.exit_norms)
         norm = self.exit_norms[exit - 1] if is_own else self.decoder_norm
         if learns or not isinstance(norm, PositionNorm):
-            found: Tensor = norm(features)
-            return found
-        held = {name: value.detach() for name, value in norm.named_parameters()}
-        found = torch.func.functional_call(norm, held, (features,))
-        return found
+            normalised: Tensor = norm(features)
+            return normalised
+        parameters = {name: value.detach() for name, value in norm.named_parameters()}
+        normalised = torch.func.functional_call(norm, parameters, (features,))
+        return normalised
 
     def choose_exits(self, features: Tensor) -> Tensor:
         """Return the likeliest exits [R] (int64), Eq. (5.19), for first states [R, D]."""
         assert self.halting_map is not None
-        found: Tensor = self.halting_map(self.normed(features, 1)).argmax(1) + 1
-        return found
+        exits: Tensor = self.halting_map(self.normed(features, 1)).argmax(1) + 1
+        return exits
 
     def stopping_chance(self, features: Tensor, exit: int) -> Tensor:
         """Return chi [R], Eq. (5.20), for states [R, D] of block `exit`."""
         assert self.halting_map is not None
-        found: Tensor = self.halting_map(self.normed(features, exit)).float().sigmoid()[:, 0]
-        return found
+        chance: Tensor = self.halting_map(self.normed(features, exit)).float().sigmoid()[:, 0]
+        return chance
 
     def classify_exits(self, features: Tensor, exits: Tensor) -> Tensor:
         """Return logits [R, V] for states [R, D] that left at `exits` [R]."""
         if not len(self.exit_weights):
             return self.classify(self.normed(features, len(self.decoder)))
-        found: Tensor | None = None
+        collected: Tensor | None = None
         for exit in range(1, len(self.decoder) + 1):
             rows = (exits == exit).nonzero()[:, 0]
             if len(rows) == len(exits):
@@ -215,11 +215,11 @@ class TransformerExits(TransformerSource):
             if len(rows):
                 some = self.normed(features.index_select(0, rows), exit)
                 logits = self.classify(some, exit)
-                if found is None:
-                    found = logits.new_empty(len(exits), logits.shape[1])
-                found = found.index_copy_(0, rows, logits)
-        assert found is not None
-        return found
+                if collected is None:
+                    collected = logits.new_empty(len(exits), logits.shape[1])
+                collected = collected.index_copy_(0, rows, logits)
+        assert collected is not None
+        return collected
 
 
 class _Draws:
@@ -335,8 +335,8 @@ class HaltingStep:
         assert self.scores is not None
         if needs == "geometric":
             self._keep(self.scores[:, exit - 1], self.model.stopping_chance(some, exit))
-        found = self.scores[:, exit - 1]
-        return found if self.rows is None else found.index_select(0, self.rows)
+        scores = self.scores[:, exit - 1]
+        return scores if self.rows is None else scores.index_select(0, self.rows)
 
     def _predict(self, some: Tensor, exit: int) -> None:
         """Predict from block `exit`, and keep how sure the prediction is. Eq. (5.18)."""

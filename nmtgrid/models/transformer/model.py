@@ -90,7 +90,7 @@ class Transformer(TransformerExits):
             self.target_embedding.weight = self.source_embedding.weight
         self.encoder = nn.ModuleList(EncoderBlock(source_plan) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(
-            DecoderBlock(plan, place) for place in range(config.decoder_depth)
+            DecoderBlock(plan, block) for block in range(config.decoder_depth)
         )
         self.mixtures = (
             TransparentAttention(
@@ -197,19 +197,19 @@ class Transformer(TransformerExits):
             "decoder": [self.target_embedding, *self.decoder],
         }
         return {
-            f"{side}.{place}": stage
-            for side, held in sides.items()
-            for place, stage in enumerate(held)
+            f"{side}.{number}": stage
+            for side, parts in sides.items()
+            for number, stage in enumerate(parts)
         }
 
     def points(self) -> dict[str, ProbePoint]:
         """Return the stages and, before each block's, the points of its sub-layers."""
-        found: dict[str, ProbePoint] = {}
+        points: dict[str, ProbePoint] = {}
         for name, stage in self.stages().items():
             if isinstance(stage, (EncoderBlock, DecoderBlock)):
-                found |= {f"{name}.{inner}": point for inner, point in stage.points().items()}
-            found[name] = ProbePoint(stage)
-        return found
+                points |= {f"{name}.{inner}": point for inner, point in stage.points().items()}
+            points[name] = ProbePoint(stage)
+        return points
 
     def _embedding(self, count: int, size: int, alias: tuple[int, int] | None = None) -> Embedding:
         return Embedding(

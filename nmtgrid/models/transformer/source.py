@@ -44,10 +44,10 @@ class TransparentAttention(nn.Module):
 
     def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return m mixtures [B, S, D] of n states [B, S, D]."""
-        held = torch.stack(list(states))
-        shares = self.shares().to(held.dtype)
+        stacked = torch.stack(list(states))
+        shares = self.shares().to(stacked.dtype)
         mixed: tuple[Tensor, ...] = (
-            (shares @ held.flatten(1)).unflatten(1, states[0].shape).unbind(0)
+            (shares @ stacked.flatten(1)).unflatten(1, states[0].shape).unbind(0)
         )
         return mixed
 
@@ -72,14 +72,14 @@ class SourceStream:
 
     def grown(self, column: SourceCache, is_seen: Tensor) -> SourceStream:
         """Return the stream with one column more, [R, H, 1, d] for each attention."""
-        for place, (keys, values) in enumerate(zip(column.keys, column.values, strict=True)):
-            self.decoder.push(place, keys[:, :, 0], values[:, :, 0])
+        for block, (keys, values) in enumerate(zip(column.keys, column.values, strict=True)):
+            self.decoder.push(block, keys[:, :, 0], values[:, :, 0])
         self.decoder.advance()
         return dataclasses.replace(self, is_seen=torch.cat([self.is_seen, is_seen[:, None]], 1))
 
     def memory(self) -> SourceCache:
         """Return what has been read, as the decoder reads it."""
-        pairs = [self.decoder.read(place) for place in range(self.decoder.blocks)]
+        pairs = [self.decoder.read(block) for block in range(self.decoder.blocks)]
         mask = None
         if not bool(self.is_seen.all()):
             mask = pairs[0][0].new_zeros(self.is_seen.shape)
@@ -106,7 +106,7 @@ class PrefixPlan:
         """Return the plan for the reads `path` [B, T]."""
         base = int(path.max()) + 1
         sentence = torch.arange(len(path), device=path.device)[:, None]
-        found, prefix, sizes = torch.unique(
+        distinct, prefix, sizes = torch.unique(
             (sentence * base + path).flatten(), return_inverse=True, return_counts=True
         )
         order = prefix.argsort(stable=True)
@@ -115,10 +115,10 @@ class PrefixPlan:
         turn[order] = torch.arange(len(order), device=path.device) - starts[prefix[order]]
         width = int(sizes.max())
         places = prefix * width + turn
-        slots = prefix.new_zeros(len(found) * width)
+        slots = prefix.new_zeros(len(distinct) * width)
         slots[places] = torch.arange(len(places), device=path.device)
-        sentence = torch.div(found, base, rounding_mode="floor")
-        return cls(sentence, found - sentence * base, slots.view(len(found), width), places)
+        sentence = torch.div(distinct, base, rounding_mode="floor")
+        return cls(sentence, distinct - sentence * base, slots.view(len(distinct), width), places)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +132,17 @@ class ReencodedPrefixes(SourceCache):
         """Return `memory`, one row for each prefix of `plan`, as positions read it."""
         return cls(memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan)
 
-    def attend_all(self, place: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
         """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read."""
         read = attend(
-            self._spread(query), self.keys[place], self.values[place], self.mask, dropout=dropout
+            self._spread(query), self.keys[block], self.values[block], self.mask, dropout=dropout
         )
         return self._collect(read, query)
 
-    def weights_all(self, place: int, query: Tensor) -> Tensor:
+    def weights_all(self, block: int, query: Tensor) -> Tensor:
         """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
-        found = attention_weights(self._spread(query), self.keys[place], self.mask)
-        return self._collect(found, query)
+        weights = attention_weights(self._spread(query), self.keys[block], self.mask)
+        return self._collect(weights, query)
 
     def _spread(self, query: Tensor) -> Tensor:
         """Return [P, H, W, d]: the queries by the prefixes that they read."""
@@ -180,7 +180,9 @@ class TransformerState:
     maps: ExitKVProjection | None = None
     chosen: Tensor | None = None
 
-    def to_static(self, place: StaticPosition, rows: Tensor, width: int) -> TransformerState | None:
+    def to_static(
+        self, position: StaticPosition, rows: Tensor, width: int
+    ) -> TransformerState | None:
         """Return the fixed form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
         None before the first token, with exits, in streams and once reads were limited.
@@ -188,9 +190,9 @@ class TransformerState:
         grows = (self.maps, self.stream, self.reads)
         if self.memory is None or not self.cache.filled or grows != (None, None, None):
             return None
-        place.move(self.cache.filled)
+        position.move(self.cache.filled)
         memory = StaticSourceCache.of(self.memory, rows, width)
-        return TransformerState(memory, StaticKVCache.of(self.cache, place, rows))
+        return TransformerState(memory, StaticKVCache.of(self.cache, position, rows))
 
     def with_room(self, position: int) -> TransformerState:
         """Return this fixed state, or, where `position` has no room in it, a larger copy."""
@@ -310,8 +312,8 @@ class TransformerSource(ExitModel):
         assert self.halting_map is not None
         shares = encoded.is_seen / encoded.is_seen.sum(1, keepdim=True)
         mean = (shares[:, None].to(encoded.last.dtype) @ encoded.last)[:, 0]
-        found: Tensor = self.halting_map(mean)
-        return found
+        logits: Tensor = self.halting_map(mean)
+        return logits
 
     def _exit_maps(self) -> ExitKVProjection | None:
         """Return what steps that rows leave early need, or None without exits."""
@@ -357,9 +359,9 @@ class TransformerSource(ExitModel):
         states = [narrowed(self.source_embedding(tokens[:, None], stream.encoder.filled)[:, 0])]
         is_first = stream.encoder.filled == 0
         window = self.config.window if self.config.encoder == "window" else None
-        for place, block in enumerate(self.encoder):
+        for number, block in enumerate(self.encoder):
             assert isinstance(block, EncoderBlock)
-            states.append(block.step(states[-1], stream.encoder, place, window))
+            states.append(block.step(states[-1], stream.encoder, number, window))
         stream.encoder.advance()
         read = self._mixed([state[:, None] for state in states])
         column: SourceCache = self.source_projection(read, None)
