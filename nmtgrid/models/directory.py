@@ -115,11 +115,12 @@ def load_model(
     try:
         pipeline = Pipeline.load(folder)
         _check_vocabularies(folder, config, pipeline)
-        sizes = config["source_vocab_size"], config["target_vocab_size"]
         path = weights_file(folder, weights)
+        model = _shapes_of(folder, config)
         # Before memory is taken: what the file holds has to be what the settings ask for.
-        _check_shapes(_meta_model_of(folder, config, *sizes), path)
-        model = zoo.from_config(config["arch"], config["model"], *sizes)
+        entries, _, _ = read_header(path)
+        shapes = {name: entry.get("shape") for name, entry in entries.items()}
+        _check_fit(model.state_dict(), shapes, path)
     except (StorageError, ConfigError) as fault:
         raise ModelError(_placed(folder, fault.problem), fault.advice) from fault
     load_weights(model, path)
@@ -168,16 +169,33 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         if name.split(".")[0] not in present
     }
     _check_fit(expected, {name: list(tensor.shape) for name, tensor in tensors.items()}, path)
-    _check_tied(expected, tensors, path)
+    _check_tied(model, tensors, path)
+    if any(tensor.is_meta for tensor in expected.values()):
+        _fill(model, tensors)
+    else:
+        model.load_state_dict(tensors)
+
+
+def _fill(model: TranslationModel, tensors: Mapping[str, Tensor]) -> None:
+    """Turn a `meta_model` into a model with the values of `tensors`."""
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
+    model.to_empty(device="cpu")
+    # `to_empty` makes two parameters of one that has two names: they are tied again.
+    for first, *others in names_of.values():
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
     model.load_state_dict(tensors)
 
 
-def _check_tied(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ModelError where one tensor of the model has two names, and two values in `path`."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in expected.items():
-        other = first.setdefault((tensor.data_ptr(), tensor.shape), name)
-        if tensor.numel() and other != name and not tensors[name].equal(tensors[other]):
+def _check_tied(model: TranslationModel, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise ModelError where one parameter of the model has two names, and two values in `path`."""
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name and not tensors[name].equal(tensors[other]):
             raise ModelError(
                 f"{path} does not fit the model: `{other}` and `{name}` are one tensor of the "
                 "model, but differ there.",
@@ -185,8 +203,9 @@ def _check_tied(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], p
             )
 
 
-def _meta_model_of(folder: Path, config: Mapping[str, Any], *sizes: int) -> TranslationModel:
-    """Return the shapes that the settings ask for, whatever their size."""
+def _shapes_of(folder: Path, config: Mapping[str, Any]) -> TranslationModel:
+    """Return the model of the settings as shapes without values, whatever their size."""
+    sizes = config["source_vocab_size"], config["target_vocab_size"]
     try:
         return meta_model(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
     except (RuntimeError, OverflowError, TypeError) as fault:
@@ -194,13 +213,6 @@ def _meta_model_of(folder: Path, config: Mapping[str, Any], *sizes: int) -> Tran
             f"{folder / 'config.json'} asks for a model that no machine can hold.",
             "Restore a copy.",
         ) from fault
-
-
-def _check_shapes(model: TranslationModel, path: Path) -> None:
-    """Raise ModelError unless the header of the file `path` speaks of this model's tensors."""
-    entries, _, _ = read_header(path)
-    shapes = {name: entry.get("shape") for name, entry in entries.items()}
-    _check_fit(model.state_dict(), shapes, path)
 
 
 def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: Path) -> None:
