@@ -45,15 +45,15 @@ def fixed_sequence(
 
     `losses` gives the loss of each sentence and is asked only as far as the testing goes.
     """
-    found: list[Tested[Candidate]] = []
+    tested: list[Tested[Candidate]] = []
     for candidate in candidates:
         values = numpy.asarray(losses(candidate), dtype=float)
         mean = float(values.mean())
         chance = p_value(mean, len(values), bound)
-        found.append(Tested(candidate, mean, chance, chance <= 1 - confidence))
-        if not found[-1].passed:
+        tested.append(Tested(candidate, mean, chance, chance <= 1 - confidence))
+        if not tested[-1].passed:
             break
-    return found
+    return tested
 
 
 def p_value(mean_loss: float, count: int, bound: float) -> float:
@@ -122,11 +122,11 @@ def bleu_losses(
     All are tokenised text.
     """
     lost = [
-        0.0 if ours == theirs else (_bleu(theirs, wanted) - _bleu(ours, wanted)) / 100
-        for theirs, ours, wanted in zip(full, adaptive, references, strict=True)
+        0.0 if ours == theirs else (_bleu(theirs, reference) - _bleu(ours, reference)) / 100
+        for theirs, ours, reference in zip(full, adaptive, references, strict=True)
     ]
-    found: NDArray[Any] = numpy.array(lost).clip(0.0, 1.0)
-    return found
+    losses: NDArray[Any] = numpy.array(lost).clip(0.0, 1.0)
+    return losses
 
 
 def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[Any]:
@@ -142,14 +142,14 @@ def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[An
     )
 
 
-def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
+def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Return the least number of units to insert, delete or replace (Levenshtein)."""
-    if list(one) == list(other):
+    if list(first) == list(second):
         return 0
-    places = numpy.arange(len(other) + 1)
+    places = numpy.arange(len(second) + 1)
     row = places.copy()
-    for number, unit in enumerate(one, 1):
-        differs = numpy.array([unit != theirs for theirs in other], dtype=int)
+    for number, unit in enumerate(first, 1):
+        differs = numpy.array([unit != theirs for theirs in second], dtype=int)
         following = numpy.concatenate([[number], numpy.minimum(row[1:] + 1, row[:-1] + differs)])
         # What is inserted costs one for each step to the right.
         row = numpy.minimum.accumulate(following - places) + places
@@ -162,5 +162,5 @@ def _bleu(text: str, reference: str) -> float:
 
 def _divergence(mean: float, bound: float) -> float:
     """Return the relative entropy of two coins that fall on one side with these chances."""
-    found = (1 - mean) * math.log((1 - mean) / (1 - bound))
-    return found if mean == 0 else found + mean * math.log(mean / bound)
+    divergence = (1 - mean) * math.log((1 - mean) / (1 - bound))
+    return divergence if mean == 0 else divergence + mean * math.log(mean / bound)

@@ -79,16 +79,16 @@ def save_exits(
     Those of a `tuning` replace whatever an earlier one of that name left, `NAME-BUDGET`. Raises
     ConfigError where they do not fit the model, StorageError where they cannot be written.
     """
-    for one in settings:
-        check_halt(one.halt(), model)
+    for preset in settings:
+        check_halt(preset.halt(), model)
     old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
-    held = {
-        name: one
-        for name, one in load_exits(folder).items()
+    presets = {
+        name: preset
+        for name, preset in load_exits(folder).items()
         if old is None or not old.fullmatch(name)
     }
-    held |= {one.name: one for one in settings}
-    table = {name: _to_json(one) for name, one in held.items()}
+    presets |= {preset.name: preset for preset in settings}
+    table = {name: _to_json(preset) for name, preset in presets.items()}
     write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
 
 
@@ -121,7 +121,7 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
         )
     if is_altered(values):
         raise altered(path)
-    return {name: _from_json(path, name, one) for name, one in values["settings"].items()}
+    return {name: _from_json(path, name, fields) for name, fields in values["settings"].items()}
 
 
 def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
@@ -133,12 +133,12 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
     if name not in known:
         advice = nearest(name, known) or "Tune some: `nmtgrid adaptive-tune`."
         raise ConfigError(f"{folder} holds no settings of early exit named `{name}`.", advice)
-    found = known[name]
+    preset = known[name]
     try:
-        check_halt(found.halt(), model)
+        check_halt(preset.halt(), model)
     except ConfigError as fault:
         raise ConfigError(f"`{name}` in {folder / FILE}: {fault.problem}", fault.advice) from fault
-    return found
+    return preset
 
 
 def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[str], None]) -> None:
@@ -149,16 +149,16 @@ def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[s
     """
     if settings.checksum is None or settings.checksum == loaded.checksum:
         return
-    place = loaded.folder / FILE
+    path = loaded.folder / FILE
     if settings.weights is not None and settings.weights != loaded.weights:
         raise ConfigError(
-            f"`{settings.name}` in {place} was tuned on the weights `{settings.weights}`, but "
+            f"`{settings.name}` in {path} was tuned on the weights `{settings.weights}`, but "
             f"`{loaded.weights}` are to decode.",
             f"Decode with `--weights {settings.weights}`, or tune thresholds for these: "
             f"`nmtgrid adaptive-tune --weights {loaded.weights}`.",
         )
     warn(
-        f"`{settings.name}` in {place} was tuned on other weights than those that decode now: its "
+        f"`{settings.name}` in {path} was tuned on other weights than those that decode now: its "
         "thresholds may not fit them. Tune again: `nmtgrid adaptive-tune`."
     )
 

@@ -1,8 +1,7 @@
-"""What thresholds would have done, told from records: thousands of vectors without decoding.
+"""Traces of what each exit would decide and write, and what thresholds would make of them.
 
-A token's exits, and whether each of them would have written what the full stack writes, are kept
-once; which of them a vector of thresholds takes is then a matter of comparing. Sets of tokens are
-bits: for each exit and each value that a threshold there takes, those that go on.
+One decoding with the full stack records, for every token, each exit's prediction and confidence;
+`replay` then evaluates thousands of threshold vectors on these traces without decoding again.
 """
 
 from __future__ import annotations
@@ -100,14 +99,14 @@ def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
     )
 
 
-def judge(state: Tensor, held: Classifier) -> tuple[Tensor, Tensor]:
+def judge(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
     """Return the likeliest token [M] of each state [M, D], and its probability. Eq. (5.18)."""
     tokens, largest = [], []
     for part in state.split(_CHUNK):
-        bias = None if held.bias is None else held.bias.to(part.dtype)
-        logits = linear(part, held.weight.to(part.dtype), bias).float()
-        best, place = logits.max(1)
-        tokens.append(place)
+        bias = None if classifier.bias is None else classifier.bias.to(part.dtype)
+        logits = linear(part, classifier.weight.to(part.dtype), bias).float()
+        best, likeliest = logits.max(1)
+        tokens.append(likeliest)
         largest.append((best - logits.logsumexp(1)).exp())
     return torch.cat(tokens), torch.cat(largest)
 
@@ -133,12 +132,12 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
     """
     count = len(thresholds)
     values = [numpy.unique(column, return_inverse=True) for column in _float(thresholds).T]
-    gone_on, wanted = numpy.zeros(count), numpy.zeros(count)
+    gone_on, agreeing = numpy.zeros(count), numpy.zeros(count)
     for first in range(0, len(scores), _TOKENS):
         part = slice(first, first + _TOKENS)
         going = [
-            _packed(_float(scores[part, place])[None] <= known[:, None])
-            for place, (known, _) in enumerate(values)
+            _packed(_float(scores[part, exit])[None] <= known[:, None])
+            for exit, (known, _) in enumerate(values)
         ]
         right = _packed(hits[part].T)
         for start in range(0, count, _VECTORS):
@@ -146,17 +145,17 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
             sets = [on[which[some]] for on, (_, which) in zip(going, values, strict=True)]
             further, good = _walk(sets, right)
             gone_on[some] += further
-            wanted[some] += good
+            agreeing[some] += good
     total = max(len(scores), 1)
-    return Replayed(1 + gone_on / total, wanted / total)
+    return Replayed(1 + gone_on / total, agreeing / total)
 
 
 def exits_of(scores: NDArray[Any], thresholds: NDArray[Any]) -> NDArray[Any]:
     """Return the exits [M], from 1, that one vector of thresholds [N - 1] takes on M tokens."""
     leaves = numpy.ones((len(scores), len(thresholds) + 1), dtype=bool)
     leaves[:, :-1] = _float(scores) > _float(thresholds)
-    found: NDArray[Any] = leaves.argmax(1) + 1
-    return found
+    exits: NDArray[Any] = leaves.argmax(1) + 1
+    return exits
 
 
 def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -168,9 +167,9 @@ def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], 
     on = numpy.full_like(sets[0], numpy.iinfo(numpy.uint64).max)
     further = numpy.zeros(len(on))
     good = numpy.zeros(len(on))
-    for place, those in enumerate(sets):
+    for exit, those in enumerate(sets):
         after = on & those
-        good += _sizes((on ^ after) & right[place])
+        good += _sizes((on ^ after) & right[exit])
         further += _sizes(after)
         on = after
     return further, good + _sizes(on & right[-1])
@@ -179,15 +178,15 @@ def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], 
 def _packed(those: NDArray[Any]) -> NDArray[Any]:
     """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens that are not in."""
     rows, tokens = those.shape
-    held = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
+    packed = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
     bits = numpy.packbits(those, axis=1)
-    held[:, : bits.shape[1]] = bits
-    return held.view(numpy.uint64)
+    packed[:, : bits.shape[1]] = bits
+    return packed.view(numpy.uint64)
 
 
 def _sizes(sets: NDArray[Any]) -> NDArray[Any]:
-    found: NDArray[Any] = numpy.bitwise_count(sets).sum(1, dtype=numpy.int64)
-    return found
+    sizes: NDArray[Any] = numpy.bitwise_count(sets).sum(1, dtype=numpy.int64)
+    return sizes
 
 
 def _float(values: NDArray[Any]) -> NDArray[Any]:

@@ -125,9 +125,9 @@ AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
 
 def check_thresholds(values: Sequence[float]) -> None:
     """Raise ConfigError for thresholds outside of [0, 1]."""
-    for place, value in enumerate(values, 1):
+    for number, value in enumerate(values, 1):
         if not 0 <= value <= 1:
-            raise ConfigError(f"Threshold {place} must be from 0 to 1, but is {value}.")
+            raise ConfigError(f"Threshold {number} must be from 0 to 1, but is {value}.")
 
 
 def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
@@ -158,11 +158,11 @@ def check_count(thresholds: Sequence[float], num_exits: int) -> None:
         )
 
 
-def no_predictor(model: TranslationModel, wanted: str) -> ConfigError:
+def no_predictor(model: TranslationModel, mechanism: str) -> ConfigError:
     """Return the error for decisions of a `wanted` predictor that `model` does not have."""
     halting = model.traits.halting
-    held = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
+    state = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
     return ConfigError(
-        f"This model {held}; it cannot stop by `{wanted}`.",
-        f"Fine-tune it with `--set model.halting={wanted} --objective exits-halting`.",
+        f"This model {state}; it cannot stop by `{mechanism}`.",
+        f"Fine-tune it with `--set model.halting={mechanism} --objective exits-halting`.",
     )

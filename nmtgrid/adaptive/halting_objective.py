@@ -1,4 +1,9 @@
-"""Learning where to stop: the compound objective of predicting tokens and exits (section 5.3)."""
+"""The compound objective of predicting tokens and exits (section 5.3).
+
+A decoder with exits learns to translate (the aligned loss) and, beside it, when to stop: oracles
+say which exit a token or a sentence ought to have taken, Eq. (5.12)-(5.28), and an exit predictor
+is trained against their choice, Eq. (5.9), (5.10).
+"""
 
 from __future__ import annotations
 
@@ -143,17 +148,17 @@ class HaltingSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        found = [
+        faults = [
             fault
             for name in ("alpha", "depth_penalty", "sigma")
             for fault in not_negative(name, getattr(self, name))
         ]
         if not 0 <= self.validate_threshold <= 1:
-            found.append(
+            faults.append(
                 "`objective.validate_threshold` must be from 0 to 1, but is "
                 f"{self.validate_threshold}."
             )
-        return [*found, *check_smoothing(self.label_smoothing)]
+        return [*faults, *check_smoothing(self.label_smoothing)]
 
 
 class CompoundLoss:
@@ -201,14 +206,14 @@ class CompoundLoss:
         logits = model.halting_logits(batch, states)
         if family == "sequence":
             logits = logits[sites.sentence]
-        wanted = self._oracle(family, batch, sites, -nll if self._by_likelihood else hits)
-        halting = exit_loss(logits, wanted, family).sum()
+        oracle_exits = self._oracle(family, batch, sites, -nll if self._by_likelihood else hits)
+        halting = exit_loss(logits, oracle_exits, family).sum()
         taken = predicted_exits(logits.detach(), family, settings.validate_threshold)
         extra = {
             "exit_loss": halting.detach(),
             "average_exit": taken.sum(),
-            "oracle_exit": wanted.sum(),
-            "agreement": (taken == wanted).sum(),
+            "oracle_exit": oracle_exits.sum(),
+            "agreement": (taken == oracle_exits).sum(),
             **by_exit(sums),
         }
         along = nll.gather(1, taken[:, None] - 1).sum()
@@ -239,12 +244,12 @@ def judged(model: ExitModel, states: list[Tensor], targets: Tensor) -> tuple[Ten
 
     First -log p of the targets [M] at each exit, then 1 where it predicts them, else 0.
     """
-    found = []
+    of_exits = []
     for exit, state in enumerate(states, 1):
-        held = model.classifier(exit)
-        found.append(linear_nll_and_hits(state, held.weight, held.bias, targets))
-    nll = torch.stack([values for values, _ in found], 1)
-    return nll, torch.stack([hits for _, hits in found], 1).to(nll.dtype)
+        classifier = model.classifier(exit)
+        of_exits.append(linear_nll_and_hits(state, classifier.weight, classifier.bias, targets))
+    nll = torch.stack([values for values, _ in of_exits], 1)
+    return nll, torch.stack([hits for _, hits in of_exits], 1).to(nll.dtype)
 
 
 def family_of(model: ExitModel) -> Family:

@@ -1,6 +1,6 @@
-"""What early exit gives and costs: systems decode the same sentences, batch by batch in turn.
+"""What early exit saves and costs: quality, average exit, FLOPs (appendix B) and seconds.
 
-In turn, because what a machine does beside slows all of them alike: their times can be compared.
+Systems decode the same samples batch by batch in turn, so that noise of the machine hits all alike.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def read_samples(
     Sources are cut after `longest` units, and `warn` is told so. Raises DataError for a split that
     has no references.
     """
-    found: list[Sample] = []
+    read: list[Sample] = []
     cut: list[int] = []
     columns = zip(split.raw_source(), split.tokenized_target(), strict=True)
     for line, (source, reference) in enumerate(columns, start=1):
@@ -156,16 +156,16 @@ def read_samples(
         if len(ids) > longest:
             cut.append(line)
         target = pipeline.target.encode_words(reference.split())
-        found.append(Sample(line, ids[:longest], target, reference))
+        read.append(Sample(line, ids[:longest], target, reference))
     if cut:
         shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
         warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
-    if not any(one.source and one.reference.strip() for one in found):
+    if not any(sample.source and sample.reference.strip() for sample in read):
         raise DataError(
             f"The split `{split.name}` has no sentence with a reference to compare with.",
             "Thresholds are tuned on a split with translations on its target side.",
         )
-    return found
+    return read
 
 
 Clock = Literal["wall", "processor"]
@@ -203,7 +203,9 @@ class Decoded:
     @property
     def tokens(self) -> int:
         """Units written, end symbols counted."""
-        return sum(len(one.tokens) + 1 for one in self.hypotheses if one is not None)
+        return sum(
+            len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses if hypothesis is not None
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +254,7 @@ class DecodeSetup:
 def decode(
     systems: Sequence[System],
     samples: Sequence[Sample],
-    way: DecodeSetup,
+    setup: DecodeSetup,
     advance: Callable[[int, int], None] = lambda sentences, tokens: None,
 ) -> list[Decoded]:
     """Return what each system makes of `samples`.
@@ -260,31 +262,31 @@ def decode(
     A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
     `advance` is told of sentences and target tokens, those of all systems.
     """
-    found: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
+    decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
-    for number, places in enumerate(batches(samples, way.batch)):
-        chosen = [samples[place] for place in places]
+    for number, places in enumerate(batches(samples, setup.batch)):
+        chosen = [samples[index] for index in places]
         if number == 0:
             for system in systems:
-                _timed(system, chosen[:2], way)
+                _timed(system, chosen[:2], setup)
         for turn, system in enumerate(systems):
-            runs = [_timed(system, chosen, way) for _ in range(way.repeats)]
+            runs = [_timed(system, chosen, setup) for _ in range(setup.repeats)]
             hypotheses = runs[0][0]
             seconds[turn] += min(run[1] for run in runs)
             processor[turn] += min(run[2] for run in runs)
-            for place, one in zip(places, hypotheses, strict=True):
-                found[turn][place] = one
-            advance(len(chosen), sum(len(one.tokens) + 1 for one in hypotheses))
+            for index, hypothesis in zip(places, hypotheses, strict=True):
+                decoded[turn][index] = hypothesis
+            advance(len(chosen), sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses))
     return [
-        Decoded(system, found[turn], seconds[turn], processor[turn], way.clock)
+        Decoded(system, decoded[turn], seconds[turn], processor[turn], setup.clock)
         for turn, system in enumerate(systems)
     ]
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
     """Yield the places of the sentences that have a source, alike in length."""
-    usable = [place for place, one in enumerate(samples) if one.source]
-    usable.sort(key=lambda place: len(samples[place].source))
+    usable = [index for index, sample in enumerate(samples) if sample.source]
+    usable.sort(key=lambda index: len(samples[index].source))
     for first in range(0, len(usable), size):
         yield usable[first : first + size]
 
@@ -292,7 +294,7 @@ def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
 def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:
     """Return the scores and costs of what was decoded."""
     texts = translations(decoded, pipeline)
-    score = bleu(texts, [one.reference for one in samples], "none")
+    score = bleu(texts, [sample.reference for sample in samples], "none")
     model = decoded.system.model
     count = depth_of(model) or 0
     exits, lengths = _exits(decoded, samples, model, count)
@@ -315,7 +317,8 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
 def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
     """Return the tokenised translations."""
     return [
-        "" if one is None else pipeline.restore_tokenized(one.tokens) for one in decoded.hypotheses
+        "" if hypothesis is None else pipeline.restore_tokenized(hypothesis.tokens)
+        for hypothesis in decoded.hypotheses
     ]
 
 
@@ -326,21 +329,21 @@ def depth_of(model: TranslationModel) -> int | None:
 
 
 def _timed(
-    system: System, chosen: Sequence[Sample], way: DecodeSetup
+    system: System, chosen: Sequence[Sample], setup: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
     """Return the hypotheses of a batch, and the seconds by the clock and by the processor."""
-    batch = collate([one.source for one in chosen], [[]] * len(chosen)).to(way.device)
-    keys = torch.tensor([one.line for one in chosen])
-    _wait(way.device)
+    batch = collate([sample.source for sample in chosen], [[]] * len(chosen)).to(setup.device)
+    keys = torch.tensor([sample.line for sample in chosen])
+    _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
-    with torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16):
-        found = engine.search(
-            [system.model], batch.source, batch.source_lengths, way.plan, keys=keys,
+    with torch.autocast(setup.device.type, torch.bfloat16, enabled=setup.bf16):
+        hypotheses = engine.search(
+            [system.model], batch.source, batch.source_lengths, setup.plan, keys=keys,
             halt=system.halt,
         )  # fmt: skip
-    _wait(way.device)
+    _wait(setup.device)
     taken = time.perf_counter() - started, time.process_time() - busy
-    return [hypotheses[0] for hypotheses in found], *taken
+    return [hypotheses[0] for hypotheses in hypotheses], *taken
 
 
 def _wait(device: torch.device) -> None:
@@ -356,9 +359,9 @@ def _exits(
     And of how many source states [B] the decoder makes products: not of a pair of zeros.
     """
     rows = [
-        (one.exits or [count] * (len(one.tokens) + 1), len(sample.source))
-        for one, sample in zip(decoded.hypotheses, samples, strict=True)
-        if one is not None
+        (hypothesis.exits or [count] * (len(hypothesis.tokens) + 1), len(sample.source))
+        for hypothesis, sample in zip(decoded.hypotheses, samples, strict=True)
+        if hypothesis is not None
     ]
     longest = max((len(exits) for exits, _ in rows), default=0)
     table = torch.tensor([[*exits, *[0] * (longest - len(exits))] for exits, _ in rows])

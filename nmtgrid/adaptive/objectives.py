@@ -1,7 +1,7 @@
 """Objectives of decoders that predict after each block: aligned and mixed training (section 5.2).
 
-Aligned training lets all tokens of a sentence leave at one depth, and takes all depths at once;
-mixed training draws an exit for each token, so that a block meets states copied from below.
+The exits' losses are weighted in one of five ways (`exit_weights`, table 5.4), or their gradients
+are scaled (algorithm 2).
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class MixedSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        found = check_smoothing(self.label_smoothing)
+        faults = check_smoothing(self.label_smoothing)
         if self.sequences < 1:
-            found.append(f"`objective.sequences` must be at least 1, but is {self.sequences}.")
-        return found
+            faults.append(f"`objective.sequences` must be at least 1, but is {self.sequences}.")
+        return faults
 
 
 class Mixed:
@@ -163,9 +163,9 @@ class Mixed:
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
             here = (depth == exit).nonzero()[:, 0]
-            held = classifier_of(model, exit)
+            classifier = classifier_of(model, exit)
             loss, likelihood = targets[here].cross_entropy(
-                features[here], held, label_smoothing=self.settings.label_smoothing
+                features[here], classifier, label_smoothing=self.settings.label_smoothing
             )
             total, nll = total + loss / count, nll + likelihood / count
         tokens = int(batch.target_lengths.sum())
@@ -185,8 +185,8 @@ def aligned_loss(
     """
     total, sums = torch.zeros((), device=targets.tokens.device), []
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
-        held = classifier_of(model, exit)
-        loss, likelihood = targets.cross_entropy(state, held, label_smoothing=label_smoothing)
+        classifier = classifier_of(model, exit)
+        loss, likelihood = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
         total = total + weight * loss
         sums.append(likelihood)
     return total, sums
@@ -206,8 +206,8 @@ def own_gradients(
     total = torch.zeros((), device=targets.tokens.device)
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
-            held = detached(model.classifier(exit))
-            loss, _ = targets.cross_entropy(state, held, label_smoothing=label_smoothing)
+            classifier = detached(model.classifier(exit))
+            loss, _ = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
             total = total + share * loss
     return total - total.detach()
 
@@ -222,13 +222,15 @@ def classifier_of(model: ExitModel, exit: int) -> Classifier:
 
     The fused loss would compute one in its forward pass otherwise.
     """
-    held = model.classifier(exit)
-    return held if torch.is_grad_enabled() else detached(held)
+    classifier = model.classifier(exit)
+    return classifier if torch.is_grad_enabled() else detached(classifier)
 
 
-def detached(held: Classifier) -> Classifier:
+def detached(classifier: Classifier) -> Classifier:
     """Return a classifier that gets no gradient."""
-    return Classifier(held.weight.detach(), None if held.bias is None else held.bias.detach())
+    return Classifier(
+        classifier.weight.detach(), None if classifier.bias is None else classifier.bias.detach()
+    )
 
 
 def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:

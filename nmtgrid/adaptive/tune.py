@@ -59,8 +59,8 @@ class Finalist:
 def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
     """Return `count` vectors [count, N - 1] drawn evenly from (0, 1), to the thousandth."""
     drawn = numpy.random.default_rng(seed).integers(0, _STEPS, (count, exits - 1))
-    found: NDArray[Any] = (drawn + 0.5) / _STEPS
-    return found.round(4)
+    thresholds: NDArray[Any] = (drawn + 0.5) / _STEPS
+    return thresholds.round(4)
 
 
 def finalists(
@@ -72,12 +72,12 @@ def finalists(
     same one is kept; on equal agreement the faster comes first.
     """
     kept: dict[int, list[Finalist]] = {}
-    for one in _ranked(records, thresholds, truth):
-        held = kept.setdefault(budgets.place(one.average_exit), [])
-        if len(held) < keep and not any(_alike(one, other) for other in held):
-            held.append(one)
-    chosen = [one for held in kept.values() for one in held]
-    return sorted(chosen, key=lambda one: (one.average_exit, one.agreement))
+    for finalist in _ranked(records, thresholds, truth):
+        rivals = kept.setdefault(budgets.place(finalist.average_exit), [])
+        if len(rivals) < keep and not any(_alike(finalist, other) for other in rivals):
+            rivals.append(finalist)
+    chosen = [finalist for rivals in kept.values() for finalist in rivals]
+    return sorted(chosen, key=lambda finalist: (finalist.average_exit, finalist.agreement))
 
 
 def refills(
@@ -91,22 +91,26 @@ def refills(
     ranked = _ranked(records, thresholds, truth)
     chosen = []
     for budget, shift in shifts.items():
-        held: list[Finalist] = []
-        for one in ranked:
-            if len(held) == keep:
+        refill: list[Finalist] = []
+        for finalist in ranked:
+            if len(refill) == keep:
                 break
-            keeps = budgets.budget(one.average_exit + shift) == budget
-            if keeps and one.thresholds not in tried and not any(_alike(one, h) for h in held):
-                held.append(one)
-        chosen += held
+            keeps = budgets.budget(finalist.average_exit + shift) == budget
+            if (
+                keeps
+                and finalist.thresholds not in tried
+                and not any(_alike(finalist, h) for h in refill)
+            ):
+                refill.append(finalist)
+        chosen += refill
     return chosen
 
 
 def _ranked(records: Records, thresholds: NDArray[Any], truth: bool) -> list[Finalist]:
     """Return all vectors by falling agreement, the faster of equals first."""
-    found = replay(records.scores, records.hits if truth else records.agrees, thresholds)
-    order = numpy.lexsort((found.average_exit, -found.agreement))
-    columns = thresholds[order], found.average_exit[order], found.agreement[order]
+    replayed = replay(records.scores, records.hits if truth else records.agrees, thresholds)
+    order = numpy.lexsort((replayed.average_exit, -replayed.agreement))
+    columns = thresholds[order], replayed.average_exit[order], replayed.agreement[order]
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Finalist(tuple(vector), depth, agreement) for vector, depth, agreement in rows]
 
@@ -119,9 +123,9 @@ def frontier(
     From the safest to the fastest, in even ratios of what does not agree.
     """
     best: list[Finalist] = []
-    for one in _ranked(records, thresholds, truth):
-        if not best or one.average_exit < best[-1].average_exit:
-            best.append(one)
+    for finalist in _ranked(records, thresholds, truth):
+        if not best or finalist.average_exit < best[-1].average_exit:
+            best.append(finalist)
     return thinned(best, count)
 
 
@@ -129,10 +133,10 @@ def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
     """Return up to `count` of them, the first and last among them: what may pass lies close."""
     if len(best) <= count:
         return list(best)
-    held = numpy.log([1 - one.agreement + _LEAST for one in best])
-    wanted = numpy.linspace(held[0], held[-1], count)
-    places = sorted({int(numpy.abs(held - value).argmin()) for value in wanted})
-    return [best[place] for place in places]
+    levels = numpy.log([1 - finalist.agreement + _LEAST for finalist in best])
+    targets = numpy.linspace(levels[0], levels[-1], count)
+    indices = sorted({int(numpy.abs(levels - value).argmin()) for value in targets})
+    return [best[index] for index in indices]
 
 
 def lost_budgets(
@@ -147,5 +151,5 @@ def lost_budgets(
     return sorted({budgets.budget(value) for value in replayed} - kept)
 
 
-def _alike(one: Finalist, other: Finalist) -> bool:
-    return (one.average_exit, one.agreement) == (other.average_exit, other.agreement)
+def _alike(first: Finalist, second: Finalist) -> bool:
+    return (first.average_exit, first.agreement) == (second.average_exit, second.agreement)
