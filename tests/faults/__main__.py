@@ -7,8 +7,6 @@
 Prints counts; the exit code is 1 where something was lost, torn, or changed without a word.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -29,7 +27,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="kills,disk,flips")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     import torch
 
     from tests.faults.disk import disk
@@ -38,7 +36,9 @@ def main() -> int:
     from tests.faults.stock import make
 
     torch.set_num_threads(1)
-    asked = [{"kills": kills, "disk": disk, "flips": flips}[name] for name in given.only.split(",")]
+    asked = [
+        {"kills": kills, "disk": disk, "flips": flips}[name] for name in arguments.only.split(",")
+    ]
     counts = {}
     # In memory, where that can be had: thousands of small files are synchronised.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -48,7 +48,9 @@ def main() -> int:
         make(stock)
         for series in asked:
             began = time.monotonic()
-            for kind, tally in series(stock, folder, given.rounds, random.Random(given.seed)):
+            for kind, tally in series(
+                stock, folder, arguments.rounds, random.Random(arguments.seed)
+            ):
                 counts[kind] = {**vars(tally), "outcomes": dict(tally.outcomes)}
                 sys.stdout.write("\n".join([tally.line(kind), *tally.faults[:40]]) + "\n")
                 sys.stdout.flush()
@@ -56,8 +58,8 @@ def main() -> int:
     cases = sum(count["cases"] for count in counts.values())
     faults = sum(len(count["faults"]) for count in counts.values())
     sys.stdout.write(f"{cases} cases, {faults} faults\n")
-    if given.json:
-        given.json.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
     return int(faults > 0)
 
 

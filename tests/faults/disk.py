@@ -1,7 +1,5 @@
 """Commands whose disk becomes full: at every moment, and on a small disk of memory."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -25,38 +23,38 @@ def disk(
     """Yield what became of each command: `rounds` moments, and as many small disks."""
     mounts = _can_mount()
     for scene in scenes():
-        wanted, count = scene.undisturbed(stock, folder)
+        expected, count = scene.undisturbed(stock, folder)
         moments = range(1, count + 1)
         tally = Tally()
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             ended = run(scene.words, scene.begin(stock, folder), filling(at))
-            _judge(tally, f"full at moment {at}", scene, folder, ended, wanted)
+            _judge(tally, f"full at moment {at}", scene, folder, ended, expected)
         yield f"full {scene.name}", tally
         if mounts:
-            yield f"small disk {scene.name}", _small(scene, stock, folder, rounds, draw, wanted)
+            yield f"small disk {scene.name}", _small(scene, stock, folder, rounds, draw, expected)
 
 
 def _small(
     scene: Scene, stock: Path, folder: Path, rounds: int, draw: random.Random,
-    wanted: dict[str, Left],
+    expected: dict[str, Left],
 ) -> Tally:  # fmt: skip
     """Run the command on disks with room for a random part of what it writes."""
     tally = Tally()
     needed = sum(_held(folder / name) for name in scene.makes)
     for _ in range(rounds):
-        with _mounted(folder.with_name("mounted")) as place:
-            work = scene.begin(stock, place / "work")
-            size = _used(place) + _BLOCK * draw.randrange(max(needed // _BLOCK, 1))
-            _mount(place, size, _REMOUNT)
+        with _mounted(folder.with_name("mounted")) as mounted:
+            work = scene.begin(stock, mounted / "work")
+            size = _used(mounted) + _BLOCK * draw.randrange(max(needed // _BLOCK, 1))
+            _mount(mounted, size, _REMOUNT)
             ended = run(scene.words, work)
-            _mount(place, _AMPLE, _REMOUNT)
-            _judge(tally, f"disk of {size:,} bytes", scene, work, ended, wanted)
+            _mount(mounted, _AMPLE, _REMOUNT)
+            _judge(tally, f"disk of {size:,} bytes", scene, work, ended, expected)
     return tally
 
 
 def _judge(
     tally: Tally, case: str, scene: Scene, folder: Path, ended: Ended,
-    wanted: dict[str, Left],
+    expected: dict[str, Left],
 ) -> None:  # fmt: skip
     faults = []
     if ended.code:
@@ -65,7 +63,7 @@ def _judge(
         elif "disk is full" not in ended.said:
             faults.append(f"did not say that the disk is full: {ended.said[-300:]}")
         faults += [f"left behind at once: {name}" for name in leftovers(folder)]
-    outcome, more = go_on(scene, folder, wanted)
+    outcome, more = go_on(scene, folder, expected)
     tally.add(f"{scene.name}, {case}", outcome if ended.code else "had room", faults + more)
 
 
@@ -76,8 +74,8 @@ def _held(folder: Path) -> int:
     return sum(-(-size // _BLOCK) * _BLOCK for size in sizes.values())
 
 
-def _used(place: Path) -> int:
-    facts = os.statvfs(place)
+def _used(disk: Path) -> int:
+    facts = os.statvfs(disk)
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
@@ -89,18 +87,18 @@ def _can_mount() -> bool:
     return not library.mount(b"none", b"/", None, _PRIVATE, None)
 
 
-def _mount(place: Path, size: int, flags: int = 0) -> None:
+def _mount(folder: Path, size: int, flags: int = 0) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     options = f"size={size}".encode()
-    if library.mount(b"none", os.fsencode(place), b"tmpfs", flags, options):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+    if library.mount(b"none", os.fsencode(folder), b"tmpfs", flags, options):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
 
 
 @contextlib.contextmanager
-def _mounted(place: Path) -> Iterator[Path]:
-    place.mkdir(exist_ok=True)
-    _mount(place, _AMPLE)
+def _mounted(folder: Path) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    _mount(folder, _AMPLE)
     try:
-        yield place
+        yield folder
     finally:
-        ctypes.CDLL(None).umount2(os.fsencode(place), _DETACH)
+        ctypes.CDLL(None).umount2(os.fsencode(folder), _DETACH)

@@ -1,7 +1,5 @@
 """Every kind of file that we write, with flipped, lost or added bytes, and what reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable, Iterator
@@ -68,7 +66,7 @@ def flips(
         plain = run(words, copy(stock, folder, needed))
         if plain.code:
             raise RuntimeError(f"{words}: {plain.said}")
-        wanted = _made(reading, folder)
+        expected = _made(reading, folder)
         files = sorted({path for pattern in reading.files for path in stock.glob(pattern)})
         tally = Tally()
         for number in range(max(rounds, len(files))):
@@ -80,7 +78,7 @@ def flips(
             harmed = _HARMS[how](before, draw)
             (folder / name).write_bytes(harmed)
             ended = run(words, folder)
-            outcome, faults = _judged(ended, plain, name, _made(reading, folder) == wanted)
+            outcome, faults = _judged(ended, plain, name, _made(reading, folder) == expected)
             tally.add(
                 f"{' '.join(words[:2])}: {name}, {how} {_where(before, harmed)}", outcome, faults
             )
@@ -96,73 +94,66 @@ def _judged(ended: Ended, plain: Ended, name: str, same: bool) -> tuple[str, lis
     if not ended.code:
         if same:
             return "same", []
-        told = is_named and ended.said.count(parts[-1]) > plain.said.count(parts[-1])
-        return ("told", []) if told else ("silent", [f"another result: {ended.said[-300:]}"])
+        is_said = is_named and ended.said.count(parts[-1]) > plain.said.count(parts[-1])
+        return ("told", []) if is_said else ("silent", [f"another result: {ended.said[-300:]}"])
     if not ended.is_refused:
         return "fell over", [f"{ended.code} {ended.said[-800:]}"]
     return "refused", [] if is_named else [f"does not name the file: {ended.said[-300:]}"]
 
 
 def _made(reading: Reading, folder: Path) -> list[Any]:
-    made = [folder / name for name in reading.makes]
+    paths = [folder / name for name in reading.makes]
     return [left(path) if path.is_dir() else content(path) if path.exists() else None
-            for path in made]  # fmt: skip
+            for path in paths]  # fmt: skip
 
 
 def _first_exit(stock: Path) -> str:
     return str(next(iter(content(stock / "model" / "exits.json")["settings"])))
 
 
-def _bit(held: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(held))
-    return held[:place] + bytes([held[place] ^ 1 << draw.randrange(8)]) + held[place + 1 :]
+def _splice(
+    content: bytes, draw: random.Random, size: int, change: Callable[[bytes], bytes],
+    within: int | None = None,
+) -> bytes:  # fmt: skip
+    """Change `size` bytes at a drawn position, within the first `within` bytes if that is given."""
+    index = draw.randrange(min(len(content), within or len(content)))
+    return content[:index] + change(content[index : index + size]) + content[index + size :]
 
 
-def _digit(held: bytes, draw: random.Random) -> bytes:
+def _digit(content: bytes, draw: random.Random) -> bytes:
     """Change a digit, which leaves text what it was."""
-    places = [place for place, byte in enumerate(held) if chr(byte).isdigit()]
-    if not places:
-        return _bit(held, draw)
-    place = draw.choice(places)
-    return held[:place] + str((held[place] - 47) % 10).encode() + held[place + 1 :]
+    positions = [index for index, byte in enumerate(content) if chr(byte).isdigit()]
+    if not positions:
+        return _HARMS["bit"](content, draw)
+    index = draw.choice(positions)
+    return content[:index] + str((content[index] - 47) % 10).encode() + content[index + 1 :]
 
 
-def _head(held: bytes, draw: random.Random) -> bytes:
-    """Change a letter within the first part, where headers and names stand."""
-    place = draw.randrange(min(len(held), 900))
-    return held[:place] + bytes([draw.randrange(32, 127)]) + held[place + 1 :]
-
-
-def _zeros(held: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(held))
-    return held[:place] + b"\0" * len(held[place : place + 64]) + held[place + 64 :]
-
-
-def _lost(held: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(held))
-    return held[:place] + held[place + draw.randint(1, 40) :]
-
-
-def _line(held: bytes, draw: random.Random) -> bytes:
+def _line(content: bytes, draw: random.Random) -> bytes:
     """Lose a line amid others: what ends at a line cannot be told from a shorter file."""
-    lines = held.splitlines(keepends=True)
+    lines = content.splitlines(keepends=True)
     if len(lines) < 3:
-        return _lost(held, draw)
-    place = draw.randrange(1, len(lines) - 1)
-    return b"".join(lines[:place] + lines[place + 1 :])
+        return _HARMS["lost"](content, draw)
+    index = draw.randrange(1, len(lines) - 1)
+    return b"".join(lines[:index] + lines[index + 1 :])
 
 
 _HARMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "bit": _bit,
+    "bit": lambda data, draw: _splice(
+        data, draw, 1, lambda old: bytes([old[0] ^ 1 << draw.randrange(8)])
+    ),
     "digit": _digit,
-    "head": _head,
-    "zeros": _zeros,
-    "lost": _lost,
+    # A letter within the first part, where headers and names stand.
+    "head": lambda data, draw: _splice(
+        data, draw, 1, lambda old: bytes([draw.randrange(32, 127)]), within=900
+    ),
+    "zeros": lambda data, draw: _splice(data, draw, 64, lambda old: b"\0" * len(old)),
+    "lost": lambda data, draw: _splice(data, draw, draw.randint(1, 40), lambda old: b""),
     "line": _line,
-    "cut": lambda held, draw: held[: draw.randrange(len(held))],
-    "added": lambda held, draw: held + draw.randbytes(draw.randint(1, 5000)),
-    "twice": lambda held, draw: held * draw.randint(2, 50),
-    "empty": lambda held, draw: b"",
+    "cut": lambda data, draw: data[: draw.randrange(len(data))],
+    "added": lambda data, draw: data + draw.randbytes(draw.randint(1, 5000)),
+    "twice": lambda data, draw: data * draw.randint(2, 50),
+    "empty": lambda data, draw: b"",
 }
 
 

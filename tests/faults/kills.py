@@ -1,7 +1,5 @@
 """Commands killed at every moment at which they change the disk, and at any other."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
@@ -23,31 +21,31 @@ def kills(
     """Yield what became of each command: `rounds` moments, a quarter as many times, one start."""
     for scene in scenes():
         before = time.monotonic()
-        wanted, count = scene.undisturbed(stock, folder)
+        expected, count = scene.undisturbed(stock, folder)
         seconds = time.monotonic() - before
         tally = Tally()
         moments = range(1, count + 1)
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             kind = draw.choice(_KINDS)
             ended = run(scene.words, scene.begin(stock, folder), killing(at, kind))
-            _judge(tally, f"{kind.name} at moment {at}", scene, folder, ended, wanted, kind)
+            _judge(tally, f"{kind.name} at moment {at}", scene, folder, ended, expected, kind)
         for _ in range(rounds // 4):
             kill = Kill(draw.uniform(0, seconds), draw.choice(_KINDS))
             ended = run(scene.words, scene.begin(stock, folder), None, kill)
-            _judge(tally, f"{kill}", scene, folder, ended, wanted, kill.kind)
+            _judge(tally, f"{kill}", scene, folder, ended, expected, kill.kind)
         if rounds >= 8:
             kill = Kill(draw.uniform(0.2, 6), draw.choice(_KINDS))
             ended = start(scene.words, scene.begin(stock, folder), kill)
-            _judge(tally, f"started, {kill}", scene, folder, ended, wanted, kill.kind)
+            _judge(tally, f"started, {kill}", scene, folder, ended, expected, kill.kind)
         yield f"kill {scene.name}", tally
 
 
 def _judge(
     tally: Tally, case: str, scene: Scene, folder: Path, ended: Ended,
-    wanted: dict[str, Left], kind: signal.Signals,
+    expected: dict[str, Left], kind: signal.Signals,
 ) -> None:  # fmt: skip
     # Without handlers (while Python starts) SIGTERM ends a process like SIGKILL.
     fitting = (0, -kind, 128 + kind)
     faults = [] if ended.code in fitting else [f"ended with {ended.code}: {ended.said[-600:]}"]
-    outcome, more = go_on(scene, folder, wanted)
+    outcome, more = go_on(scene, folder, expected)
     tally.add(f"{scene.name}, {case}", outcome, faults + more)

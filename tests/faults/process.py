@@ -1,7 +1,5 @@
 """Commands in processes of their own: forked from this one, so that torch is loaded once."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import select
@@ -80,7 +78,7 @@ def start(words: Sequence[str], folder: Path, kill: Kill) -> Ended:
 
 
 def _work(
-    deed: Callable[[], int], folder: Path, said: IO[bytes], moments: IO[bytes], tap: Tap | None
+    work: Callable[[], int], folder: Path, said: IO[bytes], moments: IO[bytes], tap: Tap | None
 ) -> None:
     """Do the work of the child, which never returns."""
     code = 1
@@ -90,7 +88,7 @@ def _work(
             os.dup2(said.fileno(), stream)
         if tap is not None:
             tap.install()
-        code = deed()
+        code = work()
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(moments.fileno(), str(tap.count if tap else 0).encode())

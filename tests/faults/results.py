@@ -1,7 +1,5 @@
 """What a command left, as values that can be compared: times and places of the run apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ Left = dict[str, Any]
 
 def left(folder: Path) -> Left:
     """Return the files below `folder` by name, the newest saved state under one name."""
-    found: Left = {}
+    files: Left = {}
     states = sorted(path for path in folder.glob("checkpoints/*") if path.name.isdigit())
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or any(part.startswith(".") for part in path.parts[-3:]):
@@ -28,31 +26,31 @@ def left(folder: Path) -> Left:
             if path.parent != states[-1]:
                 continue
             name = f"newest/{path.name}"
-        found[name] = content(path)
-    return found
+        files[name] = content(path)
+    return files
 
 
 def content(path: Path) -> Any:
     """Return what a file holds, times apart; its bytes where it is not JSON."""
-    held = path.read_bytes()
+    stored = path.read_bytes()
     if path.suffix in (".png", ".svg", ".html"):
         return "a picture"
     try:
         if path.suffix == ".json":
-            return _timeless(json.loads(held))
+            return _timeless(json.loads(stored))
         if path.suffix == ".jsonl":
-            rows = [_timeless(json.loads(line)) for line in held.decode().splitlines()]
+            rows = [_timeless(json.loads(line)) for line in stored.decode().splitlines()]
             return [row for row in rows if row.get("event") != "finished"]
     except (ValueError, AttributeError):
-        return held
-    return held
+        return stored
+    return stored
 
 
 def _timeless(values: Any) -> Any:
     if isinstance(values, dict):
         dropped = _OF_TIMES | _OF_VALUES
-        return {name: _timeless(one) for name, one in values.items() if name not in dropped}
-    return [_timeless(one) for one in values] if isinstance(values, list) else values
+        return {name: _timeless(value) for name, value in values.items() if name not in dropped}
+    return [_timeless(value) for value in values] if isinstance(values, list) else values
 
 
 def differing(first: Left, second: Left) -> list[str]:

@@ -1,7 +1,5 @@
 """The commands that are disturbed: what they begin with, what they leave, how one goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -33,9 +31,9 @@ class Scene:
     def begin(self, stock: Path, folder: Path) -> Path:
         """Make `folder` anew, as the command finds it."""
         copy(stock, folder, set(self.begins.values()))
-        for name, held in self.begins.items():
-            if name != held:
-                (folder / held).rename(folder / name)
+        for name, stored in self.begins.items():
+            if name != stored:
+                (folder / stored).rename(folder / name)
         return folder
 
     def left(self, folder: Path) -> dict[str, Left]:
@@ -88,39 +86,41 @@ def scenes() -> list[Scene]:
     ]  # fmt: skip
 
 
-def go_on(scene: Scene, folder: Path, wanted: dict[str, Left]) -> tuple[str, list[str]]:
+def go_on(scene: Scene, folder: Path, expected: dict[str, Left]) -> tuple[str, list[str]]:
     """Look at what a disturbed command left, and go on; return the outcome and the faults."""
-    faults = _torn(scene, folder, wanted)
+    faults = _torn(scene, folder, expected)
     if scene.probe is not None:
         read = run(scene.probe, folder)
         if read.code and not read.is_refused:
             faults.append(f"reading: {read.code} {read.said[-600:]}")
     outcome, ended = "whole already", Ended(2, "")
-    for place, words in enumerate(scene.again):
+    for number, words in enumerate(scene.again):
         ended = run(words, folder)
         if not ended.code:
             outcome = "resumed" if "--resume" in words else "begun again"
             break
         if not ended.is_refused:
             break
-        if place == 0 and not _unlike(scene.left(folder), wanted) and "--resume" not in words:
+        if number == 0 and not _unlike(scene.left(folder), expected) and "--resume" not in words:
             return outcome, faults
     if ended.code:
         return "stuck", [*faults, f"going on: {ended.code} {ended.said[-600:]}"]
-    faults += [f"differs: {name}" for name in _unlike(scene.left(folder), wanted)]
+    faults += [f"differs: {name}" for name in _unlike(scene.left(folder), expected)]
     faults += [f"left behind: {name}" for name in leftovers(folder)]
     return outcome, faults
 
 
-def _torn(scene: Scene, folder: Path, wanted: dict[str, Left]) -> list[str]:
+def _torn(scene: Scene, folder: Path, expected: dict[str, Left]) -> list[str]:
     """Return what is neither absent nor whole, where that is promised."""
     if not scene.is_whole or scene.makes[0] in scene.begins:
         return []
-    found = scene.left(folder)
-    return [f"half of {name} is there" for name in found if found[name] != wanted[name]]
+    actual = scene.left(folder)
+    return [f"half of {name} is there" for name in actual if actual[name] != expected[name]]
 
 
-def _unlike(found: dict[str, Left], wanted: dict[str, Left]) -> list[str]:
+def _unlike(actual: dict[str, Left], expected: dict[str, Left]) -> list[str]:
     return [
-        f"{name}/{file}" for name in wanted for file in differing(found.get(name, {}), wanted[name])
+        f"{name}/{file}"
+        for name in expected
+        for file in differing(actual.get(name, {}), expected[name])
     ]

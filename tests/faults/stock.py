@@ -1,7 +1,5 @@
 """Good datasets, models and results, made once: what the cases begin with copies of."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

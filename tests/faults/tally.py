@@ -1,7 +1,5 @@
 """What became of the cases."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 
@@ -24,5 +22,7 @@ class Tally:
 
     def line(self, name: str) -> str:
         """Return the line of the table."""
-        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items()))
-        return f"{name:28} {self.cases:5} cases  {told}"
+        outcomes = ", ".join(
+            f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())
+        )
+        return f"{name:28} {self.cases:5} cases  {outcomes}"

@@ -1,7 +1,5 @@
 """Moments at which a process changes the disk, and what befalls it at one of them."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io
@@ -39,28 +37,28 @@ class Tap:
         for module in (builtins, io):
             setattr(module, "open", opened)  # noqa: B010
 
-    def _watched(self, name: str, deed: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*given: Any, **named: Any) -> Any:
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
             self.moment(name)
-            return deed(*given, **named)
+            return function(*args, **kwargs)
 
         return watched
 
     def _opener(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def opened(
-            file: Any, mode: str = "r", buffering: int = -1, *given: Any, **named: Any
+            file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any
         ) -> Any:
             if (
                 not set(mode) & set("wax")
                 or "+" in mode
                 or not isinstance(file, (str, os.PathLike))
             ):
-                return plain(file, mode, buffering, *given, **named)
+                return plain(file, mode, buffering, *args, **kwargs)
             self.moment("open")
             raw = _Tapped(file, mode.replace("b", "").replace("t", ""))
             raw.tap = self
-            held = io.BufferedWriter(raw)
-            return held if "b" in mode else io.TextIOWrapper(held, *given, **named)
+            writer = io.BufferedWriter(raw)
+            return writer if "b" in mode else io.TextIOWrapper(writer, *args, **kwargs)
 
         return opened
 

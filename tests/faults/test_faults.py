@@ -1,7 +1,5 @@
 """Some kills, full disks and harmed files of each kind; hundreds by `python -m tests.faults`."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -44,13 +42,13 @@ def test_moments_are_counted(tmp_path: Path) -> None:
     assert (done.stdout, (tmp_path / "whole").read_text()) == ("3\n", "0123456789")
 
 
-@pytest.mark.parametrize(("at", "held"), [(1, None), (2, b"01234"), (3, b"0123456789")])
-def test_a_kill_comes_at_its_moment(tmp_path: Path, at: int, held: bytes | None) -> None:
+@pytest.mark.parametrize(("at", "content"), [(1, None), (2, b"01234"), (3, b"0123456789")])
+def test_a_kill_comes_at_its_moment(tmp_path: Path, at: int, content: bytes | None) -> None:
     """In the midst of a write, half of the bytes are there."""
     done = _write(tmp_path, f"killing({at}, {int(signal.SIGKILL)})")
     part = tmp_path / "whole.part"
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "whole").exists()
-    assert (part.read_bytes() if part.exists() else None) == held
+    assert (part.read_bytes() if part.exists() else None) == content
 
 
 @pytest.mark.parametrize(("at", "is_full"), [(1, True), (2, True), (3, False)])
@@ -67,16 +65,16 @@ def test_taps_befall() -> None:
 
 
 def test_what_is_left_is_compared_without_times(tmp_path: Path) -> None:
-    one, other = tmp_path / "1", tmp_path / "2"
-    for folder, seconds, state in ((one, 1, "000001"), (other, 2, "000007")):
+    first, second = tmp_path / "1", tmp_path / "2"
+    for folder, seconds, state in ((first, 1, "000001"), (second, 2, "000007")):
         (folder / "checkpoints" / state).mkdir(parents=True)
         (folder / "checkpoints" / state / "a").write_text("same")
         (folder / "facts.json").write_text(json.dumps({"seconds": seconds, "n": [1]}))
-    assert differing(left(one), left(other)) == []
-    (other / "facts.json").write_text(json.dumps({"seconds": 2, "n": [2]}))
-    (other / ".facts.json.12.part").write_text("")
-    assert differing(left(one), left(other)) == ["facts.json"]
-    assert leftovers(other) == [".facts.json.12.part"] and not leftovers(one)
+    assert differing(left(first), left(second)) == []
+    (second / "facts.json").write_text(json.dumps({"seconds": 2, "n": [2]}))
+    (second / ".facts.json.12.part").write_text("")
+    assert differing(left(first), left(second)) == ["facts.json"]
+    assert leftovers(second) == [".facts.json.12.part"] and not leftovers(first)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +91,15 @@ def test_what_is_left_is_compared_without_times(tmp_path: Path) -> None:
     ],
 )
 def test_answers_are_judged(code: int, said: str, same: bool, outcome: str, is_fault: bool) -> None:
-    found, faults = _judged(Ended(code, said), Ended(0, ""), "m/a.json", same)
-    assert (found, bool(faults)) == (outcome, is_fault)
+    judged, faults = _judged(Ended(code, said), Ended(0, ""), "m/a.json", same)
+    assert (judged, bool(faults)) == (outcome, is_fault)
 
 
 @pytest.mark.parametrize("how", sorted(_HARMS))
 def test_harm_is_done(how: str) -> None:
     """One letter may by chance be drawn as it was."""
-    held, draw = b"line 1\nline 2\nline 3\n" * 20, random.Random(3)
-    assert sum(_HARMS[how](held, draw) != held for _ in range(20)) >= 15
+    content, draw = b"line 1\nline 2\nline 3\n" * 20, random.Random(3)
+    assert sum(_HARMS[how](content, draw) != content for _ in range(20)) >= 15
 
 
 def test_counts() -> None:
@@ -120,8 +118,8 @@ def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
         cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    found = json.loads(counts.read_text(encoding="utf-8"))
+    results = json.loads(counts.read_text(encoding="utf-8"))
     for series, count in (("kill", 11), ("full", 11), ("harm", 12)):
-        held = [one for name, one in found.items() if name.startswith(series)]
-        assert len(held) == count and all(one["cases"] >= 1 for one in held)
-    assert found["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}
+        series_counts = [entry for name, entry in results.items() if name.startswith(series)]
+        assert len(series_counts) == count and all(entry["cases"] >= 1 for entry in series_counts)
+    assert results["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}

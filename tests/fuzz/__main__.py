@@ -7,8 +7,6 @@
 Prints counts; the exit code is 1 where a reader fell over, took too long or too much memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -25,11 +23,11 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    found = {}
-    for name, drawn, deed in readers(given.only):
-        count = run(drawn, deed, given.cases, given.seed)
-        found[name] = dataclasses.asdict(count)
+    arguments = parser.parse_args()
+    counts = {}
+    for name, drawn, read in readers(arguments.only):
+        count = run(drawn, read, arguments.cases, arguments.seed)
+        counts[name] = dataclasses.asdict(count)
         sys.stdout.write(
             f"{name:20} {count.cases:7} cases {count.taken:7} taken {count.refused:7} refused "
             f"{len(count.faults):3} faults\n"
@@ -37,9 +35,9 @@ def main() -> int:
         sys.stdout.flush()
         for fault in count.faults:
             sys.stdout.write(fault + "\n")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return int(any(count["faults"] for count in found.values()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+    return int(any(count["faults"] for count in counts.values()))
 
 
 if __name__ == "__main__":

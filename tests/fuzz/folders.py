@@ -4,8 +4,6 @@ Checksums keep accidents out, not intent: where a file says its own checksum it 
 after the harm, so that what stands behind it is reached.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable
@@ -44,16 +42,16 @@ def _harmed(folder: Path, names: list[str]) -> st.SearchStrategy[Case]:
     """Return one of the files with changed bytes, or, if JSON, changed values, sealed again."""
     drawn = []
     for name in names:
-        held = (folder / name).read_bytes()
-        drawn.append(damaged([held]).map(functools.partial(_named, name)))
+        content = (folder / name).read_bytes()
+        drawn.append(damaged([content]).map(functools.partial(_named, name)))
         if name.endswith(".json"):
-            values = changed_values(json.loads(held))
+            values = changed_values(json.loads(content))
             drawn.append(values.map(functools.partial(_sealed, name)))
     return st.one_of(*drawn)
 
 
-def _named(name: str, held: bytes) -> Case:
-    return name, held
+def _named(name: str, content: bytes) -> Case:
+    return name, content
 
 
 def _sealed(name: str, values: Any) -> Case:
@@ -67,7 +65,7 @@ def _seal(name: str, values: Any) -> Any:
     """
     if not isinstance(values, dict):
         return values
-    values = {key: held for key, held in values.items() if key != "sha256"}
+    values = {key: value for key, value in values.items() if key != "sha256"}
     if name == directory.NAME:
         return values | {"sha256": digest(values)}
     return values | {"sha256": {}} if name == "text.json" else values
@@ -77,8 +75,8 @@ def _read_dataset(folder: Path) -> None:
     data = Dataset.open(folder)
     for name in data.names:
         split = data.split(name)
-        for place in range(min(len(split), 3)):
-            split.source(place), split.target(place)
+        for index in range(min(len(split), 3)):
+            split.source(index), split.target(index)
         split.tokenized_source()
 
 
@@ -94,6 +92,6 @@ def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Call
     return {
         "model": (model, _harmed(model, described), load_model),
         "dataset": (data, _harmed(data, [directory.NAME, *texts, *splits]), _read_dataset),
-        "saved state": (model, _harmed(model, saved), lambda held: Checkpoints(held).load()),
+        "saved state": (model, _harmed(model, saved), lambda path: Checkpoints(path).load()),
         "kept exits": (model, _harmed(model, ["exits.json"]), load_exits),
     }

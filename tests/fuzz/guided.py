@@ -10,8 +10,6 @@ inputs. The exit code is 1 where a reader fell over, took more than 10 seconds o
 the program.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib
@@ -41,11 +39,11 @@ def fuzz(name: str, runs: int, folder: Path) -> None:
     reader = single(folder)[name]
     corpus, case = folder / "corpus", folder / "case"
     corpus.mkdir()
-    for place, good in enumerate(reader.good):
-        (corpus / str(place)).write_bytes(good)
+    for index, good in enumerate(reader.good):
+        (corpus / str(index)).write_bytes(good)
 
-    def read(held: bytes) -> None:
-        case.write_bytes(held)
+    def read(content: bytes) -> None:
+        case.write_bytes(content)
         with contextlib.suppress(NmtgridError), contextlib.redirect_stdout(io.StringIO()):
             reader.read(case)
 
@@ -65,10 +63,10 @@ def child(name: str, runs: int) -> dict[str, Any]:
         )  # fmt: skip
     said = done.stdout + done.stderr
     count, covered = _DONE.findall(said), _COVERAGE.findall(said)
-    found: dict[str, Any] = {"runs": int(count[-1]) if count else 0}
-    found["coverage"] = int(covered[-1]) if covered else 0
-    is_whole = done.returncode == 0 and found["runs"] >= runs
-    return found | {"fault": None if is_whole else said[-3000:]}
+    result: dict[str, Any] = {"runs": int(count[-1]) if count else 0}
+    result["coverage"] = int(covered[-1]) if covered else 0
+    is_whole = done.returncode == 0 and result["runs"] >= runs
+    return result | {"fault": None if is_whole else said[-3000:]}
 
 
 def main() -> int:
@@ -80,25 +78,27 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child is not None:
-        fuzz(given.only, given.runs, given.child)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        fuzz(arguments.only, arguments.runs, arguments.child)
     if importlib.util.find_spec("atheris") is None:
         sys.stderr.write("error: atheris is not installed: pip install atheris\n")
         return 2
     from tests.fuzz.single import single
 
     with tempfile.TemporaryDirectory() as folder:
-        names = [name for name in single(Path(folder)) if given.only in name]
-    found = {}
+        names = [name for name in single(Path(folder)) if arguments.only in name]
+    results = {}
     for name in names:
-        found[name] = held = child(name, given.runs)
-        sys.stdout.write(f"{name:20} {held['runs']:7} inputs {held['coverage']:6} edges reached ")
-        sys.stdout.write("0 faults\n" if held["fault"] is None else f"FAULT\n{held['fault']}\n")
+        results[name] = result = child(name, arguments.runs)
+        sys.stdout.write(
+            f"{name:20} {result['runs']:7} inputs {result['coverage']:6} edges reached "
+        )
+        sys.stdout.write("0 faults\n" if result["fault"] is None else f"FAULT\n{result['fault']}\n")
         sys.stdout.flush()
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return int(any(held["fault"] is not None for held in found.values()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return int(any(result["fault"] is not None for result in results.values()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What is done to good files so that they are bad: bytes and JSON values, drawn by hypothesis."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Sequence
@@ -38,30 +36,30 @@ def damaged(examples: Sequence[bytes]) -> st.SearchStrategy[bytes]:
     return st.one_of(changed, changed, changed, soup.map(b"".join))
 
 
-def _apply(held: bytes, edits: Sequence[tuple[str, int, int, bytes]]) -> bytes:
+def _apply(content: bytes, edits: Sequence[tuple[str, int, int, bytes]]) -> bytes:
     for kind, first, second, piece in edits:
-        size = len(held) + 1
+        size = len(content) + 1
         begin = first % size
-        end = min(len(held), begin + 1 + second % (1 + len(held) // 4))
+        end = min(len(content), begin + 1 + second % (1 + len(content) // 4))
         if kind == "set":
-            held = held[:begin] + piece + held[begin + len(piece) :]
+            content = content[:begin] + piece + content[begin + len(piece) :]
         elif kind == "insert":
-            held = held[:begin] + piece + held[begin:]
+            content = content[:begin] + piece + content[begin:]
         elif kind == "delete":
-            held = held[:begin] + held[end:]
+            content = content[:begin] + content[end:]
         elif kind == "double":
-            held = held[:end] + held[begin:]
+            content = content[:end] + content[begin:]
         elif kind == "cut":
-            held = held[:begin]
+            content = content[:begin]
         elif kind == "digit":
-            held = held[:begin] + b"%d" % (second % 10) + held[begin + 1 :]
+            content = content[:begin] + b"%d" % (second % 10) + content[begin + 1 :]
         elif kind == "copy":
-            held = held[:begin] + held[second % size : second % size + 5] + held[begin:]
+            content = content[:begin] + content[second % size : second % size + 5] + content[begin:]
         elif kind == "space":
-            held = held[:begin] + b" " + held[begin + 1 :]
+            content = content[:begin] + b" " + content[begin + 1 :]
         else:
-            held = held[end:] + held[begin:end] + held[:begin]
-    return held
+            content = content[end:] + content[begin:end] + content[:begin]
+    return content
 
 
 def changed_values(values: Any) -> st.SearchStrategy[Any]:

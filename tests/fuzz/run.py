@@ -4,8 +4,6 @@ Nothing but an error for people may come out of a reader, in `SECONDS` and in `M
 the program takes anyway.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -47,9 +45,9 @@ class TooSlow(Exception):
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
     """Bound the memory of this process; what it holds already is not counted."""
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
     try:
         yield
     finally:
@@ -60,41 +58,41 @@ def readers(only: str = "") -> Iterator[tuple[str, st.SearchStrategy[Any], Calla
     """Yield the name of each reader, what is drawn for it, and what is done with that."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for reader, held in single(folder).items():
-            if only in reader:
-                yield reader, held.drawn, _reads_file(folder / "case", held.read)
-        if any(only in reader for reader in ("model", "dataset", "saved state", "kept exits")):
+        for label, reader in single(folder).items():
+            if only in label:
+                yield label, reader.drawn, _reads_file(folder / "case", reader.read)
+        if any(only in label for label in ("model", "dataset", "saved state", "kept exits")):
             with contextlib.redirect_stderr(io.StringIO()):
-                made = folders(folder)
-            for reader, (place, cases, read) in made.items():
-                if only in reader:
-                    yield reader, cases, _reads_folder(place, read)
+                by_name = folders(folder)
+            for label, (where, cases, read) in by_name.items():
+                if only in label:
+                    yield label, cases, _reads_folder(where, read)
 
 
 def _reads_file(path: Path, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    def deed(held: bytes) -> Any:
-        path.write_bytes(held)
+    def call(content: bytes) -> Any:
+        path.write_bytes(content)
         return read(path)
 
-    return deed
+    return call
 
 
 def _reads_folder(folder: Path, read: Callable[[Path], Any]) -> Callable[[tuple[str, bytes]], Any]:
-    def deed(case: tuple[str, bytes]) -> Any:
-        name, held = case
+    def call(case: tuple[str, bytes]) -> Any:
+        name, content = case
         path = folder / name
         before = path.read_bytes()
         try:
-            path.write_bytes(held)
+            path.write_bytes(content)
             return read(folder)
         finally:
             path.write_bytes(before)
 
-    return deed
+    return call
 
 
 def run(
-    drawn: st.SearchStrategy[Any], deed: Callable[[Any], Any], cases: int, number: int
+    drawn: st.SearchStrategy[Any], call: Callable[[Any], Any], cases: int, number: int
 ) -> Count:
     """Return what became of so many cases; `number` is the seed."""
     count = Count()
@@ -109,7 +107,7 @@ def run(
     def check(case: Any) -> None:
         count.cases += 1
         try:
-            _in_time(deed, case)
+            _in_time(call, case)
             count.taken += 1
         except NmtgridError:
             count.refused += 1
@@ -118,8 +116,8 @@ def run(
         with limited(), contextlib.redirect_stdout(io.StringIO()):
             check()
     except Exception as fault:
-        found = fault.exceptions if isinstance(fault, ExceptionGroup) else [fault]
-        count.faults = [_told(one) for one in found]
+        faults = fault.exceptions if isinstance(fault, ExceptionGroup) else [fault]
+        count.faults = [_told(cause) for cause in faults]
     return count
 
 
@@ -131,14 +129,14 @@ def _told(fault: BaseException) -> str:
     return "\n".join([*where, f"  {type(fault).__name__}: {str(fault)[:300]}", f"  {notes[:600]}"])
 
 
-def _in_time(deed: Callable[[Any], Any], case: Any) -> None:
+def _in_time(call: Callable[[Any], Any], case: Any) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"more than {SECONDS} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        deed(case)
+        call(case)
     except SystemExit as fault:  # a package that ends the program
         raise RuntimeError("the program was ended") from fault
     finally:

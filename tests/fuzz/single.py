@@ -1,7 +1,5 @@
 """The readers of single files, each with good files to harm."""
 
-from __future__ import annotations
-
 import bz2
 import dataclasses
 import gzip
@@ -96,9 +94,9 @@ def _features(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    with open_checkpoint(path) as held:
-        for name in held.views:
-            held.load(name)
+    with open_checkpoint(path) as checkpoint:
+        for name in checkpoint.views:
+            checkpoint.load(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +114,8 @@ def _of_bytes(good: list[bytes], read: Callable[[Path], Any]) -> Reader:
 
 def _of_json(read: Callable[[Path], Any], *values: Any, lines: bool = False) -> Reader:
     """Harm files of JSON, or of a value a line, in their bytes or in their values."""
-    parts = [changed_values(one).map(as_json) for one in values]
-    good = [as_json(one) for one in values]
+    parts = [changed_values(value).map(as_json) for value in values]
+    good = [as_json(value) for value in values]
     if lines:
         good = [b"\n".join(good) + b"\n"]
         return Reader(good, st.one_of(damaged(good), st.tuples(*parts).map(b"\n".join)), read)
@@ -168,5 +166,5 @@ def single(folder: Path) -> dict[str, Reader]:
     }
 
 
-def _unsealed(held: bytes) -> bytes:
-    return held.replace(b"nmtgrid.sha256", b"nmtgrid.SHA256")
+def _unsealed(content: bytes) -> bytes:
+    return content.replace(b"nmtgrid.sha256", b"nmtgrid.SHA256")

@@ -2,8 +2,6 @@
 memory: a few hundred cases here, tens of thousands by `python -m tests.fuzz`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -26,25 +24,25 @@ CASES = 25
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readers")
 
 
-def test_good_files_are_taken(place: Path) -> None:
+def test_good_files_are_taken(folder: Path) -> None:
     """Were they not, nothing behind the first check would ever be harmed."""
-    for name, reader in single(place).items():
+    for name, reader in single(folder).items():
         for good in reader.good:
-            path = place / "case"
+            path = folder / "case"
             path.write_bytes(good)
             reader.read(path)
             assert path.read_bytes() == good, name
 
 
-def test_good_folders_are_taken(place: Path) -> None:
-    made = folders(place)
-    assert set(made) == {"model", "dataset", "saved state", "kept exits"}
-    for folder, _, read in made.values():
-        read(folder)
+def test_good_folders_are_taken(folder: Path) -> None:
+    by_name = folders(folder)
+    assert set(by_name) == {"model", "dataset", "saved state", "kept exits"}
+    for path, _, read in by_name.values():
+        read(path)
 
 
 def test_no_reader_falls_over(tmp_path: Path) -> None:
@@ -56,15 +54,17 @@ def test_no_reader_falls_over(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    found = json.loads(counts.read_text(encoding="utf-8"))
-    assert len(found) >= 26
-    assert all(one["cases"] == one["taken"] + one["refused"] >= CASES for one in found.values())
-    assert sum(one["refused"] for one in found.values()) > 10 * CASES
+    results = json.loads(counts.read_text(encoding="utf-8"))
+    assert len(results) >= 26
+    assert all(
+        count["cases"] == count["taken"] + count["refused"] >= CASES for count in results.values()
+    )
+    assert sum(count["refused"] for count in results.values()) > 10 * CASES
 
 
 def _reader(fault: BaseException | None = None, seconds: float = 0.0, size: int = 0) -> object:
-    def read(held: bytes) -> None:
-        if held == b"good":
+    def read(content: bytes) -> None:
+        if content == b"good":
             return
         time.sleep(seconds)
         bytearray(size)
@@ -98,8 +98,8 @@ def test_what_is_refused_is_counted() -> None:
 
 @settings(deadline=None, derandomize=True)
 @given(damaged([b"an example of a file\n"]))
-def test_harm_is_bytes(held: bytes) -> None:
-    assert len(held) < 200_000
+def test_harm_is_bytes(content: bytes) -> None:
+    assert len(content) < 200_000
 
 
 @settings(deadline=None, derandomize=True)

@@ -5,8 +5,6 @@ names of its settings, and then turns every choice that its configuration offers
 (and each pair of the choices in `CROSSED`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -91,7 +89,7 @@ class Case:
         """Return the model with drawn weights, in evaluation mode."""
         config = zoo.architectures().get(self.arch).config
         known = {field.name for field in dataclasses.fields(config)}
-        changes: dict[str, Any] = {name: held for name, held in TINY.items() if name in known}
+        changes: dict[str, Any] = {name: value for name, value in TINY.items() if name in known}
         changes |= {name: dropout for name in known if name.endswith("dropout")}
         changes |= dict(self.settings)
         if changes.get("tie") == "all":
@@ -105,36 +103,36 @@ class Case:
 
 def cases() -> list[Case]:
     """Return every architecture in every form that its choices offer."""
-    found: list[Case] = []
+    every: list[Case] = []
     for arch in zoo.architectures():
         config = zoo.architectures().get(arch).config
         choices = _choices(config)
         crossed = {name: values for name, values in choices.items() if name in CROSSED}
-        found += [
+        every += [
             Case(arch, tuple(zip(crossed, values, strict=True)))
             for values in itertools.product(*crossed.values())
         ]
         single = {name: values for name, values in choices.items() if name not in CROSSED}
-        found += [
+        every += [
             Case(arch, (*NEEDS.get(name, ()), (name, value)))
             for name, values in single.items()
             for value in values
             if value != getattr(config(), name)
         ]
-        found += [
+        every += [
             Case(arch, (("skip", "dense"), (name, False)))
             for name in choices
             if name.startswith("dense_")
         ]
-        found += _together(arch, choices, {case.changes() for case in found if case.arch == arch})
-    return found
+        every += _together(arch, choices, {case.changes() for case in every if case.arch == arch})
+    return every
 
 
 def _together(
     arch: str, choices: dict[str, tuple[Any, ...]], known: set[frozenset[tuple[str, Any]]]
 ) -> list[Case]:
     """Return the combinations of choices that matter to each other when a model goes online."""
-    found = []
+    together = []
     fields = {field.name for field in dataclasses.fields(zoo.architectures().get(arch).config)}
     for names, fixed in ONLINE:
         if not {*names, *dict(fixed)} <= fields:
@@ -143,8 +141,8 @@ def _together(
             case = Case(arch, (*fixed, *zip(names, values, strict=True)))
             if case.changes() not in known:
                 known.add(case.changes())
-                found.append(case)
-    return found
+                together.append(case)
+    return together
 
 
 @functools.cache
@@ -156,21 +154,21 @@ def online_cases() -> list[Case]:
 @functools.cache
 def reader_cases() -> list[Case]:
     """Return the cases whose models have a reader, and more of their kind."""
-    found = [case for case in cases() if case.build().traits.reads]
+    basic = [case for case in cases() if case.build().traits.reads]
     more = [
         Case(case.arch, (*case.settings, (name, value)))
-        for case in found
+        for case in basic
         if not dict(case.settings).get("reader_detached")
         for name, values in READERS
         for value in values
     ]
-    return found + more
+    return basic + more
 
 
 @functools.cache
 def exit_cases() -> list[Case]:
     """Return the models with exits, of four blocks, in the forms that matter to exits."""
-    found = []
+    every = []
     for arch in zoo.architectures():
         choices = _choices(zoo.architectures().get(arch).config)
         if "exits" not in choices:
@@ -179,8 +177,8 @@ def exit_cases() -> list[Case]:
         kinds = [kind for kind in choices["exits"] if kind != "none"]
         crossed = itertools.product(kinds, choices["halting"], choices["norm"])
         settings = [tuple(zip(names, values, strict=True)) for values in crossed]
-        found += [Case(arch, (("decoder_depth", 4), *some)) for some in (*settings, *EXITS)]
-    return found
+        every += [Case(arch, (("decoder_depth", 4), *some)) for some in (*settings, *EXITS)]
+    return every
 
 
 def basic_cases() -> list[Case]:
@@ -190,13 +188,13 @@ def basic_cases() -> list[Case]:
 
 def _choices(config: type[Any]) -> dict[str, tuple[Any, ...]]:
     """Return the settings of `config` with few values: named choices, yes and no."""
-    found: dict[str, tuple[Any, ...]] = {}
+    choices: dict[str, tuple[Any, ...]] = {}
     for name, hint in typing.get_type_hints(config).items():
         if typing.get_origin(hint) is typing.Literal:
-            found[name] = typing.get_args(hint)
+            choices[name] = typing.get_args(hint)
         elif hint is bool:
-            found[name] = (False, True)
-    return found
+            choices[name] = (False, True)
+    return choices
 
 
 def shake(model: TranslationModel, amount: float = 0.15) -> TranslationModel:

@@ -1,11 +1,10 @@
 """What the laws share: the cases, ragged batches, slow references."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +12,8 @@ from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captioning.dataset import collate_pictures
 from nmtgrid.models.api import Halt, PredictionSites, TranslationModel, with_exits
+from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import BEGIN, PAD
 from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
 from tests.laws.cases import TARGET_TYPES as TARGET_TYPES
@@ -23,6 +24,12 @@ from tests.laws.cases import exit_cases as exit_cases
 from tests.laws.cases import online_cases as online_cases
 from tests.laws.cases import reader_cases as reader_cases
 from tests.laws.cases import shake as shake
+
+every_case = pytest.mark.parametrize("case", cases(), ids=str)
+every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)
+every_online_case = pytest.mark.parametrize("case", online_cases(), ids=str)
+every_reader = pytest.mark.parametrize("case", reader_cases(), ids=str)
+every_exit_case = pytest.mark.parametrize("case", exit_cases(), ids=str)
 
 Source = Sequence[int] | Tensor
 """Token ids without the end symbol, or a picture's features [regions, F]."""
@@ -60,9 +67,15 @@ def batch_for(
     return show(batch, [torch.randn(n + 1, size) for n in source_lengths]) if size else batch
 
 
+def model_and_batch(case: Case, *lengths: Sequence[int]) -> tuple[TranslationModel, Batch]:
+    """Return the model of a case and sentences of these lengths for it (see `batch_for`)."""
+    model = case.build()
+    return model, batch_for(model, *lengths)
+
+
 def show(batch: Batch, pictures: Sequence[Tensor]) -> Batch:
     """Return the batch with pictures as sources."""
-    source, lengths = collate_pictures([one.numpy() for one in pictures])
+    source, lengths = collate_pictures([picture.numpy() for picture in pictures])
     return dataclasses.replace(batch, source=source, source_lengths=lengths)
 
 
@@ -89,7 +102,6 @@ def readable(pairs: Any, model: TranslationModel) -> Any:
 
 
 def pair(source: Source, target: Sequence[int]) -> Batch:
-    """Return the batch of one pair."""
     if isinstance(source, Tensor):
         return show(collate([[]], [target]), [source])
     return collate([source], [target])
@@ -100,8 +112,8 @@ def source_of(batch: Batch, row: int) -> Source:
     length = int(batch.source_lengths[row])
     if batch.source.dim() == 3:
         return batch.source[row, :length]
-    found: list[int] = batch.source[row, : length - 1].tolist()
-    return found
+    tokens: list[int] = batch.source[row, : length - 1].tolist()
+    return tokens
 
 
 def with_padding(batch: Batch, value: int) -> Batch:
@@ -128,8 +140,8 @@ def teacher_forced(
     """Return log-probabilities [B, T, V] of what follows each true prefix, zero on padding."""
     sites = sites or PredictionSites.offline(batch)
     logits = model.classify(model.features(batch, sites))
-    found = logits.new_zeros(*batch.target_input.shape, logits.shape[-1])
-    return found.index_put((sites.sentence, sites.position), logits.log_softmax(-1))
+    values = logits.new_zeros(*batch.target_input.shape, logits.shape[-1])
+    return values.index_put((sites.sentence, sites.position), logits.log_softmax(-1))
 
 
 def random_path(batch: Batch, seed: int = 0) -> Tensor:
@@ -162,9 +174,9 @@ def stepwise(
     """
     state = model.begin(batch.source, batch.source_lengths)
     values, alignments = [], []
-    for place in range(batch.target_input.shape[1] if steps is None else steps):
-        tokens = batch.target_input[:, place]
-        reads = None if path is None else path[:, place]
+    for position in range(batch.target_input.shape[1] if steps is None else steps):
+        tokens = batch.target_input[:, position]
+        reads = None if path is None else path[:, position]
         if halt is None:
             step = model.step(tokens, state, reads=reads, align=align)
         else:
@@ -187,11 +199,11 @@ def readings(
     """
     state = model.begin(batch.source, batch.source_lengths)
     logits, values = [], []
-    for place in range(batch.target_input.shape[1]):
-        tokens = batch.target_input[:, place]
+    for position in range(batch.target_input.shape[1]):
+        tokens = batch.target_input[:, position]
         state = model.consider(tokens, state)
         logits.append(model.reading_row(state))
-        reads = None if path is None else path[:, place]
+        reads = None if path is None else path[:, position]
         step = model.step(tokens, state, reads=reads)
         state = step.state
         values.append(step.logits.log_softmax(-1))
@@ -220,14 +232,14 @@ def target_embeddings(model: TranslationModel, batch: Batch) -> tuple[Tensor, Te
     """
     caught: list[Tensor] = []
 
-    def catch(module: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
-        first = given[0] if given else None
-        wanted = batch.target_input
+    def catch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        first = inputs[0] if inputs else None
+        tokens = batch.target_input
         if caught or not isinstance(first, Tensor) or not isinstance(output, Tensor):
             return None
-        if first.dtype != wanted.dtype or first.shape != wanted.shape or output.dim() != 3:
+        if first.dtype != tokens.dtype or first.shape != tokens.shape or output.dim() != 3:
             return None
-        if not torch.equal(first, wanted):
+        if not torch.equal(first, tokens):
             return None
         caught.append(output.detach().requires_grad_())
         return caught[0]
@@ -248,12 +260,18 @@ def take_rows(state: Any, rows: Sequence[int]) -> Any:
 
 
 def begin_tokens(rows: int) -> Tensor:
-    """Return the begin symbol for each row."""
     return torch.full((rows,), BEGIN)
 
 
-def assert_close(found: Tensor, wanted: Tensor, limit: float = LIMIT) -> None:
+def assert_close(actual: Tensor, expected: Tensor, limit: float = LIMIT) -> None:
     """Fail when two sets of log-probabilities differ by more than `limit` anywhere."""
-    assert found.shape == wanted.shape
-    difference = (found - wanted).abs().max().item()
+    assert actual.shape == expected.shape
+    difference = (actual - expected).abs().max().item()
     assert difference <= limit, f"differs by {difference:.2e}, allowed are {limit:.0e}"
+
+
+def search_batch(
+    models: list[Any], batch: Batch, plan: SearchPlan, **options: Any
+) -> list[list[Hypothesis]]:
+    """Return what a search over the batch's sources finds."""
+    return search(models, batch.source, batch.source_lengths, plan, **options)

@@ -1,23 +1,18 @@
 """Laws of exits and of steps that rows leave early, over every setting that has them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 import torch
 
-from nmtgrid.adaptive.halting import (
-    FixedExit,
-    GivenExits,
-)
+from nmtgrid.adaptive.halting import FixedExit, GivenExits
 from nmtgrid.models.api import PredictionSites, with_exits
-from tests.laws.exit_helpers import build, predicted, sites_at, truncated
+from tests.laws.exit_helpers import exits_and_batch, predicted, sites_at, truncated
 from tests.laws.helpers import (
     Case,
     assert_close,
     batch_for,
-    exit_cases,
+    every_exit_case,
     random_exits,
     random_path,
     stepwise,
@@ -25,51 +20,45 @@ from tests.laws.helpers import (
     teacher_forced,
 )
 
-every_case = pytest.mark.parametrize("case", exit_cases(), ids=str)
 
-
-@every_case
+@every_exit_case
 def test_an_exit_is_the_truncated_stack(case: Case) -> None:
-    model = build(case)
-    batch = batch_for(model)
+    model, batch = exits_and_batch(case)
     for exit in range(1, model.traits.num_exits + 1):
-        wanted = teacher_forced(truncated(model, exit), batch)
+        expected = teacher_forced(truncated(model, exit), batch)
         depths = torch.full_like(batch.target_input, exit)
-        found = predicted(model, batch, sites_at(batch, depths, mixed=False))
-        assert_close(found, wanted)
+        result = predicted(model, batch, sites_at(batch, depths, mixed=False))
+        assert_close(result, expected)
         same = predicted(model, batch, sites_at(batch, depths, mixed=True))
-        assert_close(same, wanted)
+        assert_close(same, expected)
         steps, _, _ = stepwise(model, batch, halt=FixedExit(exit))
-        assert_close(steps[batch.is_target], wanted[batch.is_target])
+        assert_close(steps[batch.is_target], expected[batch.is_target])
 
 
-@every_case
+@every_exit_case
 def test_stepwise_equals_teacher_forced_along_mixed_exits(case: Case) -> None:
-    model = build(case)
-    batch = batch_for(model)
+    model, batch = exits_and_batch(case)
     for seed in range(2):
         exits = random_exits(batch, model.traits.num_exits, seed)
-        found, shares, _ = stepwise(model, batch, align=True, halt=GivenExits(exits))
-        wanted = predicted(model, batch, sites_at(batch, exits, mixed=True))
-        assert_close(found[batch.is_target], wanted[batch.is_target])
+        result, shares, _ = stepwise(model, batch, align=True, halt=GivenExits(exits))
+        expected = predicted(model, batch, sites_at(batch, exits, mixed=True))
+        assert_close(result[batch.is_target], expected[batch.is_target])
         assert shares is not None
         assert_close(shares.sum(-1), torch.ones(batch.target_input.shape))
 
 
-@every_case
+@every_exit_case
 def test_stepwise_equals_teacher_forced_with_limited_reads(case: Case) -> None:
-    model = build(case)
-    batch = batch_for(model)
+    model, batch = exits_and_batch(case)
     path, exits = random_path(batch), random_exits(batch, model.traits.num_exits)
-    found, _, _ = stepwise(model, batch, path=path, halt=GivenExits(exits))
-    wanted = predicted(model, batch, sites_at(batch, exits, mixed=True, path=path))
-    assert_close(found[batch.is_target], wanted[batch.is_target])
+    result, _, _ = stepwise(model, batch, path=path, halt=GivenExits(exits))
+    expected = predicted(model, batch, sites_at(batch, exits, mixed=True, path=path))
+    assert_close(result[batch.is_target], expected[batch.is_target])
 
 
-@every_case
+@every_exit_case
 def test_features_of_all_exits_are_those_at_each_depth(case: Case) -> None:
-    model = build(case)
-    batch = batch_for(model)
+    model, batch = exits_and_batch(case)
     sites = PredictionSites.offline(batch)
     count = model.traits.num_exits
     every = model.exit_features(batch, sites, own=True)
@@ -77,30 +66,29 @@ def test_features_of_all_exits_are_those_at_each_depth(case: Case) -> None:
     assert len(every) == 2 * count and len(scaled) == count
     for exit in range(1, count + 1):
         at = dataclasses.replace(sites, depth=torch.full_like(sites.sentence, exit))
-        wanted = model.features(batch, at)
-        for found in (every[exit - 1], every[count + exit - 1], scaled[exit - 1]):
-            assert_close(found, wanted)
+        expected = model.features(batch, at)
+        for result in (every[exit - 1], every[count + exit - 1], scaled[exit - 1]):
+            assert_close(result, expected)
     assert_close(every[count - 1], model.features(batch, sites))
 
 
-@every_case
+@every_exit_case
 def test_a_prediction_has_no_gradient_in_blocks_behind_its_exit(case: Case) -> None:
-    model = build(case)
-    batch = batch_for(model, (5, 3), (6, 4))
+    model, batch = exits_and_batch(case, (5, 3), (6, 4))
     blocks = [name for name in model.stages() if name.startswith("decoder.")][1:]
-    held = model.stages()
+    stages = model.stages()
     for mixed in (False, True):
         for exit in range(1, model.traits.num_exits + 1):
             model.zero_grad()
             depths = torch.full_like(batch.target_input, exit)
             predicted(model, batch, sites_at(batch, depths, mixed=mixed)).pow(2).sum().backward()
-            for place, name in enumerate(blocks, start=1):
-                for parameter in held[name].parameters():
+            for position, name in enumerate(blocks, start=1):
+                for parameter in stages[name].parameters():
                     idle = parameter.grad is None or bool((parameter.grad == 0).all())
-                    assert idle == (place > exit), (name, exit)
+                    assert idle == (position > exit), (name, exit)
 
 
-@every_case
+@every_exit_case
 def test_own_features_teach_their_block_alone(case: Case) -> None:
     """In training mode too, where both passes drop the same elements."""
     model = with_exits(case.build(dropout=0.3)).train()
@@ -121,21 +109,20 @@ def test_own_features_teach_their_block_alone(case: Case) -> None:
         assert all(p.grad is not None for p in blocks[exit - 1].parameters())
 
 
-@every_case
+@every_exit_case
 @pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1], [0, 0, 2, 2, 3, 3]], ids=str)
 def test_taking_rows_commutes_with_leaving(case: Case, rows: list[int]) -> None:
-    model = build(case)
-    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
+    model, batch = exits_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
     exits = random_exits(batch, model.traits.num_exits)
-    wanted, _, _ = stepwise(model, batch, halt=GivenExits(exits))
+    expected, _, _ = stepwise(model, batch, halt=GivenExits(exits))
     for done in (0, 1, 4):
         state = stepwise(model, batch, done, halt=GivenExits(exits))[2] if done else None
         state = state or model.begin(batch.source, batch.source_lengths)
         state = take_rows(state, rows)
-        for place in range(done, done + 4):
+        for position in range(done, done + 4):
             halt = GivenExits(exits[rows])
-            step = model.step(batch.target_input[rows, place], state, halt=halt)
-            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+            step = model.step(batch.target_input[rows, position], state, halt=halt)
+            assert_close(step.logits.log_softmax(-1), expected[rows, position])
             assert step.exits is not None
-            assert step.exits.tolist() == exits[rows, place].tolist()
+            assert step.exits.tolist() == exits[rows, position].tolist()
             state = step.state

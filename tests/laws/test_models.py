@@ -1,7 +1,5 @@
 """Laws of the model protocol, for every architecture and every choice it offers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,6 +9,8 @@ from tests.laws.helpers import (
     assert_close,
     batch_for,
     cases,
+    every_case,
+    model_and_batch,
     stepwise,
     take_rows,
     target_embeddings,
@@ -18,8 +18,6 @@ from tests.laws.helpers import (
     widened,
     with_padding,
 )
-
-every_case = pytest.mark.parametrize("case", cases(), ids=str)
 
 
 def test_the_zoo_is_tried() -> None:
@@ -39,10 +37,9 @@ def test_the_cases_are_not_idle(case: Case) -> None:
 
 @every_case
 def test_stepwise_equals_teacher_forced(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model)
-    found, _, _ = stepwise(model, batch)
-    assert_close(found[batch.is_target], teacher_forced(model, batch)[batch.is_target])
+    model, batch = model_and_batch(case)
+    result, _, _ = stepwise(model, batch)
+    assert_close(result[batch.is_target], teacher_forced(model, batch)[batch.is_target])
 
 
 @every_case
@@ -66,38 +63,37 @@ def test_alignments_are_shares_of_the_real_source(
 @every_case
 def test_no_prediction_sees_a_later_target_token(case: Case) -> None:
     """The gradient with respect to later tokens is exactly zero, that to the last one is not."""
-    model = case.build()
-    batch = batch_for(model, (5, 3), (6, 4))
+    model, batch = model_and_batch(case, (5, 3), (6, 4))
     values, embedded = target_embeddings(model, batch)
     readout = torch.randn(values.shape[-1])
-    for place in range(values.shape[1]):
-        summed = (values[:, place] * readout)[batch.is_target[:, place]].sum()
+    for position in range(values.shape[1]):
+        summed = (values[:, position] * readout)[batch.is_target[:, position]].sum()
         (gradient,) = torch.autograd.grad(summed, embedded, retain_graph=True)
-        assert (gradient[:, place + 1 :] == 0).all()
-        assert (gradient[batch.is_target[:, place], place].abs().amax(-1) > 0).all()
+        assert (gradient[:, position + 1 :] == 0).all()
+        assert (gradient[batch.is_target[:, position], position].abs().amax(-1) > 0).all()
 
 
 @every_case
 def test_a_changed_token_changes_nothing_before_it(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, (5, 3), (6, 6))
+    model, batch = model_and_batch(case, (5, 3), (6, 6))
     before = teacher_forced(model, batch)
-    for place in range(1, 7):
+    for position in range(1, 7):
         changed = batch.target_input.clone()
-        changed[:, place] = 3 + (changed[:, place] - 2) % (model.classifier().weight.shape[0] - 3)
+        changed[:, position] = 3 + (changed[:, position] - 2) % (
+            model.classifier().weight.shape[0] - 3
+        )
         other = type(batch)(
             batch.source, batch.source_lengths, changed, batch.target_output,
             batch.target_lengths, batch.indices,
         )  # fmt: skip
         after = teacher_forced(model, other)
-        assert_close(after[:, :place], before[:, :place], 1e-6)
-        assert (after[:, place] - before[:, place]).abs().amax(-1).min() > 1e-6
+        assert_close(after[:, :position], before[:, :position], 1e-6)
+        assert (after[:, position] - before[:, position]).abs().amax(-1).min() > 1e-6
 
 
 @every_case
 def test_alone_equals_in_a_padded_batch(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     together = teacher_forced(model, batch)
     steps, _, _ = stepwise(model, batch, 3)
     for row in range(len(batch)):
@@ -110,8 +106,7 @@ def test_alone_equals_in_a_padded_batch(case: Case) -> None:
 
 @every_case
 def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     before = teacher_forced(model, batch)
     other = with_padding(batch, 5)
     assert_close(teacher_forced(model, other)[batch.is_target], before[batch.is_target])
@@ -120,15 +115,14 @@ def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
 @every_case
 def test_a_source_may_be_wider_than_its_longest_row(case: Case) -> None:
     """As where steps are recorded for widths that come again."""
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     wide = widened(batch, 5)
     assert_close(stepwise(model, wide, 4)[0], stepwise(model, batch, 4)[0])
     if model.traits.aligns:
         _, shares, _ = stepwise(model, wide, 4, align=True)
-        _, wanted, _ = stepwise(model, batch, 4, align=True)
-        assert shares is not None and wanted is not None
-        assert_close(shares[..., :-5], wanted)
+        _, expected, _ = stepwise(model, batch, 4, align=True)
+        assert shares is not None and expected is not None
+        assert_close(shares[..., :-5], expected)
         assert (shares[..., -5:] == 0).all()
 
 
@@ -136,16 +130,15 @@ def test_a_source_may_be_wider_than_its_longest_row(case: Case) -> None:
 @pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1]], ids=str)
 def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
     """Reordered, repeated and dropped rows go on as they would have, at once and later."""
-    model = case.build()
-    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
-    wanted, _, _ = stepwise(model, batch)
+    model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
+    expected, _, _ = stepwise(model, batch)
     for done in (0, 1, 4):
         state = stepwise(model, batch, done)[2] if done else None
         state = state or model.begin(batch.source, batch.source_lengths)
         state = take_rows(state, rows)
-        for place in range(done, done + 4):
-            step = model.step(batch.target_input[rows, place], state)
-            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+        for position in range(done, done + 4):
+            step = model.step(batch.target_input[rows, position], state)
+            assert_close(step.logits.log_softmax(-1), expected[rows, position])
             state = step.state
 
 
@@ -153,16 +146,15 @@ def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
 @torch.no_grad()  # as in decoding, where memory is used again
 def test_a_state_can_be_taken_twice(case: Case) -> None:
     """What one half of the rows writes does not reach the other half."""
-    model = case.build()
-    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
-    wanted, _, _ = stepwise(model, batch)
+    model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
+    expected, _, _ = stepwise(model, batch)
     state = stepwise(model, batch, 3)[2]
     first, second = take_rows(state, [0, 1]), take_rows(state, [2, 3])
-    for place in (3, 4):
+    for position in (3, 4):
         for half, rows in ((0, [0, 1]), (1, [2, 3])):
-            held = second if half else first
-            step = model.step(batch.target_input[rows, place], held)
-            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+            chosen = second if half else first
+            step = model.step(batch.target_input[rows, position], chosen)
+            assert_close(step.logits.log_softmax(-1), expected[rows, position])
             first, second = (first, step.state) if half else (step.state, second)
 
 
@@ -170,17 +162,16 @@ def test_a_state_can_be_taken_twice(case: Case) -> None:
 @torch.no_grad()
 def test_states_taken_twice_can_be_taken_again(case: Case) -> None:
     """Two copies of a state that is gone go on without each other, as do their copies."""
-    model = case.build()
-    batch = batch_for(model, (7, 4, 0, 5), (9, 9, 9, 9))
-    wanted, _, _ = stepwise(model, batch)
+    model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
+    expected, _, _ = stepwise(model, batch)
     every, turned = [0, 1, 2, 3], [3, 2, 1, 0]
     state = take_rows(stepwise(model, batch, 3)[2], every)
-    held = [take_rows(state, every), take_rows(state, turned)]
+    states = [take_rows(state, every), take_rows(state, turned)]
     del state
-    for place in (3, 4, 5):
+    for position in (3, 4, 5):
         steps = []
-        held = [take_rows(one, every) for one in held]
-        for one, rows in zip(held, (every, turned), strict=True):
-            steps.append(model.step(batch.target_input[rows, place], one))
-            assert_close(steps[-1].logits.log_softmax(-1), wanted[rows, place])
-        held = [step.state for step in steps]
+        states = [take_rows(each, every) for each in states]
+        for each, rows in zip(states, (every, turned), strict=True):
+            steps.append(model.step(batch.target_input[rows, position], each))
+            assert_close(steps[-1].logits.log_softmax(-1), expected[rows, position])
+        states = [step.state for step in steps]

@@ -1,7 +1,5 @@
 """Laws of online decoding: along any path, what is decoded is what teacher forcing says there."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,18 +10,18 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
-from nmtgrid.search.engine import search
 from tests.laws.helpers import (
     LIMIT,
     Case,
-    basic_cases,
     batch_for,
+    every_architecture,
+    every_online_case,
+    model_and_batch,
     online_cases,
     random_path,
+    search_batch,
     teacher_forced,
 )
-
-every_case = pytest.mark.parametrize("case", online_cases(), ids=str)
 
 SOURCES = (6, 2, 0, 9)
 TARGETS = (4, 4, 4, 4)
@@ -39,56 +37,61 @@ def _decode(
     model: TranslationModel, batch: Batch, agent: Agent, beam: int = 1
 ) -> list[list[Hypothesis]]:
     plan = SearchPlan(beam=beam, nbest=beam, max_length_a=5, max_length_b=1)
-    return search([model], batch.source, batch.source_lengths, plan, agent=agent)
+    return search_batch([model], batch, plan, agent=agent)
 
 
-def _forced(model: TranslationModel, source: list[int], found: Hypothesis) -> list[float]:
+def _forced(model: TranslationModel, source: list[int], hypothesis: Hypothesis) -> list[float]:
     """Return the log-probability of each token and the end, along the hypothesis' own path."""
-    assert found.reads is not None
-    batch = collate([source], [found.tokens])
-    values = teacher_forced(model, batch, PredictionSites.along(batch, torch.tensor([found.reads])))
+    assert hypothesis.reads is not None
+    batch = collate([source], [hypothesis.tokens])
+    values = teacher_forced(
+        model, batch, PredictionSites.along(batch, torch.tensor([hypothesis.reads]))
+    )
     return values[0].gather(1, batch.target_output[0, :, None])[:, 0].tolist()
 
 
-@every_case
+@every_online_case
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_hypothesis_has_the_score_of_its_path(case: Case, beam: int) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     for row, group in enumerate(_decode(model, batch, WaitK(2), beam)):
         length = SOURCES[row] + 1
-        for found in group:
-            assert found.reads == [min(2 + t, length) for t in range(len(found.tokens) + 1)]
-            wanted = _forced(model, batch.source[row, : SOURCES[row]].tolist(), found)
-            assert found.log_probabilities == pytest.approx(wanted, abs=LIMIT * len(wanted))
+        for hypothesis in group:
+            assert hypothesis.reads == [
+                min(2 + t, length) for t in range(len(hypothesis.tokens) + 1)
+            ]
+            expected = _forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
+            assert hypothesis.log_probabilities == pytest.approx(
+                expected, abs=LIMIT * len(expected)
+            )
 
 
-@every_case
+@every_online_case
 @pytest.mark.parametrize("beam", [1, 3])
 def test_any_path_alone_equals_in_a_batch(case: Case, beam: int) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     paths = random_path(batch)
     together = _decode(model, batch, AlongPaths(paths, batch.target_lengths), beam)
     for row in range(len(batch)):
         chosen = torch.tensor([row])
-        one = batch.select(chosen)
-        agent = AlongPaths(paths[chosen], one.target_lengths)
+        alone = batch.select(chosen)
+        agent = AlongPaths(paths[chosen], alone.target_lengths)
         # The best alone: two prefixes of nearly equal scores may change places lower down.
-        found, wanted = _decode(model, one, agent, beam)[0][0], together[row][0]
-        assert (found.tokens, found.reads) == (wanted.tokens, wanted.reads)
-        assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+        hypothesis, expected = _decode(model, alone, agent, beam)[0][0], together[row][0]
+        assert (hypothesis.tokens, hypothesis.reads) == (expected.tokens, expected.reads)
+        assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
 
 
-@every_case
+@every_online_case
 def test_waiting_for_the_end_is_offline_decoding(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
-    offline = search([model], batch.source, batch.source_lengths, PLAN)
-    for (found,), (wanted,) in zip(_decode(model, batch, WaitK(math.inf)), offline, strict=True):
-        assert found.tokens == wanted.tokens
-        assert found.reads is not None and wanted.reads is None
-        assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
+    offline = search_batch([model], batch, PLAN)
+    for (hypothesis,), (expected,) in zip(
+        _decode(model, batch, WaitK(math.inf)), offline, strict=True
+    ):
+        assert hypothesis.tokens == expected.tokens
+        assert hypothesis.reads is not None and expected.reads is None
+        assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
 
 
 @pytest.mark.parametrize("case", _blind_cases(), ids=str)
@@ -99,28 +102,26 @@ def test_waiting_for_the_end_is_offline_decoding(case: Case) -> None:
 )
 def test_what_is_not_shown_the_end_is_as_long_as_the_source(case: Case, plan: SearchPlan) -> None:
     """Offline, along k = inf and along k = 2; a limit of the plan's is kept, its least is not."""
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     longest = [5, 3, 2, 6] if plan.max_length_a == 2 else [99] * 4  # 2 + |x| / 2
     for agent in (None, WaitK(math.inf), WaitK(2), WaitK(2, finish_reading=True)):
-        found = search([model], batch.source, batch.source_lengths, plan, agent=agent)
-        lengths = [len(one.tokens) for (one,) in found]
+        hypothesis = search_batch([model], batch, plan, agent=agent)
+        lengths = [len(alone.tokens) for (alone,) in hypothesis]
         assert lengths == [min(pair) for pair in zip(SOURCES, longest, strict=True)]
 
 
-@every_case
+@every_online_case
 def test_finish_reading_ends_no_earlier(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     free = _decode(model, batch, WaitK(1))
-    for row, (found,) in enumerate(_decode(model, batch, WaitK(1, finish_reading=True))):
-        assert found.reads is not None
+    for row, (hypothesis,) in enumerate(_decode(model, batch, WaitK(1, finish_reading=True))):
+        assert hypothesis.reads is not None
         limit = 5 + SOURCES[row]
-        assert found.reads[-1] == SOURCES[row] + 1 or len(found.tokens) == limit
-        assert len(found.tokens) >= len(free[row][0].tokens)
+        assert hypothesis.reads[-1] == SOURCES[row] + 1 or len(hypothesis.tokens) == limit
+        assert len(hypothesis.tokens) >= len(free[row][0].tokens)
 
 
-@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@every_architecture
 def test_models_that_cannot_go_online_refuse(case: Case) -> None:
     model = case.build()
     if model.traits.prefix_safe:

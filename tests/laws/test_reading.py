@@ -4,8 +4,6 @@ No prediction with a limited read may differ from the one with the source cut th
 reads both ways must break this; two small models here show that the test tells them apart.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -24,16 +22,14 @@ from tests.laws.helpers import (
     assert_close,
     batch_for,
     begin_tokens,
-    cases,
-    online_cases,
+    every_case,
+    every_online_case,
+    model_and_batch,
     random_path,
     stepwise,
     take_rows,
     teacher_forced,
 )
-
-every_case = pytest.mark.parametrize("case", cases(), ids=str)
-every_online_case = pytest.mark.parametrize("case", online_cases(), ids=str)
 
 
 class _MeanReader(TranslationModel):
@@ -72,8 +68,8 @@ def _largest_difference(model: TranslationModel, batch: Batch) -> float:
             batch.source[:, :reads], limits, batch.target_input, batch.target_output,
             batch.target_lengths, batch.indices,
         )  # fmt: skip
-        found, wanted = teacher_forced(model, batch, limited), teacher_forced(model, cut)
-        worst = max(worst, float((found - wanted).abs().max().detach()))
+        result, expected = teacher_forced(model, batch, limited), teacher_forced(model, cut)
+        worst = max(worst, float((result - expected).abs().max().detach()))
     return worst
 
 
@@ -88,8 +84,7 @@ def test_the_law_refuses_a_bi_directional_model() -> None:
 @every_case
 def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
     """Models that say they are prefix-safe are; the others refuse limited reads or fail the law."""
-    model = case.build()
-    batch = batch_for(model, (7, 4, 9), (3, 6, 5))
+    model, batch = model_and_batch(case, (7, 4, 9), (3, 6, 5))
     if model.traits.prefix_safe:
         assert _largest_difference(model, batch) <= LIMIT
         return
@@ -113,49 +108,48 @@ def test_the_whole_source_counts(case: Case) -> None:
     count = 5 if reach is None else min(5, max(1, reach - 1))
     batch = batch_for(model, (count,), (3,))
     before = teacher_forced(model, batch)
-    for place in range(count):
+    for position in range(count):
         source = batch.source.clone()
         is_picture = bool(model.traits.source_features)
-        source[0, place] = source[0, place] + 1 if is_picture else 3 + (source[0, place] - 2) % 10
+        source[0, position] = (
+            source[0, position] + 1 if is_picture else 3 + (source[0, position] - 2) % 10
+        )
         changed = dataclasses.replace(batch, source=source)
         assert (teacher_forced(model, changed) - before).abs().max() > 1e-4
 
 
 @every_online_case
 def test_stepwise_along_a_path_equals_teacher_forced(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     for seed in range(3):
         path = random_path(batch, seed)
-        wanted = teacher_forced(model, batch, PredictionSites.along(batch, path))
-        found, _, _ = stepwise(model, batch, path=path)
-        assert_close(found[batch.is_target], wanted[batch.is_target])
+        expected = teacher_forced(model, batch, PredictionSites.along(batch, path))
+        result, _, _ = stepwise(model, batch, path=path)
+        assert_close(result[batch.is_target], expected[batch.is_target])
 
 
 @every_online_case
 def test_reading_all_is_offline(case: Case) -> None:
     """So it is when all is read late: what follows has the whole source."""
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     path = batch.source_lengths[:, None].expand_as(batch.target_input)
-    wanted = teacher_forced(model, batch)[batch.is_target]
+    expected = teacher_forced(model, batch)[batch.is_target]
     assert_close(
-        teacher_forced(model, batch, PredictionSites.along(batch, path))[batch.is_target], wanted
+        teacher_forced(model, batch, PredictionSites.along(batch, path))[batch.is_target], expected
     )
-    assert_close(stepwise(model, batch, path=path)[0][batch.is_target], wanted)
+    assert_close(stepwise(model, batch, path=path)[0][batch.is_target], expected)
     late = random_path(batch)
     late[:, 3:] = path[:, 3:]
     state = stepwise(model, batch, 3, path=late)[2]
     step = model.step(batch.target_input[:, 3], state)
-    wanted = teacher_forced(model, batch, PredictionSites.along(batch, late))[:, 3]
+    expected = teacher_forced(model, batch, PredictionSites.along(batch, late))[:, 3]
     kept = batch.is_target[:, 3]
-    assert_close(step.logits.log_softmax(-1)[kept], wanted[kept])
+    assert_close(step.logits.log_softmax(-1)[kept], expected[kept])
 
 
 @every_online_case
 def test_alone_along_a_path_equals_in_a_padded_batch(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     path = random_path(batch)
     together = teacher_forced(model, batch, PredictionSites.along(batch, path))
     for row in range(len(batch)):
@@ -168,23 +162,23 @@ def test_alone_along_a_path_equals_in_a_padded_batch(case: Case) -> None:
 @every_online_case
 def test_rows_of_a_sentence_read_at_their_own_pace(case: Case) -> None:
     """Rows that are repeated, reordered and dropped go on along paths of their own."""
-    model = case.build()
-    batch = batch_for(model, (7, 4, 5), (9, 9, 9))
+    model, batch = model_and_batch(case, (7, 4, 5), (9, 9, 9))
     paths = [random_path(batch, seed) for seed in (0, 1)]
     for path in paths:
         path[:, :2] = torch.minimum(paths[0][:, :2], paths[1][:, :2])
     for path in paths:
         path[:, 2:] = torch.maximum(path[:, 2:], path[:, 1:2])
-    wanted = [teacher_forced(model, batch, PredictionSites.along(batch, path)) for path in paths]
+    forced = [teacher_forced(model, batch, PredictionSites.along(batch, path)) for path in paths]
     state = take_rows(stepwise(model, batch, 2, path=paths[0])[2], [0, 0, 1, 1, 2, 2])
     rows, which = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]
-    for place, order in ((2, [0, 1, 2, 3, 4, 5]), (3, [5, 0, 1, 2]), (4, [3, 3, 0]), (5, [2, 1])):
+    orders = [0, 1, 2, 3, 4, 5], [5, 0, 1, 2], [3, 3, 0], [2, 1]
+    for position, order in enumerate(orders, start=2):
         state = take_rows(state, order)
         rows, which = [rows[i] for i in order], [which[i] for i in order]
-        reads = torch.stack([paths[w][r, place] for r, w in zip(rows, which, strict=True)])
-        step = model.step(batch.target_input[rows, place], state, reads=reads)
+        reads = torch.stack([paths[w][r, position] for r, w in zip(rows, which, strict=True)])
+        step = model.step(batch.target_input[rows, position], state, reads=reads)
         state = step.state
-        expected = [wanted[w][r, place] for r, w in zip(rows, which, strict=True)]
+        expected = [forced[w][r, position] for r, w in zip(rows, which, strict=True)]
         assert_close(step.logits.log_softmax(-1), torch.stack(expected))
 
 
@@ -196,10 +190,12 @@ def test_unread_tokens_have_no_gradient(case: Case) -> None:
         pytest.skip("source and target share one matrix")
     batch = collate([[4, 5, 6, 7, 8, 9]], [[3, 4, 5]])
     # A reader may have embeddings of its own, after those of the translation network.
-    matrix, *_ = (held for held in model.parameters() if held.shape[:1] == (SOURCE_TYPES,))
+    matrix, *_ = (
+        parameter for parameter in model.parameters() if parameter.shape[:1] == (SOURCE_TYPES,)
+    )
     path = torch.tensor([[2, 2, 4, 5]])
-    for place, reads in enumerate(path[0].tolist()):
-        sites = PredictionSites(torch.tensor([0]), torch.tensor([place]), torch.tensor([reads]))
+    for position, reads in enumerate(path[0].tolist()):
+        sites = PredictionSites(torch.tensor([0]), torch.tensor([position]), torch.tensor([reads]))
         (gradient,) = torch.autograd.grad(model.features(batch, sites).square().sum(), matrix)
         moved = gradient.abs().amax(1) > 0
         assert not moved[4 + reads : 10].any()
@@ -209,8 +205,7 @@ def test_unread_tokens_have_no_gradient(case: Case) -> None:
 @every_online_case
 def test_where_paths_meet(case: Case) -> None:
     """A grid does not know which way it was crossed; what depends on the path differs."""
-    model = case.build()
-    batch = batch_for(model, (7, 7), (5, 5))
+    model, batch = model_and_batch(case, (7, 7), (5, 5))
     early, late = (torch.tensor([reads, reads]) for reads in ([6] * 6, [1, 2, 3, 6, 6, 6]))
     first, second = (
         teacher_forced(model, batch, PredictionSites.along(batch, path))[:, 3:]
@@ -226,12 +221,11 @@ def test_where_paths_meet(case: Case) -> None:
 @every_online_case
 def test_all_cells_at_once(case: Case) -> None:
     """Grids serve every cell in one pass; a model that depends on the path refuses."""
-    model = case.build()
-    batch = batch_for(model, (5, 3), (3, 4))
+    model, batch = model_and_batch(case, (5, 3), (3, 4))
     cells = [
-        (row, place, reads)
+        (row, position, reads)
         for row in range(2)
-        for place in range(int(batch.target_lengths[row]))
+        for position in range(int(batch.target_lengths[row]))
         for reads in range(1, int(batch.source_lengths[row]) + 1)
     ]
     sites = PredictionSites(*torch.tensor(cells).unbind(1))
@@ -239,19 +233,18 @@ def test_all_cells_at_once(case: Case) -> None:
         with pytest.raises(ValueError, match="two different reads"):
             model.features(batch, sites)
         return
-    found = model.features(batch, sites)
+    result = model.features(batch, sites)
     for reads in range(1, int(batch.source_lengths.max()) + 1):
         path = batch.source_lengths.clamp(max=reads)[:, None].expand_as(batch.target_input)
-        wanted = PredictionSites.along(batch, path)
-        at = [cells.index(cell) for cell in zip(*_columns(wanted), strict=True)]
-        assert_close(found[at], model.features(batch, wanted))
+        expected = PredictionSites.along(batch, path)
+        at = [cells.index(cell) for cell in zip(*_columns(expected), strict=True)]
+        assert_close(result[at], model.features(batch, expected))
 
 
 @every_online_case
 def test_streaming_equals_simulation(case: Case) -> None:
     """A source that arrives word by word, rows taken meanwhile: the same, however it is read."""
-    model = case.build()
-    batch = batch_for(model, (7, 3, 5), (21, 21, 21))
+    model, batch = model_and_batch(case, (7, 3, 5), (21, 21, 21))
     size = batch.source.shape[1]
     for pace, order in (
         ([1, 1, 1, 2, 3, 3, 5] + [size] * 15, [2, 0, 0]),
@@ -259,23 +252,22 @@ def test_streaming_equals_simulation(case: Case) -> None:
         ([size] * 22, [0, 1, 2]),
     ):
         path = torch.minimum(torch.tensor(pace)[None], batch.source_lengths[:, None])
-        wanted, _, _ = stepwise(model, batch, path=path)
+        expected, _, _ = stepwise(model, batch, path=path)
         state, rows, read = model.begin(batch.source[:, :0], torch.zeros(3).long()), [0, 1, 2], 0
-        for place, reads in enumerate(pace):
+        for position, reads in enumerate(pace):
             for column in range(read, reads):
                 state = model.extend(batch.source[rows, column], state)
             read = reads
-            if place == 4:
+            if position == 4:
                 state, rows = take_rows(state, order), order
-            step = model.step(batch.target_input[rows, place], state)
+            step = model.step(batch.target_input[rows, position], state)
             state = step.state
-            assert_close(step.logits.log_softmax(-1), wanted[rows, place])
+            assert_close(step.logits.log_softmax(-1), expected[rows, position])
 
 
 @every_online_case
 def test_reads_must_make_sense(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, (5, 3), (3, 4))
+    model, batch = model_and_batch(case, (5, 3), (3, 4))
     for reads in (0, 5):
         sites = PredictionSites(torch.tensor([1]), torch.tensor([0]), torch.tensor([reads]))
         with pytest.raises(ValueError, match="from 1 to the length of their source, which is 4"):

@@ -1,7 +1,6 @@
 """Laws of search: it finds what enumeration finds, and says what teacher forcing says."""
 
-from __future__ import annotations
-
+import dataclasses
 import itertools
 import math
 
@@ -10,32 +9,25 @@ import torch
 
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.select import Beam
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 from tests.laws.helpers import (
     LIMIT,
     Case,
     Source,
-    basic_cases,
     batch_for,
-    cases,
+    every_architecture,
+    every_case,
+    model_and_batch,
     next_log_probabilities,
     score_sentence,
+    search_batch,
     source_of,
 )
 
-every_case = pytest.mark.parametrize("case", cases(), ids=str)
-every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)
-
 SOURCES = (6, 2, 0, 9)
 TARGETS = (4, 4, 4, 4)
-
-
-def _search(
-    model: TranslationModel, source: torch.Tensor, lengths: torch.Tensor, plan: SearchPlan
-) -> list[list[Hypothesis]]:
-    return engine.search([model], source, lengths, plan)
 
 
 def _longest(model: TranslationModel, source: Source, limit: int) -> int:
@@ -48,34 +40,33 @@ def _greedy(model: TranslationModel, source: Source, limit: int) -> list[int]:
 
     Where the source's end is not shown, none is the last one before the longest.
     """
-    found: list[int] = []
+    hypotheses: list[int] = []
     longest = _longest(model, source, limit)
-    while len(found) < longest:
-        values = next_log_probabilities(model, source, found)
+    while len(hypotheses) < longest:
+        values = next_log_probabilities(model, source, hypotheses)
         values[[PAD, BEGIN]] = -math.inf
         if model.traits.hides_source_end:
             values[END] = -math.inf
         token = int(values.argmax())
         if token == END:
             break
-        found.append(token)
-    return found
+        hypotheses.append(token)
+    return hypotheses
 
 
 @every_case
 def test_width_one_is_greedy(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(beam=1, max_length_a=6, max_length_b=0.5)
-    found = _search(model, batch.source, batch.source_lengths, plan)
+    hypotheses = search_batch([model], batch, plan)
     monkeypatch.setattr(engine, "Greedy", lambda: Beam(1))
-    by_beam = _search(model, batch.source, batch.source_lengths, plan)
+    by_beam = search_batch([model], batch, plan)
     for row, count in enumerate(SOURCES):
         # A picture counts as 20 tokens, whatever its regions.
         length = 20 if model.traits.source_features else count
-        wanted = _greedy(model, source_of(batch, row), 6 + length // 2)
-        assert found[row][0].tokens == wanted
-        assert by_beam[row][0].tokens == wanted
+        expected = _greedy(model, source_of(batch, row), 6 + length // 2)
+        assert hypotheses[row][0].tokens == expected
+        assert by_beam[row][0].tokens == expected
 
 
 @every_case
@@ -87,7 +78,7 @@ def test_a_wide_beam_is_brute_force(case: Case) -> None:
     model = case.build(source_types=6, target_types=6)
     source = batch_for(model, (4,), (1,))
     plan = SearchPlan(beam=40, nbest=40, length_penalty=0.7, max_length_a=3, max_length_b=0)
-    found = _search(model, source.source, source.source_lengths, plan)[0]
+    hypotheses = search_batch([model], source, plan)[0]
     words = source_of(source, 0)
     every = [
         (sum(score_sentence(model, words, list(tokens))) / (length + 1) ** 0.7, list(tokens))
@@ -95,38 +86,45 @@ def test_a_wide_beam_is_brute_force(case: Case) -> None:
         for tokens in itertools.product((3, 4, 5), repeat=length)
     ]
     every.sort(reverse=True)
-    assert len(found) == len(every) == (27 if model.traits.hides_source_end else 40)
-    assert sorted(one.tokens for one in found) == sorted(tokens for _, tokens in every)
-    for one, (score, _) in zip(found, every, strict=True):
-        assert one.score == pytest.approx(score, abs=LIMIT)
+    assert len(hypotheses) == len(every) == (27 if model.traits.hides_source_end else 40)
+    assert sorted(hypothesis.tokens for hypothesis in hypotheses) == sorted(
+        tokens for _, tokens in every
+    )
+    for hypothesis, (score, _) in zip(hypotheses, every, strict=True):
+        assert hypothesis.score == pytest.approx(score, abs=LIMIT)
     scores = {tuple(tokens): score for score, tokens in every}
-    assert all(one.score == pytest.approx(scores[tuple(one.tokens)], abs=LIMIT) for one in found)
+    assert all(
+        hypothesis.score == pytest.approx(scores[tuple(hypothesis.tokens)], abs=LIMIT)
+        for hypothesis in hypotheses
+    )
 
 
 @every_case
 def test_a_hypothesis_has_the_score_of_its_tokens(case: Case) -> None:
     """Eq. (2.28) with mu = 1 and alpha = 0.6 over the teacher-forced log-probabilities."""
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(
         beam=4, nbest=4, length_penalty=0.6, length_offset=1.0, max_length_a=5, max_length_b=1
     )
-    for row, group in enumerate(_search(model, batch.source, batch.source_lengths, plan)):
+    for row, group in enumerate(search_batch([model], batch, plan)):
         source = source_of(batch, row)
         assert group
-        assert [one.score for one in group] == sorted((one.score for one in group), reverse=True)
-        assert len({tuple(one.tokens) for one in group}) == len(group)
-        for one in group:
-            wanted = score_sentence(model, source, one.tokens)
-            assert one.log_probabilities == pytest.approx(wanted, abs=LIMIT * len(wanted))
-            assert one.log_probability == pytest.approx(sum(wanted), abs=LIMIT * len(wanted))
-            norm = ((1 + len(wanted)) / 2) ** 0.6
-            assert one.score == pytest.approx(sum(wanted) / norm, abs=LIMIT * len(wanted))
-
-
-def _wide(source: torch.Tensor) -> torch.Tensor:
-    """Return token ids as they are, features of pictures in fp64."""
-    return source.double() if source.is_floating_point() else source
+        assert [hypothesis.score for hypothesis in group] == sorted(
+            (hypothesis.score for hypothesis in group), reverse=True
+        )
+        assert len({tuple(hypothesis.tokens) for hypothesis in group}) == len(group)
+        for hypothesis in group:
+            expected = score_sentence(model, source, hypothesis.tokens)
+            assert hypothesis.log_probabilities == pytest.approx(
+                expected, abs=LIMIT * len(expected)
+            )
+            assert hypothesis.log_probability == pytest.approx(
+                sum(expected), abs=LIMIT * len(expected)
+            )
+            norm = ((1 + len(expected)) / 2) ** 0.6
+            assert hypothesis.score == pytest.approx(
+                sum(expected) / norm, abs=LIMIT * len(expected)
+            )
 
 
 @every_case
@@ -135,26 +133,25 @@ def test_alone_equals_in_a_batch(case: Case, beam: int) -> None:
     """In fp64: in fp32 two prefixes may lie so near that rounding tells which one a beam drops."""
     model = case.build().double()
     batch = batch_for(model, SOURCES, TARGETS)
+    if batch.source.is_floating_point():  # features of pictures
+        batch = dataclasses.replace(batch, source=batch.source.double())
     plan = SearchPlan(beam=beam, nbest=beam, max_length_a=5, max_length_b=1)
-    together = _search(model, _wide(batch.source), batch.source_lengths, plan)
-    for row in range(len(batch)):
-        one = batch.select(torch.tensor([row]))
-        alone = _search(model, _wide(one.source), one.source_lengths, plan)[0]
-        assert [found.tokens for found in alone] == [found.tokens for found in together[row]]
-        for found, wanted in zip(alone, together[row], strict=True):
-            assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+    for row, together in enumerate(search_batch([model], batch, plan)):
+        alone = search_batch([model], batch.select(torch.tensor([row])), plan)[0]
+        assert [mine.tokens for mine in alone] == [other.tokens for other in together]
+        for mine, other in zip(alone, together, strict=True):
+            assert mine.score == pytest.approx(other.score, abs=LIMIT)
 
 
 @every_architecture
 def test_an_ensemble_of_one_model_twice_is_that_model(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(beam=3, max_length_a=5, max_length_b=1)
-    single = engine.search([model], batch.source, batch.source_lengths, plan)
-    double = engine.search([model, model], batch.source, batch.source_lengths, plan)
-    for (one, *_), (two, *_) in zip(single, double, strict=True):
-        assert one.tokens == two.tokens
-        assert one.score == pytest.approx(two.score, abs=LIMIT)
+    single = search_batch([model], batch, plan)
+    double = search_batch([model, model], batch, plan)
+    for (hypothesis, *_), (two, *_) in zip(single, double, strict=True):
+        assert hypothesis.tokens == two.tokens
+        assert hypothesis.score == pytest.approx(two.score, abs=LIMIT)
 
 
 @every_architecture
@@ -162,29 +159,26 @@ def test_an_ensemble_averages_probabilities(case: Case) -> None:
     first, second = case.build(), case.build()
     batch = batch_for(first, (5,), (1,))
     plan = SearchPlan(beam=1, max_length_a=4, max_length_b=0)
-    found = engine.search([first, second], batch.source, batch.source_lengths, plan)[0][0]
+    hypotheses = search_batch([first, second], batch, plan)[0][0]
     source = source_of(batch, 0)
     pairs = zip(
-        score_sentence(first, source, found.tokens),
-        score_sentence(second, source, found.tokens),
+        score_sentence(first, source, hypotheses.tokens),
+        score_sentence(second, source, hypotheses.tokens),
         strict=True,
     )
-    wanted = [math.log((math.exp(one) + math.exp(two)) / 2) for one, two in pairs]
-    assert found.log_probabilities == pytest.approx(wanted, abs=LIMIT)
+    expected = [math.log((math.exp(hypothesis) + math.exp(two)) / 2) for hypothesis, two in pairs]
+    assert hypotheses.log_probabilities == pytest.approx(expected, abs=LIMIT)
 
 
 @every_architecture
 def test_draws_do_not_depend_on_the_batch(case: Case) -> None:
-    model = case.build()
-    batch = batch_for(model, SOURCES, TARGETS)
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(sample=True, nbest=2, seed=7, max_length_a=6, max_length_b=0)
     keys = torch.tensor([11, 12, 13, 14])
-    together = engine.search([model], batch.source, batch.source_lengths, plan, keys=keys)
+    together = search_batch([model], batch, plan, keys=keys)
     for row in range(len(batch)):
-        one = batch.select(torch.tensor([row]))
-        alone = engine.search(
-            [model], one.source, one.source_lengths, plan, keys=keys[row : row + 1]
-        )[0]
-        assert {tuple(found.tokens) for found in alone} == {
-            tuple(found.tokens) for found in together[row]
+        hypothesis = batch.select(torch.tensor([row]))
+        alone = search_batch([model], hypothesis, plan, keys=keys[row : row + 1])[0]
+        assert {tuple(hypotheses.tokens) for hypotheses in alone} == {
+            tuple(hypotheses.tokens) for hypotheses in together[row]
         }

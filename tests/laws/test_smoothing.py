@@ -1,7 +1,5 @@
 """What a smoothed loss is, for every architecture, from its log-probabilities (Appendix E)."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -17,7 +15,7 @@ from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings, TokenSmoothing
-from tests.laws.helpers import Case, basic_cases, batch_for, teacher_forced
+from tests.laws.helpers import Case, batch_for, every_architecture, teacher_forced
 
 ALPHA, TOKEN_ALPHA = 0.3, 0.4
 
@@ -25,11 +23,11 @@ ALPHA, TOKEN_ALPHA = 0.3, 0.4
 class _Given(Smoothed):
     """A smoothed objective that is told which sentences to draw."""
 
-    given: Tensor
+    drawn: Tensor
 
     def draw(self, batch: Batch) -> Samples:
-        distances = (self.given != batch.target_output[:, None]).sum(2)
-        return Samples(self.given, distances, torch.zeros(distances.shape).double())
+        distances = (self.drawn != batch.target_output[:, None]).sum(2)
+        return Samples(self.drawn, distances, torch.zeros(distances.shape).double())
 
 
 def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
@@ -66,7 +64,7 @@ def _gradients(model: TranslationModel, total: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(total, parameters, materialize_grads=True))
 
 
-@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@every_architecture
 @pytest.mark.parametrize("lazy", [False, True])
 def test_smoothed_loss(case: Case, lazy: bool) -> None:
     """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
@@ -75,20 +73,19 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
     vectors = torch.randn(size, 3).double()
     spread = VectorDistribution(vectors / vectors.norm(dim=1, keepdim=True), 0.5, torch.ones(size))
     settings = SmoothingSettings(
-        TokenSmoothing(alpha=TOKEN_ALPHA),
-        SequenceSmoothing(alpha=ALPHA, samples=2, lazy=lazy),
+        TokenSmoothing(alpha=TOKEN_ALPHA), SequenceSmoothing(alpha=ALPHA, samples=2, lazy=lazy)
     )
     smoothed = _Given(Likelihood(LikelihoodSettings(0.0)), settings, size, spread)
-    smoothed.given = _one_more(batch, size)
+    smoothed.drawn = _one_more(batch, size)
     parts = smoothed.loss(model, batch)
     rows = spread.rows(torch.arange(size))
     aimed = (1 - TOKEN_ALPHA) * torch.eye(size).double() + TOKEN_ALPHA * rows
 
     def entropy(logs: Tensor, tokens: Tensor) -> Tensor:
-        found = -(aimed[tokens] * logs).sum(2)
-        return found.masked_fill(logs.abs().sum(2) == 0, 0.0).sum()
+        actual = -(aimed[tokens] * logs).sum(2)
+        return actual.masked_fill(logs.abs().sum(2) == 0, 0.0).sum()
 
-    several = _by_hand(batch, smoothed.given)
+    several = _by_hand(batch, smoothed.drawn)
     own, theirs = teacher_forced(model, batch), teacher_forced(model, several)
     if lazy:
         theirs = own.repeat_interleave(2, 0)
@@ -98,15 +95,15 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
     truth = own.gather(2, batch.target_output[..., None])[..., 0]
     torch.testing.assert_close(parts.nll, -truth.sum())
     assert parts.tokens == int(batch.target_lengths.sum())
-    changed = (smoothed.given != batch.target_output[:, None]).sum() / 2
+    changed = (smoothed.drawn != batch.target_output[:, None]).sum() / 2
     assert float(parts.extra["changed"]) == float(changed)
-    for found, wanted in zip(
+    for actual, gradient in zip(
         _gradients(model, parts.total), _gradients(model, expected), strict=True
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, gradient)
 
 
-@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@every_architecture
 @pytest.mark.parametrize("alpha", [ALPHA, 1.0])
 def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
     """However many sentences are drawn for it, and the true one among them or not."""
@@ -116,7 +113,7 @@ def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
         # An embedding may be the target's too.
         if name.startswith("encoder.") and not isinstance(stage, Embedding):
             counts = encoded.setdefault(name, [])
-            stage.register_forward_hook(lambda *given, to=counts: to.append(given[2].numel()))
+            stage.register_forward_hook(lambda *call, to=counts: to.append(call[2].numel()))
     plain = Likelihood(LikelihoodSettings(0.0))
     plain.loss(model, batch)
     alone = {name: counts.pop() for name, counts in encoded.items()}
@@ -126,7 +123,7 @@ def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
     assert encoded == {name: [count] for name, count in alone.items()}
 
 
-@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@every_architecture
 @pytest.mark.parametrize("lazy", [False, True])
 def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
     model, batch = _in_training(case)
@@ -134,6 +131,6 @@ def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
     plain = Likelihood(LikelihoodSettings(0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
-    found, expected = smoothed.loss(model, batch), plain.loss(model, batch)
-    torch.testing.assert_close(found.total, expected.total)
-    assert float(found.extra["changed"]) == 0
+    actual, expected = smoothed.loss(model, batch), plain.loss(model, batch)
+    torch.testing.assert_close(actual.total, expected.total)
+    assert float(actual.extra["changed"]) == 0

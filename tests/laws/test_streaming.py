@@ -4,8 +4,6 @@ Token for token and delay for delay, for every model that goes online, and at th
 new alone: a READ is a column of the grid, a WRITE a row.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -27,15 +25,13 @@ from tests.laws.exit_helpers import build, halts
 from tests.laws.helpers import (
     LIMIT,
     Case,
-    basic_cases,
     batch_for,
-    exit_cases,
-    online_cases,
-    reader_cases,
+    every_architecture,
+    every_exit_case,
+    every_online_case,
+    every_reader,
+    model_and_batch,
 )
-
-every_case = pytest.mark.parametrize("case", online_cases(), ids=str)
-every_reader = pytest.mark.parametrize("case", reader_cases(), ids=str)
 
 SOURCES = (6, 0, 1, 8)
 ROOMY = SearchPlan(max_length_a=4, max_length_b=1)
@@ -71,8 +67,8 @@ def _searched(
 ) -> list[Hypothesis]:
     if model.traits.hides_source_end:
         agent = Bounded(agent, plan, end_is_hidden=True)
-    found = search([model], batch.source, batch.source_lengths, plan, agent=agent, halt=halt)
-    return [one for (one,) in found]
+    hypothesis = search([model], batch.source, batch.source_lengths, plan, agent=agent, halt=halt)
+    return [best for (best,) in hypothesis]
 
 
 def _streamed(
@@ -93,26 +89,26 @@ def _streamed(
     return stream.hypothesis(), arrived
 
 
-def _check_same(found: Hypothesis, wanted: Hypothesis) -> None:
-    assert found.tokens == wanted.tokens
-    assert found.reads == wanted.reads
-    assert found.log_probabilities == pytest.approx(wanted.log_probabilities, abs=LIMIT)
-    assert found.score == pytest.approx(wanted.score, abs=LIMIT)
+def _check_same(hypothesis: Hypothesis, expected: Hypothesis) -> None:
+    assert hypothesis.tokens == expected.tokens
+    assert hypothesis.reads == expected.reads
+    assert hypothesis.log_probabilities == pytest.approx(expected.log_probabilities, abs=LIMIT)
+    assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
 
 
-@every_case
+@every_online_case
 @pytest.mark.parametrize("name", AGENTS)
 def test_streaming_is_searching(case: Case, name: str) -> None:
     model, (agent, plan) = case.build(), AGENTS[name]
     batch = batch_for(model, SOURCES, (1, 1, 1, 1))
-    for row, wanted in enumerate(_searched(model, batch, agent, plan)):
+    for row, expected in enumerate(_searched(model, batch, agent, plan)):
         source = batch.source[row, : SOURCES[row]].tolist()
-        found, arrived = _streamed(model, source, agent, plan)
-        _check_same(found, wanted)
-        assert found.reads is not None and found.reads[:-1] == arrived
+        hypothesis, arrived = _streamed(model, source, agent, plan)
+        _check_same(hypothesis, expected)
+        assert hypothesis.reads is not None and hypothesis.reads[:-1] == arrived
 
 
-@pytest.mark.parametrize("case", exit_cases(), ids=str)
+@every_exit_case
 def test_streaming_with_exits_is_searching(case: Case) -> None:
     """Tokens, reads and exits; sequence-specific exits, chosen from the whole source, are not."""
     model, (agent, plan) = build(case), AGENTS["wait-2"]
@@ -124,51 +120,50 @@ def test_streaming_with_exits_is_searching(case: Case) -> None:
             with pytest.raises(ConfigError, match="chosen from the whole source"):
                 TokenStream([model], agent, plan, halt=halt)
             continue
-        for row, wanted in enumerate(_searched(model, batch, agent, plan, halt)):
+        for row, expected in enumerate(_searched(model, batch, agent, plan, halt)):
             source = batch.source[row, : SOURCES[row]].tolist()
-            found, _ = _streamed(model, source, agent, plan, halt)
-            _check_same(found, wanted)
-            assert found.exits == wanted.exits and found.exits is not None
-            assert len(found.exits) == len(found.tokens) + 1
-            assert (found.exit_scores is None) == (wanted.exit_scores is None)
-            if found.exit_scores is not None and wanted.exit_scores is not None:
-                pairs = found.exit_scores, wanted.exit_scores
+            hypothesis, _ = _streamed(model, source, agent, plan, halt)
+            _check_same(hypothesis, expected)
+            assert hypothesis.exits == expected.exits and hypothesis.exits is not None
+            assert len(hypothesis.exits) == len(hypothesis.tokens) + 1
+            assert (hypothesis.exit_scores is None) == (expected.exit_scores is None)
+            if hypothesis.exit_scores is not None and expected.exit_scores is not None:
+                pairs = hypothesis.exit_scores, expected.exit_scores
                 torch.testing.assert_close(*pairs, rtol=0, atol=LIMIT, equal_nan=True)
 
 
 @every_reader
 def test_dynamic_streaming_is_searching(case: Case) -> None:
     """At thresholds where the reader now reads on, now writes."""
-    model = case.build()
-    batch = batch_for(model, (6, 4, 9), (9, 9, 9))
+    model, batch = model_and_batch(case, (6, 4, 9), (9, 9, 9))
     rho = model.reading(batch)[batch.is_target].sigmoid().detach()
     paths = set()
     for share in (0.4, 0.6, 0.8):
         threshold = float(rho.quantile(share))
         agent = Bounded(Threshold(threshold, finish_reading=share < 0.5), TIGHT)
-        for row, wanted in enumerate(_searched(model, batch, agent, TIGHT)):
+        for row, expected in enumerate(_searched(model, batch, agent, TIGHT)):
             source = batch.source[row, : int(batch.source_lengths[row]) - 1].tolist()
-            found, arrived = _streamed(model, source, agent, TIGHT)
-            _check_same(found, wanted)
-            assert found.reads is not None and found.reads[:-1] == arrived
-            paths.add(tuple(found.reads))
+            hypothesis, arrived = _streamed(model, source, agent, TIGHT)
+            _check_same(hypothesis, expected)
+            assert hypothesis.reads is not None and hypothesis.reads[:-1] == arrived
+            paths.add(tuple(hypothesis.reads))
     assert len(paths) > 2
 
 
-@every_case
+@every_online_case
 def test_words_of_several_units_are_read_unit_by_unit(case: Case) -> None:
     """What arrives at once changes when something is written, not what, nor after which reads."""
     model = case.build()
     source = batch_for(model, (9,), (1,)).source[0, :9].tolist()
-    wanted, _ = _streamed(model, source, WaitK(2), ROOMY)
+    expected, _ = _streamed(model, source, WaitK(2), ROOMY)
     stream = TokenStream([model], WaitK(2), ROOMY)
     for start, stop in ((0, 4), (4, 4), (4, 5), (5, 9)):
         stream.read(source[start:stop])
     stream.end()
-    _check_same(stream.hypothesis(), wanted)
+    _check_same(stream.hypothesis(), expected)
 
 
-@pytest.mark.parametrize("case", basic_cases(), ids=str)
+@every_architecture
 def test_models_that_cannot_go_online_refuse(case: Case) -> None:
     model = case.build()
     if model.traits.prefix_safe:
@@ -197,16 +192,16 @@ def _counted(model: TranslationModel) -> Iterator[Callable[[], int]]:
     counts: dict[str, int] = {}
 
     def watch(name: str) -> Callable[..., None]:
-        def count(module: nn.Module, given: object, output: object) -> None:
+        def count(module: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor):
                 counts[name] = counts.get(name, 0) + output.numel() // output.shape[-1]
 
         return count
 
     def most() -> int:
-        found = max(counts.values(), default=0)
+        hypothesis = max(counts.values(), default=0)
         counts.clear()
-        return found
+        return hypothesis
 
     parts = dict(model.named_modules())
     if getattr(model.config, "transparent", False):
@@ -219,7 +214,7 @@ def _counted(model: TranslationModel) -> Iterator[Callable[[], int]]:
             hook.remove()
 
 
-@every_case
+@every_online_case
 @pytest.mark.parametrize("agent", [WaitK(2), Moody()], ids=["wait-2", "moody"])
 def test_what_reads_and_writes_cost(case: Case, agent: Agent) -> None:
     _check_costs(case, agent)
@@ -263,18 +258,18 @@ def _check_costs(case: Case, agent: Agent) -> None:
         def write(tokens: Tensor, state: object, **options: object) -> object:
             nonlocal writes, rows
             most()
-            found, writes = step(tokens, state, **options), writes + 1  # type: ignore[arg-type]
+            hypothesis, writes = step(tokens, state, **options), writes + 1  # type: ignore[arg-type]
             rows = writes
             lead = 1 if model.traits.reencodes else 0  # `<s>`, or a zero pair, before the source
             assert most() <= reads + lead, (reads, writes)
-            return found
+            return hypothesis
 
         def consider(tokens: Tensor, state: object) -> object:
             nonlocal rows
             most()
-            found, rows = considered(tokens, state), writes + 1
+            hypothesis, rows = considered(tokens, state), writes + 1
             assert most() <= reads, (reads, writes)
-            return found
+            return hypothesis
 
         considered, model.consider = model.consider, consider  # type: ignore[method-assign]
         model.extend, model.step = read, write  # type: ignore[method-assign,assignment]

@@ -1,20 +1,14 @@
 """Laws of training: an interrupted run is the same run, and micro-batches add up."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.seeding import seed_everything
-from nmtgrid.data.batches import Batch, collate
+from nmtgrid.data.batches import Batch
 from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training import events
@@ -27,20 +21,20 @@ from tests.laws.helpers import (
     SOURCE_TYPES,
     TARGET_TYPES,
     Case,
-    basic_cases,
     batch_for,
-    cases,
+    every_architecture,
+    every_case,
+    model_and_batch,
     readable,
 )
-
-every_case = pytest.mark.parametrize("case", cases(), ids=str)
-every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)
+from tests.unit import tiny_run
 
 
-class Sentences:
+class Sentences(tiny_run.Sentences):
     """Twenty random pairs, as the trainer reads them."""
 
     def __init__(self) -> None:
+        super().__init__()
         draw = torch.Generator().manual_seed(5)
         sizes = torch.randint(1, 7, (20, 2), generator=draw).tolist()
         self.pairs = [
@@ -50,18 +44,6 @@ class Sentences:
             )
             for source, target in sizes
         ]
-
-    @property
-    def source_lengths(self) -> NDArray[Any]:
-        return numpy.array([len(source) for source, _ in self.pairs])
-
-    @property
-    def target_lengths(self) -> NDArray[Any]:
-        return numpy.array([len(target) for _, target in self.pairs])
-
-    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
-        chosen = [self.pairs[int(place)] for place in indices]
-        return collate([s for s, _ in chosen], [t for _, t in chosen], [int(i) for i in indices])
 
 
 def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
@@ -75,16 +57,16 @@ def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
     )
     model = case.build(dropout=0.2)
     objective = Likelihood(LikelihoodSettings())
-    pairs = readable(Sentences(), model)
-    return Trainer(model, objective, pairs, settings, folder, torch.device("cpu"), stop=stop)
+    sentences = readable(Sentences(), model)
+    return Trainer(model, objective, sentences, settings, folder, torch.device("cpu"), stop=stop)
 
 
 def _saved(trainer: Trainer) -> dict[str, torch.Tensor]:
-    place = trainer.checkpoints.existing()[-1]
+    index = trainer.checkpoints.existing()[-1]
     return {
         f"{file}:{name}": tensor
         for file in ("last.safetensors", "training.safetensors")
-        for name, tensor in load_tensors(place / file).items()
+        for name, tensor in load_tensors(index / file).items()
     }
 
 
@@ -103,12 +85,12 @@ def test_two_and_two_updates_are_four(case: Case, tmp_path: Path) -> None:
     assert second.resume()
     list(second.run())
     assert second.progress.update == whole.progress.update == 4
-    wanted, found = _saved(whole), _saved(second)
-    assert wanted.keys() == found.keys()
-    differing = [name for name in wanted if not torch.equal(wanted[name], found[name])]
+    expected, resumed = _saved(whole), _saved(second)
+    assert expected.keys() == resumed.keys()
+    differing = [name for name in expected if not torch.equal(expected[name], resumed[name])]
     assert differing == []
     two = torch.cat([t.flatten().double() for t in _saved(first).values()])
-    assert not torch.equal(two, torch.cat([t.flatten().double() for t in wanted.values()]))
+    assert not torch.equal(two, torch.cat([t.flatten().double() for t in expected.values()]))
 
 
 @every_case
@@ -146,7 +128,7 @@ def _largest_deviation(model: TranslationModel) -> float:
         )  # fmt: skip
     whole, *others = gradients
     assert whole.abs().max() > 1e-3
-    return max(float((found - whole).abs().max() / whole.abs().max()) for found in others)
+    return max(float((other - whole).abs().max() / whole.abs().max()) for other in others)
 
 
 @every_case
@@ -155,8 +137,7 @@ def test_a_gradient_is_the_slope_of_the_loss(case: Case) -> None:
 
     The margin is for the kinks of maxima and rectifiers that the step may cross.
     """
-    model = case.build()
-    batch = batch_for(model, (4, 2), (3, 5))
+    model, batch = model_and_batch(case, (4, 2), (3, 5))
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
     loss = objective.loss(model, batch).total
     loss.backward()
@@ -182,8 +163,7 @@ def test_a_gradient_is_the_slope_of_the_loss(case: Case) -> None:
 @every_case
 def test_every_parameter_learns(case: Case) -> None:
     """No parameter is left out of the loss, or cut off from it."""
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     loss = Likelihood(LikelihoodSettings()).loss(model, batch).total
     if model.traits.reads:
         loss = loss + model.reading(batch)[batch.is_target].square().sum()
@@ -201,9 +181,9 @@ def test_every_parameter_learns(case: Case) -> None:
 def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
     """Return a loss that all classifiers and the halting network have a part in."""
     states = model.exit_features(batch, PredictionSites.offline(batch))
-    held = [model.classifier(exit) for exit in range(1, len(states) + 1)]
-    pairs = zip(states, held, strict=True)
-    logits = [torch.nn.functional.linear(state, one.weight, one.bias) for state, one in pairs]
+    classifiers = [model.classifier(exit) for exit in range(1, len(states) + 1)]
+    pairs = zip(states, classifiers, strict=True)
+    logits = [torch.nn.functional.linear(state, layer.weight, layer.bias) for state, layer in pairs]
     loss = torch.stack(logits).logsumexp(-1).square().sum()
     if model.traits.halting == "none":
         return loss
@@ -213,13 +193,12 @@ def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
 @every_case
 def test_the_loss_is_the_sum_over_its_sites(case: Case) -> None:
     """Without smoothing it is minus the log-probability of the target."""
-    model = case.build()
-    batch = batch_for(model)
+    model, batch = model_and_batch(case)
     sites = PredictionSites.offline(batch)
     values = model.classify(model.features(batch, sites)).log_softmax(-1)
     targets = batch.target_output[sites.sentence, sites.position]
-    wanted = -values.gather(1, targets[:, None]).sum()
+    expected = -values.gather(1, targets[:, None]).sum()
     parts = Likelihood(LikelihoodSettings(label_smoothing=0.0)).loss(model, batch)
     assert parts.tokens == int(batch.target_lengths.sum()) == len(sites)
-    assert float(parts.total.detach()) == pytest.approx(float(wanted.detach()), rel=1e-5)
-    assert float(parts.nll) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    assert float(parts.total.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert float(parts.nll) == pytest.approx(float(expected.detach()), rel=1e-5)

@@ -5,9 +5,6 @@ batch cannot hold two of them. For it the exception must be real in training mod
 hold as soon as the statistics are frozen; padding must not matter to it either way.
 """
 
-from __future__ import annotations
-
-import pytest
 import torch
 
 from nmtgrid.data.batches import Batch
@@ -18,34 +15,23 @@ from tests.laws.helpers import (
     Case,
     assert_close,
     batch_for,
-    cases,
+    every_case,
     teacher_forced,
     with_padding,
 )
 
-every_case = pytest.mark.parametrize("case", cases(), ids=str)
-
 
 @every_case
-def test_no_prediction_sees_a_later_target_token(case: Case) -> None:
+def test_laws_that_statistics_of_the_batch_break(case: Case) -> None:
+    """No prediction sees a later target token, and alone equals in a padded batch."""
     model = case.build().train()
-    if model.traits.batch_statistics:
-        assert _leak(model) > 1e-4, "`traits.batch_statistics` should be False"
+    for deviation, limit, least in ((_leak, 1e-6, 1e-4), (_company, LIMIT, 1e-3)):
+        if not model.traits.batch_statistics:
+            assert deviation(model) <= limit
+            continue
+        assert deviation(model) > least, "`traits.batch_statistics` should be False"
         with frozen_statistics(model):
-            assert _leak(model) <= 1e-6
-    else:
-        assert _leak(model) <= 1e-6
-
-
-@every_case
-def test_alone_equals_in_a_padded_batch(case: Case) -> None:
-    model = case.build().train()
-    if model.traits.batch_statistics:
-        assert _company(model) > 1e-3, "`traits.batch_statistics` should be False"
-        with frozen_statistics(model):
-            assert _company(model) <= LIMIT
-    else:
-        assert _company(model) <= LIMIT
+            assert deviation(model) <= limit
 
 
 @every_case
@@ -63,14 +49,14 @@ def _leak(model: TranslationModel) -> float:
     batch = batch_for(model, (5, 3), (6, 6))
     types = model.classifier().weight.shape[0]
     before, worst = teacher_forced(model, batch), 0.0
-    for place in (1, 3, 6):
+    for position in (1, 3, 6):
         changed = batch.target_input.clone()
-        changed[:, place] = 3 + (changed[:, place] - 2) % (types - 3)
+        changed[:, position] = 3 + (changed[:, position] - 2) % (types - 3)
         other = Batch(
             batch.source, batch.source_lengths, changed, batch.target_output,
             batch.target_lengths, batch.indices,
         )  # fmt: skip
-        moved = teacher_forced(model, other)[:, :place] - before[:, :place]
+        moved = teacher_forced(model, other)[:, :position] - before[:, :position]
         worst = max(worst, float(moved.detach().abs().max()))
     return worst
 

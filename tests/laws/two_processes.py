@@ -6,8 +6,6 @@ The first one writes the weights of each case after `UPDATES` updates into FOLDE
 weights in each process and once with shards of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path
@@ -33,11 +31,11 @@ def train(
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
-    held = weights_of(model, objective, processes, device, shard=shard)
+    weights = weights_of(model, objective, processes, device, shard=shard)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     updater = Updater(
         model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
-        weights=held,
+        weights=weights,
     )  # fmt: skip
     # Statistics of a batch would be those of each process' share.
     freeze = frozen_statistics(model) if model.traits.batch_statistics else contextlib.nullcontext()
@@ -49,8 +47,8 @@ def train(
                 batch_for(model, (2, 5), (6, 1 + number)),
             ]
             share = processes.share([batch.source.numel() for batch in batches])
-            result = updater.apply([batches[place] for place in share], 0.5)
-    return held.copy(), result
+            result = updater.apply([batches[index] for index in share], 0.5)
+    return weights.copy(), result
 
 
 def main() -> None:
@@ -62,12 +60,12 @@ def main() -> None:
             for shard in (False, True):
                 weights, result = train(case, processes, shard=shard)
                 sums = [result.loss, result.nll, result.gradient_norm]
-                held = {f"weights|{name}": value for name, value in weights.items()}
-                held["sums"] = torch.tensor(sums, dtype=torch.float64)
-                held["counts"] = torch.tensor([result.tokens, result.pairs, result.cells])
+                tensors = {f"weights|{name}": value for name, value in weights.items()}
+                tensors["sums"] = torch.tensor(sums, dtype=torch.float64)
+                tensors["counts"] = torch.tensor([result.tokens, result.pairs, result.cells])
                 if processes.is_first:
                     kind = "shards" if shard else "whole"
-                    save_tensors(folder / f"{case}-{kind}.safetensors", held)
+                    save_tensors(folder / f"{case}-{kind}.safetensors", tensors)
 
 
 if __name__ == "__main__":

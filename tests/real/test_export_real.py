@@ -3,8 +3,6 @@
 NMTGRID_MODEL may name a Transformer to try; else a small one is trained for a minute.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -62,13 +60,13 @@ def test_same_tokens_on_real_sentences(home: Path, beam: int, penalty: float) ->
     sources = [loaded.pipeline.source_tokens(line) for line in lines]
     limit = 60
     plan = SearchPlan(beam=beam, length_penalty=penalty, max_length_a=limit, max_length_b=0.0)
-    ours = [one.hypotheses[0] for one in Translator([loaded], plan).stream(lines)]
-    found = ctranslate2.Translator(str(home / "out"), intra_threads=1).translate_batch(
+    ours = [translation.hypotheses[0] for translation in Translator([loaded], plan).stream(lines)]
+    theirs = ctranslate2.Translator(str(home / "out"), intra_threads=1).translate_batch(
         sources, beam_size=beam, length_penalty=penalty, max_batch_size=32, return_end_token=True,
         min_decoding_length=0, max_decoding_length=limit + 1,
     )  # fmt: skip
     same = ended = 0
-    for mine, its in zip(ours, found, strict=True):
+    for mine, its in zip(ours, theirs, strict=True):
         units = its.hypotheses[0]
         # One that is cut at the limit gets an end symbol from ours alone.
         if units[-1] == "</s>" and len(mine.tokens) < limit:

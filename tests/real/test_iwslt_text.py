@@ -1,7 +1,5 @@
 """The known preparation of IWSLT'14 German-English, met exactly (needs the real files)."""
 
-from __future__ import annotations
-
 import lzma
 import os
 from pathlib import Path

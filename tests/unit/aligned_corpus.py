@@ -22,8 +22,8 @@ def corpus(sentences: int, seed: int = 1, types: int = 600) -> Pairs:
         words = draw.choices(range(types), weights, k=draw.randint(4, 22))
         sources.append([f"s{number}" for number in words])
         written: list[tuple[str, int | None]] = []
-        for place in _order(len(words), draw):
-            written += [(word, place) for word in draw.choice(lexicon[words[place]])]
+        for position in _order(len(words), draw):
+            written += [(word, position) for word in draw.choice(lexicon[words[position]])]
             if draw.random() < 0.06:
                 written.append((draw.choice(("nul", "nal", "nil")), None))
         if not written:
@@ -54,10 +54,10 @@ def _order(length: int, draw: random.Random) -> list[int]:
         phrase = list(range(start, min(length, start + size)))
         phrases.append(phrase[::-1] if draw.random() < 0.2 else phrase)
         start += size
-    place = 0
-    while place + 1 < len(phrases):
+    position = 0
+    while position + 1 < len(phrases):
         if draw.random() < 0.2:
-            phrases[place], phrases[place + 1] = phrases[place + 1], phrases[place]
-            place += 1
-        place += 1
-    return [place for phrase in phrases for place in phrase]
+            phrases[position], phrases[position + 1] = phrases[position + 1], phrases[position]
+            position += 1
+        position += 1
+    return [position for phrase in phrases for position in phrase]

@@ -43,10 +43,10 @@ class CopyModel(TranslationModel):
     def step(
         self, tokens: Tensor, state: CopyState, *, reads: Tensor | None = None, align: bool = False
     ) -> Step:
-        place = torch.minimum(state.written, state.lengths - 1)
-        token = state.source.gather(1, place[:, None])[:, 0]
+        position = torch.minimum(state.written, state.lengths - 1)
+        token = state.source.gather(1, position[:, None])[:, 0]
         logits = 20.0 * torch.nn.functional.one_hot(token, self.types).float()
-        shares = torch.nn.functional.one_hot(place, state.source.shape[1]).float()
+        shares = torch.nn.functional.one_hot(position, state.source.shape[1]).float()
         after = dataclasses.replace(state, written=state.written + 1)
         return Step(logits, after, shares if align else None)
 
@@ -56,11 +56,7 @@ def copier(
 ) -> LoadedModel:
     """Return a copying model over the units in `words`, the same on both sides."""
     facts = TextFacts(
-        "qa",
-        "qb",
-        tokenize="none",
-        lowercase=lowercase,
-        subwords="bpe" if bpe else "words",
+        "qa", "qb", tokenize="none", lowercase=lowercase, subwords="bpe" if bpe else "words"
     )
     codes = Codes(["q z"]) if bpe else None
     pipeline = Pipeline(facts, Vocabulary(words.split()), Vocabulary(words.split()), codes)

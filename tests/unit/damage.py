@@ -1,4 +1,4 @@
-"""Ways to damage a file, for the tests of what notices it."""
+"""Ways to damage a file, for the tests of what notices it, and what must stay as it was."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
+
+
+def contents(folder: Path, pattern: str = "**/*") -> dict[Path, bytes]:
+    """Return the files in a folder with what is in them."""
+    return {path: path.read_bytes() for path in folder.glob(pattern) if path.is_file()}

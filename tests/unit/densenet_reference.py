@@ -44,10 +44,13 @@ class Reference:
 
     def __init__(self, model: PervasiveDensenet, training: bool) -> None:
         self.config, self.training = model.config, training
-        self.held = {name: value.numpy() for name, value in model.state_dict().items()}
+        self.weights = {name: value.numpy() for name, value in model.state_dict().items()}
 
     def standard(self, grids: Grids, name: str) -> Grids:
-        mean, variance = self.held.get(f"{name}.running_mean"), self.held.get(f"{name}.running_var")
+        mean, variance = (
+            self.weights.get(f"{name}.running_mean"),
+            self.weights.get(f"{name}.running_var"),
+        )
         if self.training:
             cells = np.concatenate([grid.reshape(-1, grid.shape[-1]) for grid in grids])
             mean, variance = cells.mean(0), cells.var(0)
@@ -55,15 +58,15 @@ class Reference:
         return [(grid - mean) / np.sqrt(variance + 1e-5) for grid in grids]
 
     def affine(self, grids: Grids, name: str) -> Grids:
-        scale, shift = self.held[f"{name}.weight"], self.held[f"{name}.bias"]
+        scale, shift = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return [grid * scale + shift for grid in grids]
 
     def mapped(self, grids: Grids, name: str) -> Grids:
-        bias = self.held.get(f"{name}.bias", 0.0)
-        return [grid @ self.held[f"{name}.weight"].T + bias for grid in grids]
+        bias = self.weights.get(f"{name}.bias", 0.0)
+        return [grid @ self.weights[f"{name}.weight"].T + bias for grid in grids]
 
     def convolved(self, x: Array, name: str) -> Array:
-        weight, (rows, columns, _) = self.held[f"{name}.weight"], x.shape
+        weight, (rows, columns, _) = self.weights[f"{name}.weight"], x.shape
         k = weight.shape[2]
         y = np.zeros((rows, columns, weight.shape[0]))
         for t, j, i, c in itertools.product(
@@ -90,8 +93,8 @@ class Reference:
             ys = batch.target_input[row, : int(batch.target_lengths[row])].numpy()
             xs = batch.source[row, : int(batch.source_lengths[row])].numpy()
             y, x = (
-                self.held["target_embedding.weight"][ys],
-                self.held["source_embedding.weight"][xs],
+                self.weights["target_embedding.weight"][ys],
+                self.weights["source_embedding.weight"][xs],
             )
             grids.append(
                 np.array([[np.concatenate([y[t], x[j]]) for j in range(len(x))]
@@ -101,9 +104,9 @@ class Reference:
             grids = self.mapped(grids, "grid_map")
         # Batch norm of everything so far, in each layer anew, as the text has it.
         raw, names = [grids], ["network.statistics"]
-        for place in range(self.config.depth):
-            raw.append(self.grown(self.joined(raw, names), f"network.layers.{place}"))
-            names.append(f"network.layers.{place}.statistics")
+        for layer in range(self.config.depth):
+            raw.append(self.grown(self.joined(raw, names), f"network.layers.{layer}"))
+            names.append(f"network.layers.{layer}.statistics")
         last = self.joined(raw, names)
         if self.config.halve_output:
             narrowed = relu(self.affine(last, "network.halving_norm"))
@@ -112,11 +115,13 @@ class Reference:
 
     def joined(self, raw: list[Grids], names: list[str]) -> Grids:
         parts = [self.standard(grids, name) for grids, name in zip(raw, names, strict=True)]
-        return [np.concatenate(held, -1) for held in zip(*parts, strict=True)]
+        return [np.concatenate(grids_of_layers, -1) for grids_of_layers in zip(*parts, strict=True)]
 
     def logits(self, pooled: Array) -> Array:
-        out = pooled @ self.held["output_map.weight"].T + self.held["output_map.bias"]
-        result: Array = out @ self.held["target_embedding.weight"].T + self.held["output_bias"]
+        out = pooled @ self.weights["output_map.weight"].T + self.weights["output_map.bias"]
+        result: Array = (
+            out @ self.weights["target_embedding.weight"].T + self.weights["output_bias"]
+        )
         return result
 
 

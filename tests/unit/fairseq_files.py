@@ -1,7 +1,5 @@
 """Writes what fairseq leaves behind: checkpoints in torch's two formats, dictionaries."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
@@ -17,9 +15,9 @@ TYPES = 16, 13
 def write_dictionaries(folder: Path) -> tuple[Path, Path]:
     """Write `dict.de.txt` and `dict.en.txt`, of `TYPES`, the last ones fillers."""
     for name, count in zip(("de", "en"), TYPES, strict=True):
-        words = [f"{name}{place}" for place in range(count - 6)]
-        fillers = [f"madeupword{place:04d}" for place in range(2)]
-        lines = [f"{word} {90 - at}\n" for at, word in enumerate(words)]
+        words = [f"{name}{number}" for number in range(count - 6)]
+        fillers = [f"madeupword{number:04d}" for number in range(2)]
+        lines = [f"{word} {90 - rank}\n" for rank, word in enumerate(words)]
         text = "".join([*lines, *(f"{filler} 0\n" for filler in fillers)])
         (folder / f"dict.{name}.txt").write_text(text, encoding="utf-8")
     return folder / "dict.de.txt", folder / "dict.en.txt"
@@ -30,27 +28,27 @@ def content(options: Namespace, state: dict[str, Tensor], form: str = "args") ->
 
     A newer table keeps what belongs to one side, or to a kind of noise, in tables of their own.
     """
-    found: dict[str, Any] = {
+    checkpoint: dict[str, Any] = {
         "args": None, "cfg": None, "model": OrderedDict(state),
         "optimizer_history": [{"criterion_name": "CrossEntropy", "num_updates": 7}],
         "extra_state": {"train_iterator": {"epoch": 2}, "val_loss": 1.5},
         "last_optimizer_state": {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{}]},
     }  # fmt: skip
     if form == "args":
-        return found | {"args": options}
+        return checkpoint | {"args": options}
     values = dict(vars(options))
-    name = values.pop("arch")
+    table: dict[str, Any] = {"_name": values.pop("arch")}
     task = {"_name": "translation", "source_lang": values.pop("source_lang"),
             "target_lang": values.pop("target_lang")}  # fmt: skip
-    model: dict[str, Any] = {"_name": name}
     for key, value in values.items():
         side, _, inner = key.partition("_")
         if form == "nested" and side in ("encoder", "decoder"):
-            model.setdefault(side, {})[inner] = value
+            table.setdefault(side, {})[inner] = value
         else:
-            model[key] = value
-    held: Any = Namespace(**model) if form == "cfg" else model
-    return found | {"cfg": {"task": task, "model": held, "criterion": {"_name": "cross_entropy"}}}
+            table[key] = value
+    model: Any = Namespace(**table) if form == "cfg" else table
+    criterion = {"_name": "cross_entropy"}
+    return checkpoint | {"cfg": {"task": task, "model": model, "criterion": criterion}}
 
 
 def write_checkpoint(path: Path, values: Any, *, zipped: bool = True) -> Path:

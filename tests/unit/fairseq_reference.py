@@ -5,8 +5,6 @@ the log-probabilities [T, V] of one sentence pair, without caches, batches or pa
 fairseq's: `<s>` 0, `<pad>` 1, `</s>` 2; a source ends with `</s>`, a target begins with it.
 """
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from collections.abc import Sequence
@@ -53,8 +51,8 @@ def waves(count: int, size: int) -> Tensor:
     """Return fairseq's sinusoids of the positions 2, 3, ...: row p is [sin(p f), cos(p f)]."""
     half = size // 2
     rows = []
-    for place in range(2, 2 + count):
-        angles = [place * math.exp(-k * math.log(10000) / (half - 1)) for k in range(half)]
+    for position in range(2, 2 + count):
+        angles = [position * math.exp(-k * math.log(10000) / (half - 1)) for k in range(half)]
         rows.append([*map(math.sin, angles), *map(math.cos, angles), *[0.0] * (size % 2)])
     return torch.tensor(rows)
 
@@ -70,22 +68,24 @@ class Transformer(Reference):
             "encoder_normalize_before": False, "decoder_normalize_before": False, "dropout": 0.3,
             "activation_fn": "relu", **options,
         })  # fmt: skip
-        held, self.size = self.options, 12
-        self.pre = held.encoder_normalize_before
+        settings, self.size = self.options, 12
+        self.pre = settings.encoder_normalize_before
         for side, count in zip(("encoder", "decoder"), types, strict=True):
             self.draw(f"{side}.embed_tokens.weight", count, 12)
-            if getattr(held, f"{side}_learned_pos", False):
+            if getattr(settings, f"{side}_learned_pos", False):
                 self.draw(f"{side}.embed_positions.weight", 32 if side == "encoder" else 22, 12)
             else:
                 self.state[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
             self.state[f"{side}.version"] = torch.tensor([3.0])
-            for layer in range(getattr(held, f"{side}_layers")):
-                self._layer(f"{side}.layers.{layer}", getattr(held, f"{side}_ffn_embed_dim"), side)
+            for layer in range(getattr(settings, f"{side}_layers")):
+                self._layer(
+                    f"{side}.layers.{layer}", getattr(settings, f"{side}_ffn_embed_dim"), side
+                )
             if self.pre:
                 self._norm(f"{side}.layer_norm")
         self.output = "decoder.output_projection.weight"
         self.draw(self.output, types[1], 12)
-        if getattr(held, "share_decoder_input_output_embed", False):
+        if getattr(settings, "share_decoder_input_output_embed", False):
             self.state[self.output] = self.state["decoder.embed_tokens.weight"]
 
     def _norm(self, name: str) -> None:
@@ -105,22 +105,21 @@ class Transformer(Reference):
         return F.layer_norm(x, (12,), self.state[f"{name}.weight"], self.state[f"{name}.bias"])
 
     def attend(self, name: str, x: Tensor, read: Tensor, causal: bool) -> Tensor:
-        found = []
+        heads = []
         size = self.size // self.options.decoder_attention_heads
         query, keys, values = (
-            self.apply(f"{name}.{part}_proj", held)
-            for part, held in (("q", x), ("k", read), ("v", read))
+            self.apply(f"{name}.{part}_proj", h) for part, h in (("q", x), ("k", read), ("v", read))
         )
         for at in range(0, self.size, size):
             head = slice(at, at + size)
             scores = query[:, head] @ keys[:, head].T / math.sqrt(size)
             if causal:
                 scores = scores + torch.full_like(scores, -math.inf).triu(1)
-            found.append(scores.softmax(-1) @ values[:, head])
-        return self.apply(f"{name}.out_proj", torch.cat(found, -1))
+            heads.append(scores.softmax(-1) @ values[:, head])
+        return self.apply(f"{name}.out_proj", torch.cat(heads, -1))
 
-    def sublayer(self, norm: str, x: Tensor, deed: Any) -> Tensor:
-        return x + deed(self.normed(norm, x)) if self.pre else self.normed(norm, x + deed(x))
+    def sublayer(self, norm: str, x: Tensor, part: Any) -> Tensor:
+        return x + part(self.normed(norm, x)) if self.pre else self.normed(norm, x + part(x))
 
     def enter(self, side: str, tokens: Sequence[int]) -> Tensor:
         x = self.embed(side, tokens) * math.sqrt(self.size)
@@ -211,15 +210,17 @@ class ConvS2S(Reference):
         taps = self.weight(name)
         padded = torch.cat([x.new_zeros(before, 8), x, x.new_zeros(2 - before, 8)])
         rows = [
-            sum((padded[place + tap] @ taps[tap] for tap in range(3)), self.state[f"{name}.bias"])
-            for place in range(len(x))
+            sum(
+                (padded[position + tap] @ taps[tap] for tap in range(3)), self.state[f"{name}.bias"]
+            )
+            for position in range(len(x))
         ]
-        found = torch.stack(rows)
-        return found[:, :8] * torch.sigmoid(found[:, 8:])
+        summed = torch.stack(rows)
+        return summed[:, :8] * torch.sigmoid(summed[:, 8:])
 
     def enter(self, side: str, tokens: Sequence[int]) -> Tensor:
-        places = self.state[f"{side}.embed_positions.weight"][2 : 2 + len(tokens)]
-        return self.embed(side, tokens) + places
+        positions = self.state[f"{side}.embed_positions.weight"][2 : 2 + len(tokens)]
+        return self.embed(side, tokens) + positions
 
     def logits(self, source: Sequence[int], prefix: Sequence[int]) -> Tensor:
         scale = math.sqrt(0.5)

@@ -1,7 +1,5 @@
 """fairseq's LSTM and attn2d's Pervasive Attention in plain torch; see fairseq_reference.py."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,9 +21,9 @@ class LSTM(Reference):
             "decoder_attention": "1", "share_decoder_input_output_embed": False, "dropout": 0.1,
             "adaptive_softmax_cutoff": "10000,50000,200000", **options,
         })  # fmt: skip
-        held = self.options
-        self.hidden, self.decoded = held.encoder_hidden_size, held.decoder_hidden_size
-        self.ends = ("", "_reverse") if held.encoder_bidirectional else ("",)
+        settings = self.options
+        self.hidden, self.decoded = settings.encoder_hidden_size, settings.decoder_hidden_size
+        self.ends = ("", "_reverse") if settings.encoder_bidirectional else ("",)
         encoded = self.hidden * len(self.ends)
         for side, count in zip(("encoder", "decoder"), types, strict=True):
             self.draw(f"{side}.embed_tokens.weight", count, 6)
@@ -40,10 +38,10 @@ class LSTM(Reference):
             self.linear("decoder.encoder_cell_proj", encoded, self.decoded)
         self.linear("decoder.attention.input_proj", self.decoded, encoded, bias=False)
         self.linear("decoder.attention.output_proj", encoded + self.decoded, self.decoded, False)
-        out = held.decoder_out_embed_dim
+        out = settings.decoder_out_embed_dim
         if out != self.decoded:
             self.linear("decoder.additional_fc", self.decoded, out)
-        if not held.share_decoder_input_output_embed:
+        if not settings.share_decoder_input_output_embed:
             self.linear("decoder.fc_out", out, types[1])
 
     def cell(self, names: Sequence[str], inputs: int, size: int) -> None:
@@ -67,11 +65,11 @@ class LSTM(Reference):
             for end in self.ends:
                 names = [f"encoder.lstm.{gate}_l{layer}{end}" for gate in GATES]
                 h = c = torch.zeros(self.hidden)
-                found = []
+                outputs = []
                 for row in x.flip(0) if end else x:
                     h, c = self.advance(names, row, h, c)
-                    found.append(h)
-                states.append(torch.stack(found[::-1] if end else found))
+                    outputs.append(h)
+                states.append(torch.stack(outputs[::-1] if end else outputs))
                 hiddens.append(h)
                 cells.append(c)
             x = torch.cat(states, -1)
@@ -82,14 +80,14 @@ class LSTM(Reference):
         return x, lasts
 
     def logits(self, source: Sequence[int], prefix: Sequence[int]) -> Tensor:
-        memory, held = self.encode(source)
+        memory, cells = self.encode(source)
         fed, rows = torch.zeros(self.decoded), []
         for token in self.embed("decoder", prefix):
             x = torch.cat([token, fed])
             for layer in range(2):
                 names = [f"decoder.layers.{layer}.{gate}" for gate in GATES]
-                held[layer] = self.advance(names, x, *held[layer])
-                x = held[layer][0]
+                cells[layer] = self.advance(names, x, *cells[layer])
+                x = cells[layer][0]
             weights = (memory @ self.apply("decoder.attention.input_proj", x)).softmax(0)
             read = torch.cat([weights @ memory, x])
             fed = self.apply("decoder.attention.output_proj", read).tanh()
@@ -116,7 +114,7 @@ class Pervasive(Reference):
             "output_dim": 8, "add_positional_embeddings": True, "unidirectional": False,
             "share_decoder_input_output_embed": True, "skip_output_mapping": False, **options,
         })  # fmt: skip
-        held = self.options
+        settings = self.options
         for side, count in zip(("encoder", "decoder"), types, strict=True):
             self.draw(f"{side}.embed_tokens.weight", count, 8)
             self.state[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
@@ -126,24 +124,24 @@ class Pervasive(Reference):
             self.draw(f"{name}.conv1.weight", 8, 8, 1, 1)
             self.draw(f"{name}.conv1.bias", 8)
             self.draw(f"{name}.mconv2.weight", 8, 1, 3, 3)
-            if held.conv_bias:
+            if settings.conv_bias:
                 self.draw(f"{name}.mconv2.bias", 8)
             mask = torch.ones(8, 1, 3, 3)
             mask[:, :, 2:] = 0
-            if held.unidirectional:
+            if settings.unidirectional:
                 mask[:, :, :, 2:] = 0
             self.state[f"{name}.mconv2.mask"] = mask
             self.linear(f"{name}.fc1", 8, 10)
             self.linear(f"{name}.fc2", 10, 8)
-        if held.aggregator == "attn":
+        if settings.aggregator == "attn":
             self.linear("decoder.aggregator.w1", 8, 8)
             self.linear("decoder.aggregator.w2", 8, 1)
-        elif held.aggregator.endswith("gated-max"):
+        elif settings.aggregator.endswith("gated-max"):
             self.linear("decoder.aggregator.linear", 8, 16)
-        if not held.skip_output_mapping:
-            self.linear("decoder.projection", 8, held.output_dim)
-        self.linear("decoder.prediction", held.output_dim, types[1])
-        if held.share_decoder_input_output_embed:
+        if not settings.skip_output_mapping:
+            self.linear("decoder.projection", 8, settings.output_dim)
+        self.linear("decoder.prediction", settings.output_dim, types[1])
+        if settings.share_decoder_input_output_embed:
             self.state["decoder.prediction.weight"] = self.state["decoder.embed_tokens.weight"]
 
     def enter(self, side: str, tokens: Sequence[int]) -> Tensor:
@@ -154,15 +152,15 @@ class Pervasive(Reference):
         """Return each cell's sum over the live taps of the cells above and around it."""
         rows, columns, size = x.shape
         weight = self.state[f"{name}.weight"] * self.state[f"{name}.mask"]
-        found = torch.zeros(rows, columns, size)
+        sums = torch.zeros(rows, columns, size)
         for t in range(rows):
             for j in range(columns):
                 for up in range(3):
                     for across in range(3):
                         row, column = t + up - 1, j + across - 1
                         if 0 <= row < rows and 0 <= column < columns:
-                            found[t, j] += weight[:, 0, up, across] * x[row, column]
-        return found + self.state.get(f"{name}.bias", torch.zeros(size))
+                            sums[t, j] += weight[:, 0, up, across] * x[row, column]
+        return sums + self.state.get(f"{name}.bias", torch.zeros(size))
 
     def logits(self, source: Sequence[int], prefix: Sequence[int]) -> Tensor:
         columns, rows = self.enter("encoder", source), self.enter("decoder", prefix)

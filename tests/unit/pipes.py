@@ -1,7 +1,5 @@
 """Pipes with something in them, named as a shell names what `<(command)` writes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

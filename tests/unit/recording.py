@@ -4,8 +4,6 @@ What is replayed are the operations on the same memory: numbers, branches and sh
 of recording stay what they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -25,44 +23,43 @@ class _Recorder(TorchDispatchMode):
         self.done: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and write it down."""
         kwargs = kwargs or {}
-        found = func(*args, **kwargs)
+        results = func(*args, **kwargs)
         assert func is not torch.ops.aten._local_scalar_dense.default, "the device was waited for"
-        self.done.append((func, args, kwargs, found))
-        return found
+        self.done.append((func, args, kwargs, results))
+        return results
 
 
 class Recordings:
     """A `record` for `Graphs`, and what it has recorded and replayed."""
 
     def __init__(self) -> None:
-        self.made = self.replayed = 0
+        self.count = self.replayed = 0
 
-    def __call__(self, deed: Deed) -> Deed:
-        """Return the replay of `deed`, which is run before, as libraries on a GPU need it."""
-        self.made += 1
-        deed()
-        deed()
+    def __call__(self, step: Deed) -> Deed:
+        """Return the replay of `step`, which is run before, as libraries on a GPU need it."""
+        self.count += 1
+        step()
+        step()
         with torch.no_grad(), _Recorder() as recorder:
-            found = deed()
+            outputs = step()
 
         def replay() -> Outputs:
             self.replayed += 1
             for operation in recorder.done:
                 _again(*operation)
-            return found
+            return outputs
 
         return replay
 
 
-def _again(func: Callable[..., Any], args: Any, kwargs: dict[str, Any], found: Any) -> None:
+def _again(func: Callable[..., Any], args: Any, kwargs: dict[str, Any], results: Any) -> None:
     """Run an operation again, and put what it returns where it was."""
-    given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _is(t)}
-    for old, new in zip(tree_leaves(found), tree_leaves(func(*args, **kwargs)), strict=True):
-        if _is(old) and old.untyped_storage().data_ptr() not in given:
+    inputs = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
+    for old, new in zip(_tensors(results), _tensors(func(*args, **kwargs)), strict=True):
+        if old.untyped_storage().data_ptr() not in inputs:
             old.copy_(new)
 
 
-def _is(value: object) -> bool:
-    return isinstance(value, Tensor)
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

@@ -1,7 +1,5 @@
 """A translation model made of random tables, small enough to enumerate; not a test itself."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch
@@ -59,8 +57,8 @@ class TableModel(TranslationModel):
         alignment = None
         if align:
             # The t-th prediction looks at source token t, or at the last one.
-            place = torch.minimum(state.written, state.lengths - 1)
-            alignment = torch.nn.functional.one_hot(place, size).float()
+            position = torch.minimum(state.written, state.lengths - 1)
+            alignment = torch.nn.functional.one_hot(position, size).float()
         return Step(
             logits, TableState(state.source, state.lengths, tokens, state.written + 1), alignment
         )

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models import zoo
-from nmtgrid.models.directory import save_model
 from nmtgrid.search.traces import read_traces
+from tests.unit.toy_model import toy_model
 
 SMALL: dict[str, Any] = {
     "encoder_depth": 1, "decoder_depth": 3, "size": 16, "feed_forward_size": 16, "heads": 2,
@@ -34,22 +32,14 @@ COUNT = 6
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, toy_dataset: Path) -> Path:
     """A folder with a toy dataset `data` and models."""
     folder = tmp_path_factory.mktemp("adaptive")
-    data = folder / "data"
-    assert main(["preprocess", "--toy", "60", "--out", str(data)]) == 0
-    assert main(["bpe", "learn", str(data), "--merges", "40"]) == 0
-    pipeline = Dataset.open(data).pipeline
+    (folder / "data").symlink_to(toy_dataset)
+    search = {"max_length_a": 4.0, "max_length_b": 0.0, "beam": 4}
     for name, changes in MODELS.items():
-        torch.manual_seed(1)
-        sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-        held = dict(zip(("source_vocab_size", "target_vocab_size"), sizes, strict=True))
-        model = zoo.build("transformer", None, SMALL | changes, **held)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-        search = {"max_length_a": 4.0, "max_length_b": 0.0, "beam": 4}
-        save_model(folder / name, model, pipeline, {"search": search})
+        settings = SMALL | changes
+        toy_model(folder / name, toy_dataset, "transformer", settings, std=0.3, search=search)
     return folder
 
 
@@ -60,13 +50,13 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tune(*arguments: object) -> int:
-    given = ["--sentences", COUNT, "--samples", 300, "--finalists", 1, "--device", "cpu"]
-    return main(["adaptive-tune", *map(str, arguments), *map(str, given)])
+    options = ["--sentences", COUNT, "--samples", 300, "--finalists", 1, "--device", "cpu"]
+    return main(["adaptive-tune", *map(str, arguments), *map(str, options)])
 
 
 def report(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -79,37 +69,39 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, file = tmp_path / "out", tmp_path / "r.json"
-    given = ("exits", "--data", "data", "--test-split", "test", "--out", out, "--json", file)
-    assert tune(*given, "--baselines", "b2=plain", "--budget", 1, "--name", "conf") == 0
+    options = ("exits", "--data", "data", "--test-split", "test", "--out", out, "--json", file)
+    assert tune(*options, "--baselines", "b2=plain", "--budget", 1, "--name", "conf") == 0
     shown = capsys.readouterr().err
     assert "full stack" in shown and "random exits" in shown and "decode --exit conf-" in shown
     values = report(file)
     assert values == report(out / "results.json")
     assert (values["mechanism"], values["exits"], values["sentences"]) == ("confidence", 3, COUNT)
     assert values["points"]
-    for one in values["points"]:
-        assert one.keys() >= KEYS and len(one["thresholds"]) == 2
-        assert one["budget"] in (2.0, 3.0) and one["budget"] - 1 <= one["average_exit"]
-        assert one["stored"] == f"conf-{one['budget']:g}" and one["test"]["flops_per_token"] > 0
-    assert [one["exit"] for one in values["fixed"]] == [1, 2, 3]
-    assert [one["average_exit"] for one in values["fixed"]] == [1, 2, 3]
+    for point in values["points"]:
+        assert point.keys() >= KEYS and len(point["thresholds"]) == 2
+        assert point["budget"] in (2.0, 3.0) and point["budget"] - 1 <= point["average_exit"]
+        assert (
+            point["stored"] == f"conf-{point['budget']:g}" and point["test"]["flops_per_token"] > 0
+        )
+    assert [point["exit"] for point in values["fixed"]] == [1, 2, 3]
+    assert [point["average_exit"] for point in values["fixed"]] == [1, 2, 3]
     assert values["fixed"][2]["bleu"] == values["full"]["bleu"]
-    flops = [one["flops_per_token"] for one in values["fixed"]]
+    flops = [point["flops_per_token"] for point in values["fixed"]]
     assert flops == sorted(flops)
-    assert [(one["name"], one["depth"]) for one in values["baselines"]] == [("b2", 2)]
+    assert [(point["name"], point["depth"]) for point in values["baselines"]] == [("b2", 2)]
     assert values["baselines"][0]["average_exit"] == 2
     assert 1 < values["uniform"]["average_exit"] < 3
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     stored = report(here / "exits" / "exits.json")["settings"]
-    assert {one["stored"] for one in values["points"]} <= stored.keys()
+    assert {point["stored"] for point in values["points"]} <= stored.keys()
 
 
 def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) -> None:
     file, traces, scores = tmp_path / "r.json", tmp_path / "t.jsonl", tmp_path / "s.json"
     whole = ["--sentences", 10_000, "--name", "whole", "--json", file, "--batch", 7]
-    given = ["adaptive-tune", "chi", "--data", "data", "--split", "test", "--samples", "200"]
+    options = ["adaptive-tune", "chi", "--data", "data", "--split", "test", "--samples", "200"]
     more = ["--device", "cpu", "--finalists", "1", "--budget", "2"]
-    assert main([*given, *more, *map(str, whole)]) == 0
+    assert main([*options, *more, *map(str, whole)]) == 0
     point = report(file)["points"][0]
     assert point["stored"] == "whole-3" and report(file)["mechanism"] == "geometric"
     order = ["decode", "chi", "--data", "data", "--exit", "whole-3", "--beam", "1"]
@@ -126,12 +118,12 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
 
 
 def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
-    file, found = tmp_path / "r.json", []
+    file, shares = tmp_path / "r.json", []
     for seed in (1, 2, 1):
-        given = ("exits", "--data", "data", "--only", "fixed", "--json", file)
-        assert tune(*given, "--seed", seed) == 0
-        found.append(report(file)["uniform"]["exit_shares"])
-    assert found[0] == found[2] != found[1]
+        options = ("exits", "--data", "data", "--only", "fixed", "--json", file)
+        assert tune(*options, "--seed", seed) == 0
+        shares.append(report(file)["uniform"]["exit_shares"])
+    assert shares[0] == shares[2] != shares[1]
 
 
 def test_thresholds_are_bound_to_their_weights(
@@ -140,8 +132,8 @@ def test_thresholds_are_bound_to_their_weights(
     shutil.copytree(here / "exits", here / "bound", ignore=shutil.ignore_patterns("exits.json"))
     best, last = here / "bound" / "model.safetensors", here / "bound" / "last.safetensors"
     save_tensors(last, {name: 0.5 * value for name, value in load_tensors(best).items()})
-    given = ("bound", "--data", "data", "--only", "points", "--budget", 9, "--name", "late")
-    assert tune(*given, "--weights", "last") == 0
+    options = ("bound", "--data", "data", "--only", "points", "--budget", 9, "--name", "late")
+    assert tune(*options, "--weights", "last") == 0
     stored = report(here / "bound" / "exits.json")["settings"]
     (name,) = stored
     assert stored[name]["weights"] == "last" and stored[name]["checksum"]
@@ -156,11 +148,11 @@ def test_thresholds_are_bound_to_their_weights(
 
 def test_a_new_tuning_replaces_the_old_one(here: Path, tmp_path: Path) -> None:
     """Of budgets up to 2 and 3 the wider ones leave the last alone; other names stay."""
-    file, given = tmp_path / "r.json", ("exits", "--data", "data", "--only", "points")
+    file, options = tmp_path / "r.json", ("exits", "--data", "data", "--only", "points")
     names = []
     for name, budget in (("other", 1), ("again", 1), ("again", 9)):
-        assert tune(*given, "--name", name, "--budget", budget, "--json", file) == 0
-        names.append({one["stored"] for one in report(file)["points"]})
+        assert tune(*options, "--name", name, "--budget", budget, "--json", file) == 0
+        names.append({point["stored"] for point in report(file)["points"]})
     assert "again-2" in names[1] and names[2] == {"again-3"}
     stored = set(report(here / "exits" / "exits.json")["settings"])
     assert {name for name in stored if name.startswith("again")} == names[2]
@@ -171,21 +163,21 @@ def test_a_predictor_without_thresholds_is_one_point(here: Path, tmp_path: Path)
     file = tmp_path / "r.json"
     assert tune("seq", "--data", "data", "--out", file) == 0
     values = report(file)
-    assert [one["thresholds"] for one in values["points"]] == [[]]
+    assert [point["thresholds"] for point in values["points"]] == [[]]
     assert values["mechanism"] == "sequence" and (tmp_path / "r.png").is_file()
     stored = report(here / "seq" / "exits.json")["settings"]
-    assert [one["mechanism"] for one in stored.values()] == ["sequence"]
+    assert [point["mechanism"] for point in stored.values()] == ["sequence"]
 
 
-def test_a_promise(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certified_loss(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "r.json"
-    given = ("exits", "--data", "data", "--test-split", "test", "--json", file, "--no-keep")
+    options = ("exits", "--data", "data", "--test-split", "test", "--json", file, "--no-keep")
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--candidates", 3)
-    assert tune(*given, *more) == 0
-    found = report(file)["calibrated"]
-    assert found["certified"] and found["p_value"] <= 0.5 and found["loss"] <= 95
-    assert found["test"]["holds"] == (found["test"]["loss"] <= 95)
-    assert found["sentences"] == 3 and len(report(file)["points"]) == 1
+    assert tune(*options, *more) == 0
+    calibrated = report(file)["calibrated"]
+    assert calibrated["certified"] and calibrated["p_value"] <= 0.5 and calibrated["loss"] <= 95
+    assert calibrated["test"]["holds"] == (calibrated["test"]["loss"] <= 95)
+    assert calibrated["sentences"] == 3 and len(report(file)["points"]) == 1
     assert "Certified" in capsys.readouterr().err
     message = refused(
         capsys, "adaptive-tune", "exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5
@@ -194,24 +186,24 @@ def test_a_promise(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])
-def test_no_promise(
+def test_nothing_is_certified(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, loss: float, needed: int | None,
 ) -> None:  # fmt: skip
-    """Nothing is certified: the full stack stays, and what would be needed is said."""
+    """The full stack stays, and what would be needed is said."""
 
     def losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), loss)
 
     monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", losses)
     file = tmp_path / "r.json"
-    given = ("seq", "--data", "data", "--only", "points", "--json", file, "--no-keep")
+    options = ("seq", "--data", "data", "--only", "points", "--json", file, "--no-keep")
     more = ("--allow-loss", 50, "--confidence", 0.8, "--risk", "agreement")
-    assert tune(*given, *more) == 0
-    found = report(file)
-    assert not found["calibrated"]["certified"] and found["points"] == []
+    assert tune(*options, *more) == 0
+    values = report(file)
+    assert not values["calibrated"]["certified"] and values["points"] == []
     # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
-    assert found["calibrated"]["needed"] == needed
+    assert values["calibrated"]["needed"] == needed
     message = " ".join(capsys.readouterr().err.split())
     assert "the full stack it stays" in message
     assert ("about 9 are needed" if needed else "allow more") in message
@@ -219,8 +211,8 @@ def test_no_promise(
 
 def test_pooled_results(here: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 2)):
-        given = ("exits", "--data", "data", "--seed", seed, "--out", tmp_path / name, "--no-keep")
-        assert tune(*given, *(("--only", "points") if name == "one" else ())) == 0
+        options = ("exits", "--data", "data", "--seed", seed, "--out", tmp_path / name, "--no-keep")
+        assert tune(*options, *(("--only", "points") if name == "one" else ())) == 0
     first = report(tmp_path / "one" / "results.json")
     assert first["fixed"] == [] and first["uniform"] is None and first["points"]
     picture, file = tmp_path / "p.svg", tmp_path / "r.json"
@@ -232,28 +224,33 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
     assert picture.read_text().count("<!-- ours") == 1
 
 
-def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def said(*arguments: object) -> str:
-        return refused(capsys, "adaptive-tune", *arguments, "--device", "cpu")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("plain --data data", "one exit, behind its last block"),
+        ("exits --data data --split nothing", "no split `nothing`"),
+        ("exits --data data --split train", "The raw text of `train`"),
+        ("exits --data data --mechanism geometric", "cannot stop by `geometric`"),
+        ("exits --data data --name a\u00a0b", "cannot be named"),
+        ("exits --data data --baselines plain --baselines plain=plain", "Two baselines"),
+        ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
+        ("exits --results . --no-keep --beam 1", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
+    ],
+)
+def test_what_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert words in refused(capsys, "adaptive-tune", *arguments.split(" "), "--device", "cpu")
 
-    assert "one exit, behind its last block" in said("plain", "--data", "data")
-    assert "MODEL" not in said("exits", "--data", "data", "--split", "nothing")
-    assert "no split `nothing`" in said("exits", "--data", "data", "--split", "nothing")
-    assert "The raw text of `train`" in said("exits", "--data", "data", "--split", "train")
-    given = ("--samples", 0, "--budget", -1, "--seed", -1)
-    message = said(*given, "--risk", "bleu", "--test-split", "valid")
+
+def test_all_faults_are_named_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = ("--samples", 0, "--budget", -1, "--seed", -1)
+    message = refused(capsys, "adaptive-tune", *numbers, "--risk", "bleu", "--test-split", "valid")
     for words in ("Name a model", "`--data DATA`", "`--samples`", "`--budget`", "`--allow-loss`",
                   "are both `valid`", "`--seed` must be from 0"):  # fmt: skip
         assert words in message
-    assert "cannot stop by `geometric`" in said(
-        "exits", "--data", "data", "--mechanism", "geometric"
-    )
-    assert "cannot be named" in said("exits", "--data", "data", "--name", "a b")
-    two = ("--baselines", "plain", "--baselines", "plain=plain")
-    assert "Two baselines" in said("exits", "--data", "data", *two)
-    assert "`--only fixed`" in said("exits", "--data", "data", "--only", "fixed", "--allow-loss", 1)
-    message = said("exits", "--results", tmp_path, "--no-keep", "--beam", 1)
-    assert "Leave out MODEL, `--keep`, `--beam`, `--device`." in message
+    message = refused(capsys, "adaptive-tune", "exits", "--data", "data", "--split", "nothing")
+    assert "MODEL" not in message
 
 
 def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,11 +263,11 @@ def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("auto", "chi", {}),
     ):
         traces = tmp_path / "t.jsonl"
-        given = ["decode", model, str(text), "--exit", choice, "--out", str(tmp_path / "o")]
-        assert main([*given, "--traces", str(traces), "--max-source", "4"]) == 0
-        found = list(read_traces(traces))
-        assert len(found) == 4 and not found[3].source
-        for trace in found[:3]:
+        options = ["decode", model, str(text), "--exit", choice, "--out", str(tmp_path / "o")]
+        assert main([*options, "--traces", str(traces), "--max-source", "4"]) == 0
+        actual = list(read_traces(traces))
+        assert len(actual) == 4 and not actual[3].source
+        for trace in actual[:3]:
             if expected is None:
                 assert trace.exits is None, "this model cannot tell: all blocks ran"
             else:
@@ -279,22 +276,30 @@ def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no exit predictor" in capsys.readouterr().err
 
 
-def test_decode_exit_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def said(*arguments: object) -> str:
-        return refused(capsys, "decode", *arguments)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("exits --exit 4", "beyond the decoder's 3 blocks"),
+        ("exits --exit 0", "Exits count from 1"),
+        ("plain --exit 1", "one exit"),
+        ("plain --exit auto", "one exit"),
+        ("four --exit fast", "named `fast`"),
+        ("exits --exit 1 --ensemble four", "`--ensemble`"),
+        ("exits --exit 1 --data data --forced", "`--forced`"),
+        ("exits --stream --k 1 --exit 4", "beyond the decoder's 3 blocks"),
+    ],
+)
+def test_decode_exit_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert words in refused(capsys, "decode", *arguments.split())
 
-    assert "beyond the decoder's 3 blocks" in said("exits", "--exit", 4)
-    assert "Exits count from 1" in said("exits", "--exit", 0)
-    assert "one exit" in said("plain", "--exit", 1)
-    assert "one exit" in said("plain", "--exit", "auto")
-    assert "named `fast`" in said("four", "--exit", "fast")
-    assert "`--ensemble`" in said("exits", "--exit", 1, "--ensemble", "four")
-    assert "`--forced`" in said("exits", "--exit", 1, "--data", "data", "--forced")
-    assert "beyond the decoder's 3 blocks" in said("exits", "--stream", "--k", 1, "--exit", 4)
+
+def test_thresholds_of_another_depth(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("exits", "--data", "data", "--name", "alien") == 0
-    capsys.readouterr()
     shutil.copy(here / "exits" / "exits.json", here / "four" / "exits.json")
     names = report(here / "exits" / "exits.json")["settings"]
     alien = next(name for name in names if name.startswith("alien"))
-    message = said("four", "--exit", alien)
+    capsys.readouterr()
+    message = refused(capsys, "decode", "four", "--exit", alien)
     assert "2 thresholds are given, but a decoder of 4 blocks needs 3" in message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +26,9 @@ CIRCLE = torch.stack([ANGLES.cos(), ANGLES.sin()], 1)
 
 
 def vectors(size: int = V) -> Tensor:
-    found = torch.nn.functional.normalize(torch.randn(size, 4), dim=1)
-    found[0] = 0.0
-    return found
+    drawn = torch.nn.functional.normalize(torch.randn(size, 4), dim=1)
+    drawn[0] = 0.0
+    return drawn
 
 
 def spreads() -> list[TargetDistribution | None]:
@@ -45,32 +47,22 @@ def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int
         torch.randint(V, (M, count)), shares / shares.sum(1, keepdim=True), spread, 0.3, entropy
     )
     targets, weights = soft_targets.tokens[:, 0], torch.rand(M).double()
-    given = [torch.randn(M, D).double(), torch.randn(V, D).double(), torch.randn(V).double()]
-    found = []
-
-    def fused(held: list[Tensor]) -> tuple[Tensor, Tensor]:
-        features, weight, bias = held
-        return linear_cross_entropy(
-            features, weight, bias, targets, weights, smoothing, 4, aims=soft_targets
-        )
-
-    def plain(held: list[Tensor]) -> tuple[Tensor, Tensor]:
-        features, weight, bias = held
-        return plain_linear_cross_entropy(
-            features, weight, bias, targets, weights, smoothing, aims=soft_targets
-        )
-
-    for function in (fused, plain):
-        held = [tensor.clone().requires_grad_() for tensor in given]
-        loss, nll = function(held)
+    inputs = [torch.randn(M, D).double(), torch.randn(V, D).double(), torch.randn(V).double()]
+    results = []
+    options: dict[str, Any] = {
+        "targets": targets, "weights": weights, "label_smoothing": smoothing, "aims": soft_targets,
+    }  # fmt: skip
+    fused = partial(linear_cross_entropy, **options, chunk=4)
+    for function in (fused, partial(plain_linear_cross_entropy, **options)):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        loss, nll = function(*leaves)
         loss.backward()
-        found.append([loss.detach(), nll, *(tensor.grad for tensor in held)])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    # Told without gradients too, and the same.
+        results.append([loss.detach(), nll, *(tensor.grad for tensor in leaves)])
+    torch.testing.assert_close(*results)
+    # Without gradients too, and the same.
     with torch.no_grad():
-        loss, _ = fused(given)
-    torch.testing.assert_close(loss, found[0][0])
+        loss, _ = fused(*inputs)
+    torch.testing.assert_close(loss, results[0][0])
 
 
 def test_against_the_definition() -> None:
@@ -84,9 +76,9 @@ def test_against_the_definition() -> None:
     first = torch.tensor([math.exp(2), math.exp(1), math.exp(0)])
     last = torch.tensor([math.exp(0), math.exp(2 * half), math.exp(2)])
     mixed = 0.75 * first / first.sum() + 0.25 * last / last.sum()
-    wanted = 0.6 * torch.tensor([0.75, 0.0, 0.25]) + 0.4 * mixed
+    smoothed = 0.6 * torch.tensor([0.75, 0.0, 0.25]) + 0.4 * mixed
     logs = logits[0].log_softmax(0)
-    expected = -(wanted @ logs) + 0.1 * (logs.exp() @ logs)
+    expected = -(smoothed @ logs) + 0.1 * (logs.exp() @ logs)
     loss, nll = linear_cross_entropy(
         logits, torch.eye(3), None, torch.tensor([0]), aims=soft_targets
     )
@@ -101,11 +93,14 @@ def test_rare_tokens_are_promoted() -> None:
     torch.testing.assert_close(spread.rewards(torch.tensor([0])), expected)
     # Two types that were never seen are equally frequent.
     assert spread.rewards(torch.tensor([2]))[0, 2] == pytest.approx(1 - 0.6)
+    full = VectorDistribution(CIRCLE, 0.5, torch.ones(3)).to(torch.device("cpu"))
+    near: NeighbourDistribution = full.nearest(2).to(torch.device("cpu"))
+    assert near.neighbours.shape == (3, 2)
 
 
 def test_types_without_a_vector_keep_to_themselves() -> None:
-    held = torch.cat([CIRCLE, torch.zeros(1, 2)])
-    for spread in (VectorDistribution(held, 0.5, torch.ones(4)),):
+    with_none = torch.cat([CIRCLE, torch.zeros(1, 2)])
+    for spread in (VectorDistribution(with_none, 0.5, torch.ones(4)),):
         rows = spread.rows(torch.tensor([3, 0]))
         torch.testing.assert_close(rows[0], torch.tensor([0.0, 0.0, 0.0, 1.0]))
         assert rows[1, 3] == 0 and rows[1].sum() == pytest.approx(1)
@@ -148,8 +143,8 @@ def test_drawn_as_spread(near: bool) -> None:
     tokens, logs = spread.draw(torch.zeros(steps, dtype=torch.long), numbers)
     raw = torch.tensor([0.0, math.exp(1), math.exp(0)])
     chances = raw / raw.sum()
-    found = torch.bincount(tokens, minlength=3) / steps
-    torch.testing.assert_close(found, chances, atol=2e-4, rtol=0)
+    result = torch.bincount(tokens, minlength=3) / steps
+    torch.testing.assert_close(result, chances, atol=2e-4, rtol=0)
     torch.testing.assert_close(logs, chances.log()[tokens])
 
 
@@ -157,15 +152,9 @@ def test_drawn_as_spread(near: bool) -> None:
 def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     full = VectorDistribution(vectors(), 0.3, torch.rand(V), 0.5)
     tokens, numbers = torch.arange(V).repeat(2), torch.rand(2 * V)
-    wanted = full.draw(tokens, numbers)
+    expected = full.draw(tokens, numbers)
     monkeypatch.setattr(soft_targets, "TILE", rows * V)
-    found = full.draw(tokens, numbers)
-    assert torch.equal(found[0], wanted[0])
-    torch.testing.assert_close(found[1], wanted[1])
+    actual = full.draw(tokens, numbers)
+    assert torch.equal(actual[0], expected[0])
+    torch.testing.assert_close(actual[1], expected[1])
     assert all(len(part) == 0 for part in full.draw(tokens[:0], numbers[:0]))
-
-
-def test_on_a_device() -> None:
-    full = VectorDistribution(CIRCLE, 0.5, torch.ones(3)).to(torch.device("cpu"))
-    near: NeighbourDistribution = full.nearest(2).to(torch.device("cpu"))
-    assert near.neighbours.shape == (3, 2)

@@ -1,8 +1,9 @@
-"""The own word aligner: known links, EM by hand, its parts against slow and independent ones."""
+"""The word aligner against known links, EM by hand and slow twins; difficulty from its links."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from nmtgrid.analysis.alignment import aligner
 from nmtgrid.analysis.alignment.aligner import (
+    AlignedPairs,
     AlignerSettings,
     align,
     exp_digamma,
@@ -18,8 +20,13 @@ from nmtgrid.analysis.alignment.aligner import (
     form,
     lay_out,
     prior_table,
+    read_pairs,
 )
 from nmtgrid.analysis.alignment.pharaoh import GoldLinks, error_rate
+from nmtgrid.analysis.quality.buckets import read_numbers
+from nmtgrid.analysis.quality.difficulty import measure, reference_path, section, write_numbers
+from nmtgrid.analysis.quality.evaluation import Evaluation
+from nmtgrid.analysis.systems import System
 from nmtgrid.base.errors import ConfigError, InputError
 from tests.unit.aligned_corpus import corpus
 
@@ -39,20 +46,17 @@ FAST_ALIGN = {
 def test_errors_are_at_fast_aligns_level(heuristic: str, seed: int) -> None:
     source, target, links = corpus(1000, seed)
     settings = AlignerSettings(heuristic=heuristic)  # type: ignore[arg-type]
-    found = align(source, target, settings).links
-    rate = error_rate(found, [GoldLinks(one, one) for one in links])
+    aligned = align(source, target, settings).links
+    rate = error_rate(aligned, [GoldLinks(sure, sure) for sure in links])
     assert rate.aer <= FAST_ALIGN[heuristic][seed - 1] + 0.03
 
 
-def test_a_lexicon_that_only_more_text_shows() -> None:
+def test_links_of_small_texts() -> None:
     # Alone, `a b` - `x y` says nothing against the diagonal; the others say that it crosses.
     source = [["a", "b"], ["a"], ["b"], ["a", "c"], ["c", "b"]]
     target = [["y", "x"], ["x"], ["y"], ["x", "z"], ["z", "y"]]
     assert align(source[:1], target[:1]).links == [[(0, 0), (1, 1)]]
     assert align(source, target, count=1).links == [[(0, 1), (1, 0)]]
-
-
-def test_one_step_of_em_by_hand() -> None:
     # Uniform prior (tension 0), no null: after one step t(x|a) = (1/2 + 1) / (1/2 + 1/2 + 1).
     source, target = [["a", "b"], ["a"]], [["x", "y"], ["x"]]
     settings = AlignerSettings(2, null=0.0, tension=0.0, concentration=0.0, heuristic="forward")
@@ -61,15 +65,9 @@ def test_one_step_of_em_by_hand() -> None:
     # Given the target: t(a|x) = 3/4, t(b|x) = 1/4, t(a|y) = t(b|y) = 1/2.
     backward = AlignerSettings(2, null=0.0, tension=0.0, concentration=0.0, heuristic="backward")
     assert align(source, target, backward).links == [[(0, 0), (1, 1)], [(0, 0)]]
-
-
-def test_empty_sides_have_no_links() -> None:
     assert align([[], ["a"], []], [["x"], [], []]).links == [[], [], []]
     assert align([], []).links == []
     assert align([["a"], []], [["x"], ["y"]]).links == [[(0, 0)], []]
-
-
-def test_words_count_as_one_without_case_and_marks() -> None:
     assert form("Haus.") == form("haus") == "haus"
     assert form("...") == "..."
     assert form("ab@@") == "ab@@"
@@ -78,20 +76,20 @@ def test_words_count_as_one_without_case_and_marks() -> None:
 
 def test_the_layout_holds_every_pair_of_words() -> None:
     source, target, _ = corpus(40)
-    held = lay_out(source, target)
+    layout = lay_out(source, target)
     names: dict[tuple[int, int], tuple[str, str]] = {}
     seen = []
-    for block in held.blocks:
-        for row, place in enumerate(block.places):
-            seen.append(place)
-            for t, word in enumerate(target[place]):
-                for s, other in enumerate(source[place]):
+    for block in layout.blocks:
+        for row, line in enumerate(block.places):
+            seen.append(line)
+            for t, word in enumerate(target[line]):
+                for s, other in enumerate(source[line]):
                     cell = int(block.cells[row, t, s])
-                    key = (int(held.pair_source[cell]), int(held.pair_target[cell]))
+                    key = (int(layout.pair_source[cell]), int(layout.pair_target[cell]))
                     assert key == (int(block.source[row, s]), int(block.target[row, t]))
                     assert names.setdefault(key, (other, word)) == (other, word)
     assert sorted(seen) == list(range(40))
-    assert len(names) == len(set(names.values())) == len(held.pair_source)
+    assert len(names) == len(set(names.values())) == len(layout.pair_source)
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,38 +99,19 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert align(source, target).links == whole
 
 
-def test_an_immense_line_is_named() -> None:
+def test_input_at_fault_is_named() -> None:
     with pytest.raises(InputError, match="line 2 has 5,000 source and 4,000 target words"):
         align([["a"], ["a"] * 5000], [["x"], ["x"] * 4000])
-
-
-def test_settings_without_sense_are_told_at_once() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         AlignerSettings(0, null=1.0, tension=-1.0).check()
-    assert all(word in str(told.value) for word in ("iteration", "no word", "tension"))
+    assert all(word in str(caught.value) for word in ("iteration", "no word", "tension"))
 
 
-def test_the_prior_is_the_formula() -> None:
+def test_prior_and_digamma_by_formula() -> None:
     shares, distance = prior_table(2, 3, 4.0)
     weights = [[math.exp(-4.0 * abs(t / 2 - j / 3)) for j in (1, 2, 3)] for t in (1, 2)]
     assert shares == pytest.approx(numpy.array([[w / sum(row) for w in row] for row in weights]))
     assert distance[1, 0] == pytest.approx(-2 / 3)
-
-
-@given(st.floats(0.3, 20.0), st.lists(st.tuples(st.integers(1, 9), st.integers(2, 9)), min_size=1))
-def test_the_tension_is_found_again(tension: float, shapes: list[tuple[int, int]]) -> None:
-    weights = {shape: numpy.linspace(0.5, 1.0, shape[0]) for shape in shapes}
-    truth = 0.0
-    for (m, n), held in weights.items():
-        shares, distance = prior_table(m, n, tension)
-        truth += float((held * (shares * distance).sum(1)).sum())
-    likeliest = fitted_tension(truth, weights)
-    for m, n in shapes:
-        found, sought = prior_table(m, n, likeliest)[0], prior_table(m, n, tension)[0]
-        assert found == pytest.approx(sought, abs=1e-3)
-
-
-def test_exp_digamma() -> None:
     # digamma(1) = -gamma, digamma(1/2) = -gamma - 2 ln 2, digamma(n + 1) = digamma(n) + 1/n.
     gamma = 0.5772156649015329
     x = numpy.array([1.0, 0.5, 4.0, 0.01, 1e6])
@@ -140,3 +119,94 @@ def test_exp_digamma() -> None:
     expected = [-gamma, -gamma - 2 * math.log(2), 1 + 1 / 2 + 1 / 3 - gamma, small]
     expected.append(math.log(1e6) - 0.5e-6)
     assert numpy.log(exp_digamma(x)) == pytest.approx(numpy.array(expected), rel=1e-7)
+
+
+@given(st.floats(0.3, 20.0), st.lists(st.tuples(st.integers(1, 9), st.integers(2, 9)), min_size=1))
+def test_the_tension_is_found_again(tension: float, shapes: list[tuple[int, int]]) -> None:
+    weights = {shape: numpy.linspace(0.5, 1.0, shape[0]) for shape in shapes}
+    truth = 0.0
+    for (m, n), targets in weights.items():
+        shares, distance = prior_table(m, n, tension)
+        truth += float((targets * (shares * distance).sum(1)).sum())
+    likeliest = fitted_tension(truth, weights)
+    for m, n in shapes:
+        fitted, sought = prior_table(m, n, likeliest)[0], prior_table(m, n, tension)[0]
+        assert fitted == pytest.approx(sought, abs=1e-3)
+
+
+PAIRS = AlignedPairs(
+    [["a", "b", "c"], ["a", "b", "c", "d"], [], ["a"]],
+    [["x", "y", "z"], ["x", "y"], ["x"], []],
+    [[(0, 0), (1, 1), (2, 2)], [(0, 1), (3, 0)], [], []],
+    "By hand.",
+)
+
+
+def test_paths_by_hand() -> None:
+    assert reference_path([(0, 0), (1, 1), (2, 2)], 3) == [1, 2, 3]
+    # The last source word comes first: all must be read at once.
+    assert reference_path([(0, 1), (3, 0)], 2) == [4, 4]
+    # Two links of a word: the later one counts; none: what has been read stays.
+    assert reference_path([(0, 1), (2, 1), (1, 3)], 5) == [1, 3, 3, 3, 3]
+    assert reference_path([], 2) == [1, 1]
+    assert reference_path([], 0) == []
+
+
+def test_difficulty_by_hand(tmp_path: Path) -> None:
+    measured = measure(PAIRS)
+    # Monotone: (1 - 0) + (2 - 1) + (3 - 2) over 3 = 1. All at once: 4, cut off there.
+    assert measured.lagging[:2].tolist() == [1.0, 4.0]
+    # An empty side has no difficulty.
+    assert [value != value for value in measured.lagging] == [False, False, True, True]
+    assert PAIRS.unaligned == pytest.approx(1 / 6)
+    # z = 1, 1, 3, 3 of |x| = 3, |y| = 4: up to t = 3, (1 - 0) + (1 - 3/4) + (3 - 6/4) over 3.
+    pairs = AlignedPairs([["a"] * 3], [["x"] * 4], [[(0, 0), (2, 2)]], "")
+    assert measure(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
+    path = tmp_path / "d.txt"
+    write_numbers(path, measure(PAIRS).lagging)
+    assert path.read_text() == "1.0000\n4.0000\nnan\nnan\n"
+    assert read_numbers(path, tmp_path / "r", 4)[:2] == [1.0, 4.0]
+
+
+@given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 5))))
+def test_a_path_never_falls_and_has_read_what_is_aligned(links: set[tuple[int, int]]) -> None:
+    path = reference_path(sorted(links), 6)
+    assert path == sorted(path) and path[0] >= 1
+    assert all(path[t] > s for s, t in links)
+    # It reads nothing that no word so far is aligned with, but the first.
+    assert all(z == max([1, *(s + 1 for s, u in links if u <= t)]) for t, z in enumerate(path))
+
+
+def test_the_section_counts_pairs_and_scores_systems(tmp_path: Path) -> None:
+    reference = ["x y z", "x y", "x", ""]
+    systems = [System("good", Path("g"), reference), System("bad", Path("b"), ["q"] * 4)]
+    evaluation = Evaluation.of(systems, reference, None, "none")
+    report = section(PAIRS, measure(PAIRS), evaluation, [2.0])
+    values = report.values["difficulty"]
+    assert [row["sentences"] for row in values["buckets"]] == [1, 1]
+    assert (values["sentences"], values["sentences_without"]) == (2, 2)
+    assert values["mean"] == pytest.approx(2.5)
+    assert [row["sentence_bleu"] for row in report.values["buckets"][0]["systems"]] == [
+        [pytest.approx(100.0), pytest.approx(100.0)], [0.0, 0.0],
+    ]  # fmt: skip
+    for picture in report.pictures:
+        picture.draw(tmp_path / f"{picture.name}.png")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_pairs_of_files(tmp_path: Path) -> None:
+    source, target, links = (tmp_path / name for name in ("s", "t", "l"))
+    source.write_text("a b\nc\n")
+    target.write_text("x\ny\n")
+    links.write_text("1-0\n0-0\n")
+    assert read_pairs(source, target, links).links == [[(1, 0)], [(0, 0)]]
+    assert len(read_pairs(source, target, None, (target, source)).links) == 2
+    with pytest.raises(ConfigError, match="both sides"):
+        read_pairs(source, source)
+    target.write_text("x\n")
+    with pytest.raises(InputError, match="lines"):
+        read_pairs(source, target)
+    links.write_text("1-0\n0-1\n")
+    target.write_text("x\ny\n")
+    with pytest.raises(InputError, match="l:2: the link `0-1` points outside"):
+        read_pairs(source, target, links)

@@ -1,4 +1,4 @@
-"""Entropy (3.24), coverage (3.25) and links, by hand."""
+"""Word alignments: entropy, coverage and links; the aligner; READ/WRITE paths and difficulty."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     statistics,
     words_of_units,
 )
-from nmtgrid.base.errors import InputError
+from nmtgrid.analysis.paths import _of_units, as_paths, given_links, learned_links, read_traced
+from nmtgrid.analysis.paths import section as path_section
+from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace, read_traces
 
 
 def trace(
     source: list[str], target: list[str], table: list[list[float]] | None, line: int = 1
 ) -> Trace:
-    held = None if table is None else numpy.array(table, dtype=numpy.float32)
-    return Trace(line, source, target, "", [], 0.0, 0.0, held)
+    alignment = None if table is None else numpy.array(table, dtype=numpy.float32)
+    return Trace(line, source, target, "", [], 0.0, 0.0, alignment)
 
 
 FIRST = trace(["a"], ["x", "y"], [[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
 SECOND = trace(["a", "b"], [], [[0.0, 0.0, 1.0]])
 
 
-def test_entropy_by_hand() -> None:
+def test_entropy_and_coverage_by_hand() -> None:
     assert FIRST.alignment is not None
     quarter = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert entropy(FIRST.alignment).tolist() == pytest.approx([math.log(2), 0.0, quarter])
-
-
-def test_coverage_by_hand() -> None:
     assert FIRST.alignment is not None
     # 0.5 + 1 + 0.25 = 1.75 counts as 1; 0.5 + 0 + 0.75 = 1.25 counts as 1.
     assert coverage(FIRST.alignment).tolist() == [1.0, 1.0]
@@ -50,21 +49,18 @@ def test_coverage_by_hand() -> None:
 
 
 def test_statistics_average_over_tokens_of_the_corpus() -> None:
-    found = statistics([FIRST, trace(["q"], ["r"], None), SECOND])
-    assert found is not None
+    measured = statistics([FIRST, trace(["q"], ["r"], None), SECOND])
+    assert measured is not None
     total = math.log(2) - (0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    assert found.entropy == pytest.approx(total / 4)
-    assert found.coverage == pytest.approx((1 + 1 + 0 + 0 + 1) / 5)
-    assert (found.sentences, found.source_tokens, found.target_tokens) == (2, 5, 4)
+    assert measured.entropy == pytest.approx(total / 4)
+    assert measured.coverage == pytest.approx((1 + 1 + 0 + 0 + 1) / 5)
+    assert (measured.sentences, measured.source_tokens, measured.target_tokens) == (2, 5, 4)
     assert statistics([trace([], [], None)]) is None
 
 
-def test_words_of_units() -> None:
+def test_links_join_units_to_words() -> None:
     assert words_of_units(["a@@", "b", "c", "d@@", "e@@", "f"]) == [0, 0, 1, 2, 2, 2]
     assert words_of_units([]) == []
-
-
-def test_links_join_units_to_words() -> None:
     table = [
         [0.1, 0.6, 0.2, 0.1],  # x@@ -> second unit of word 0
         [0.7, 0.1, 0.1, 0.1],  # y   -> first unit of word 0: the same link of words
@@ -72,43 +68,36 @@ def test_links_join_units_to_words() -> None:
         [0.2, 0.2, 0.2, 0.4],  # w   -> the end symbol: no link
         [0.9, 0.0, 0.0, 0.1],  # the end symbol's row links nothing
     ]
-    one = trace(["a@@", "b", "c"], ["x@@", "y", "z", "w"], table)
-    assert links(one) == [(0, 0), (1, 1)]
-    assert pharaoh(one) == "0-0 1-1"
-
-
-def test_no_alignment_no_links() -> None:
+    single = trace(["a@@", "b", "c"], ["x@@", "y", "z", "w"], table)
+    assert links(single) == [(0, 0), (1, 1)]
+    assert pharaoh(single) == "0-0 1-1"
     assert pharaoh(trace(["a"], ["b"], None)) == ""
     assert pharaoh(SECOND) == ""
 
 
 def test_energies_count_where_they_raise_the_score() -> None:
-    held = numpy.array([[3.0, 1.0, -5.0], [-1.0, -2.0, -0.5]], dtype=numpy.float32)
-    one = Trace(1, ["a", "b"], ["x"], "", [], 0.0, 0.0, held, "energies")
+    energies = numpy.array([[3.0, 1.0, -5.0], [-1.0, -2.0, -0.5]], dtype=numpy.float32)
+    single = Trace(1, ["a", "b"], ["x"], "", [], 0.0, 0.0, energies, "energies")
     third = 1 / 3
-    assert shares(one) == pytest.approx(numpy.array([[0.75, 0.25, 0.0], [third] * 3]))
-    found = statistics([one])
-    assert found is not None
+    assert shares(single) == pytest.approx(numpy.array([[0.75, 0.25, 0.0], [third] * 3]))
+    measured = statistics([single])
+    assert measured is not None
     quarter = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    assert found.entropy == pytest.approx((quarter + math.log(3)) / 2)
-    assert found.coverage == pytest.approx((1.0 + 0.25 + third + third) / 3)
+    assert measured.entropy == pytest.approx((quarter + math.log(3)) / 2)
+    assert measured.coverage == pytest.approx((1.0 + 0.25 + third + third) / 3)
     # Links of the largest energy, also where all are below zero.
-    assert links(one) == [(0, 0)]
+    assert links(single) == [(0, 0)]
 
 
-def test_links_of_units_and_above_a_threshold() -> None:
+def test_links_of_units_and_traces_of_words() -> None:
     table = [[0.5, 0.4, 0.1], [0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]
-    one = trace(["a@@", "b"], ["x", "y"], table)
-    assert links(one, words=False) == [(0, 0)]
-    assert links(one, words=False, threshold=0.2) == [(0, 0), (1, 0), (1, 1)]
-    assert links(one, threshold=0.2) == [(0, 0), (0, 1)]
-
-
-def test_traces_of_words_add_sources_and_average_targets() -> None:
-    table = [[0.5, 0.4, 0.1], [0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]
-    one = by_words(trace(["a@@", "b"], ["x@@", "y"], table))
-    assert (one.source, one.target) == (["ab"], ["xy"])
-    assert one.alignment == pytest.approx(numpy.array([[0.6, 0.4], [0.0, 1.0]]))
+    single = trace(["a@@", "b"], ["x", "y"], table)
+    assert links(single, words=False) == [(0, 0)]
+    assert links(single, words=False, threshold=0.2) == [(0, 0), (1, 0), (1, 1)]
+    assert links(single, threshold=0.2) == [(0, 0), (0, 1)]
+    single = by_words(trace(["a@@", "b"], ["x@@", "y"], table))
+    assert (single.source, single.target) == (["ab"], ["xy"])
+    assert single.alignment == pytest.approx(numpy.array([[0.6, 0.4], [0.0, 1.0]]))
     energies = Trace(1, ["a@@", "b"], ["x@@", "y"], "", [], 0.0, 0.0,
                      numpy.array(table, dtype=numpy.float32), "energies")  # fmt: skip
     assert by_words(energies).alignment == pytest.approx(numpy.array([[1.2, 0.8], [0.0, 1.0]]))
@@ -117,48 +106,156 @@ def test_traces_of_words_add_sources_and_average_targets() -> None:
 
 def test_regions_of_pictures_have_no_end_symbol(tmp_path: Path) -> None:
     table = [[0.5, 0.5, 0.0], [0.5, 0.2, 0.3]]
-    one = dataclasses.replace(trace(["r1", "r2", "r3"], ["x"], table), source_end=False)
-    found = statistics([one])
-    assert found is not None
-    assert found.source_tokens == 3
-    assert found.coverage == pytest.approx((1.0 + 0.7 + 0.3) / 3)
-    assert by_words(one).alignment == pytest.approx(numpy.array(table))
-    assert links(one, threshold=0.5) == [(0, 0), (1, 0)]
+    single = dataclasses.replace(trace(["r1", "r2", "r3"], ["x"], table), source_end=False)
+    measured = statistics([single])
+    assert measured is not None
+    assert measured.source_tokens == 3
+    assert measured.coverage == pytest.approx((1.0 + 0.7 + 0.3) / 3)
+    assert by_words(single).alignment == pytest.approx(numpy.array(table))
+    assert links(single, threshold=0.5) == [(0, 0), (1, 0)]
     path = tmp_path / "t.jsonl"
-    path.write_text(dataclasses.replace(one, log_probabilities=[-1.0, -1.0]).to_line() + "\n")
+    path.write_text(dataclasses.replace(single, log_probabilities=[-1.0, -1.0]).to_line() + "\n")
     (again,) = read_traces(path)
     assert not again.source_end and again.alignment == pytest.approx(numpy.array(table))
 
 
 def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
     def whole(source: list[str], target: list[str], table: list[list[float]] | None) -> Trace:
-        one = trace(source, target, table)
-        return dataclasses.replace(one, log_probabilities=[-1.0, -1.0])
+        written = trace(source, target, table)
+        return dataclasses.replace(written, log_probabilities=[-1.0, -1.0])
 
     first = whole(["a@@", "b"], ["x"], [[0.5, 0.3, 0.2]] * 2)
     second = whole(["ab"], ["y"], [[0.5, 0.5]] * 2)
     third = whole(["c"], ["y"], [[0.5, 0.5]] * 2)
     none = whole(["ab"], ["y"], None)
     files = {}
-    for name, one in (("first", first), ("second", second), ("third", third), ("none", none)):
+    for name, written in (("first", first), ("second", second), ("third", third), ("none", none)):
         files[name] = tmp_path / f"{name}.jsonl"
-        files[name].write_text(f"{one.to_line()}\n")
+        files[name].write_text(f"{written.to_line()}\n")
     gold = tmp_path / "gold"
     gold.write_text("0-0\n")
     models = read_models({name: files[name] for name in ("first", "second")}, Wanted(), gold)
     assert [model.links for model in models] == [[[(0, 0)]], [[(0, 0)]]]
     assert [model.error.aer for model in models if model.error] == [0.0, 0.0]
-    found = section(models)
-    assert [row["system"] for row in found.values["systems"]] == ["first", "second"]
-    for picture in found.pictures:
+    report = section(models)
+    assert [row["system"] for row in report.values["systems"]] == ["first", "second"]
+    for picture in report.pictures:
         picture.draw(tmp_path / f"{picture.name}.svg")
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "alignments-line-1.svg", "entropy-and-coverage.svg",
     }  # fmt: skip
-    for other, told in (("third", "third.jsonl:1: the source of line 1 is not"),
+    for other, words in (("third", "third.jsonl:1: the source of line 1 is not"),
                         ("none", "none.jsonl: there is no alignment")):  # fmt: skip
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=words):
             read_models({"first": files["first"], other: files[other]})
     gold.write_text("0-1\n")
     with pytest.raises(InputError, match="gold:1: the link `0-1` points outside"):
         read_models({"first": files["first"]}, Wanted(), gold)
+
+
+SOURCE, TARGET = ["a@@", "b", "c", "d"], ["x", "y@@", "z"]
+
+
+def path_trace(reads: list[int] | None, line: int = 1, source: list[str] | None = None) -> Trace:
+    units = SOURCE if source is None else source
+    numbers = [-0.5] * (len(TARGET) + 1)
+    return Trace(line, units, TARGET, "x yz", numbers, -2.0, -0.5, None, "weights", reads)
+
+
+def written(path: Path, *traces: Trace) -> Path:
+    path.write_text("".join(f"{trace.to_line()}\n" for trace in traces))
+    return path
+
+
+def test_paths_by_hand(tmp_path: Path) -> None:
+    files = {"w": written(tmp_path / "w.jsonl", path_trace([2, 3, 4, 5]))}
+    traced = read_traced(files)
+    # Of words: x - c, yz - ab. Written x after (a b), y after c, z after d.
+    links = {"w": [[(0, 1), (1, 0)]]}
+    (tokens,) = as_paths(files, traced, links, "token")
+    (path,) = tokens.paths
+    assert list(path.delays) == [2, 3, 4]
+    assert path.links == [(0, 1), (1, 2), (2, 0)]
+    assert path.anticipated == [0]
+    assert tokens.anticipation == pytest.approx(1 / 3)
+    assert (tokens.mean_delay, tokens.unaligned) == (3.0, 0.0)
+    # AL: all is read at t = 3; (2 - 0) + (3 - 4/3) + (4 - 8/3) over 3.
+    assert tokens.mean_lagging == pytest.approx((2 + 5 / 3 + 4 / 3) / 3)
+    (words,) = as_paths(files, traced, links, "word")
+    (path,) = words.paths
+    # Words ab, c, d: one had been read before x, all three when yz was complete.
+    assert (list(path.source), list(path.target)) == (["ab", "c", "d"], ["x", "yz"])
+    assert list(path.delays) == [1, 3]
+    assert path.anticipated == [0]
+    assert words.anticipation == 0.5
+    # Without links nothing is known of anticipation.
+    (bare,) = as_paths(files, traced, None, "token")
+    assert (bare.anticipation, bare.unaligned, bare.paths[0].anticipated) == (None, None, None)
+    files = {"w": written(tmp_path / "w.jsonl", path_trace([5, 5, 5, 5]))}
+    (late,) = as_paths(files, read_traced(files), {"w": [[]]}, "token")
+    assert list(late.paths[0].delays) == [4, 4, 4]
+    assert late.unaligned == 1.0
+
+
+def test_links_of_words_are_spread_over_their_units() -> None:
+    # Words of 3 and 2 units on each side, crossed.
+    spread = _of_units([(0, 1), (1, 0)], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1])
+    assert spread == [(0, 3), (1, 3), (1, 4), (2, 4), (3, 0), (3, 1), (4, 1), (4, 2)]
+    assert _of_units([(0, 0)], [0], [0, 0]) == [(0, 0), (0, 1)]
+
+
+def test_what_models_look_at_is_shown_as_it_is(tmp_path: Path) -> None:
+    shares = numpy.full((4, 5), 0.2, dtype=numpy.float32)
+    looking = Trace(1, SOURCE, TARGET, "", [-1.0] * 4, -4.0, -1.0, shares, "weights", [1, 2, 3, 4])
+    files = {"w": written(tmp_path / "w.jsonl", looking)}
+    traced = read_traced(files)
+    (tokens,) = as_paths(files, traced, None, "token")
+    assert tokens.paths[0].shares == pytest.approx(numpy.full((3, 4), 0.2))
+    (words,) = as_paths(files, traced, None, "word")
+    # Two units of a word are added up, the rows of y@@ z averaged.
+    assert words.paths[0].shares == pytest.approx(numpy.array([[0.4, 0.2, 0.2]] * 2))
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ([path_trace([1, 2, 3, 4])], "b.jsonl: it has 1 lines, but .*a.jsonl has 2"),
+        ([path_trace([1, 2, 3, 4]), path_trace(None, 2)], "b.jsonl:2: there are no `reads`"),
+        (
+            [path_trace([1, 2, 3, 4]), path_trace([1, 2, 3, 3], 2, ["a", "q"])],
+            "b.jsonl:2: its source is not",
+        ),
+        ([], "b.jsonl: the file is empty"),
+    ],
+)
+def test_bad_traces_are_named(tmp_path: Path, second: list[Trace], words: str) -> None:
+    first = written(tmp_path / "a.jsonl", path_trace([1, 2, 3, 4]), path_trace([1, 2, 3, 4], 2))
+    other = written(tmp_path / "b.jsonl", *second)
+    with pytest.raises(InputError, match=words):
+        read_traced({"a": first, "b": other})
+
+
+def test_bad_links_are_named(tmp_path: Path) -> None:
+    files = {"w": written(tmp_path / "w.jsonl", path_trace([1, 2, 3, 4]))}
+    links = tmp_path / "links"
+    links.write_text("2-2\n")
+    # Links are of words: two target words.
+    with pytest.raises(InputError, match="links:1: the link `2-2` points outside the sentence"):
+        given_links(read_traced(files), {"w": links})
+
+
+def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
+    path = written(tmp_path / "w.jsonl", path_trace([2, 3, 4, 5]))
+    for count in (1, 4):
+        files = {f"system {number}": path for number in range(count)}
+        traced = read_traced(files)
+        links, origin = learned_links(traced, ([], []), "union", lambda what, done, total: None)
+        report = path_section(as_paths(files, traced, links, "word"), [], "word", origin, ["x yz"])
+        assert [row["system"] for row in report.values["systems"]] == list(files)
+        assert report.values["unit"] == "tokenised word", "not the raw ones of online evaluation"
+        assert report.tables[0].title == "READ/WRITE paths: delays in source tokenised words"
+        assert report.values["systems"][0]["lines"][0]["line"] == 1
+        (picture,) = report.pictures
+        picture.draw(tmp_path / f"{count}.png")
+    with pytest.raises(ConfigError, match="no line 7"):
+        path_section(as_paths(files, traced, links, "word"), [7], "word", origin)

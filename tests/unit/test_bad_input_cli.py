@@ -1,4 +1,4 @@
-"""Commands with options that cannot be: files, devices, searches, pipes; told before any work."""
+"""Commands with options that cannot be: files, devices, searches, pipes, codes, links."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +18,32 @@ from nmtgrid.base.errors import ConfigError, DeviceError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.cli.options import check_outputs, write_report
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models import zoo
-from nmtgrid.models.directory import save_model
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.traces import read_traces
+from nmtgrid.text.bpe import Codes
+from tests.unit.toy_model import toy_model
 
 SHORT = ["--set", "max_length_a=4", "--set", "max_length_b=0.2"]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, toy_dataset: Path) -> Path:
     """A folder with a toy dataset `data`, a model `model` of it and a text `text`."""
     folder = tmp_path_factory.mktemp("bad")
-    assert main(["preprocess", "--toy", "60", "--out", str(folder / "data")]) == 0
-    assert main(["bpe", "learn", str(folder / "data"), "--merges", "40"]) == 0
-    dataset = Dataset.open(folder / "data")
-    pipeline = dataset.pipeline
-    torch.manual_seed(1)
-    model = zoo.build(
-        "pervasive",
-        overrides={"depth": 1, "size": 8, "feed_forward_size": 8},
-        source_vocab_size=len(pipeline.source_vocabulary),
-        target_vocab_size=len(pipeline.target_vocabulary),
-    )
-    save_model(folder / "model", model, pipeline, {})
-    lines = dataset.split("test").raw_source()
+    (folder / "data").symlink_to(toy_dataset)
+    toy_model(folder / "model", toy_dataset)
+    lines = Dataset.open(toy_dataset).split("test").raw_source()
     (folder / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """Run what must be refused; return the message."""
-    assert main(list(map(str, arguments))) == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message and message.startswith("error: ")
-    return " ".join(message.split())
-
-
 def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
-    text = tmp_path / "text"
+    text, link, new = (tmp_path / name for name in ("text", "link", "new"))
     text.write_text("x")
-    (tmp_path / "link").symlink_to(text)
-    new = tmp_path / "new"
+    link.symlink_to(text)
     check_outputs({"--out": new, "--json": Path("-"), "--traces": None}, {"INPUT": Path("-")})
     check_outputs({"--out": Path("/dev/null"), "--json": Path("/dev/null")}, {"INPUT": text})
-    wrong: list[tuple[dict[str, Path | None], str]] = [
+    refused_outputs: list[tuple[dict[str, Path | None], str]] = [
         ({"--out": tmp_path}, "is a folder"),
         ({"--out": Path("")}, "is a folder"),
         ({"--out": tmp_path / "none/x"}, "there is no folder"),
@@ -69,18 +51,15 @@ def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
         ({"--out": new, "--json": new}, "`--json .*/new` is what `--out` names"),
         ({"--out": Path("-"), "--json": Path("-")}, "`--json -` is what `--out` names"),
         ({"--out": text}, "is what `INPUT` names"),
-        ({"--out": tmp_path / "link"}, "is what `INPUT` names"),
+        ({"--out": link}, "is what `INPUT` names"),
     ]
-    for outputs, words in wrong:
+    for outputs, words in refused_outputs:
         with pytest.raises(ConfigError, match=words):
             check_outputs(outputs, {"INPUT": text})
     with pytest.raises(ConfigError) as caught:
         check_outputs({"--out": tmp_path, "--json": tmp_path / "none/x"})
     assert len(caught.value.faults) == 2
     assert text.read_text() == "x"
-
-
-def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -124,49 +103,45 @@ def test_searches_take_finite_numbers(setting: str, value: float) -> None:
 def test_searches_have_bounds() -> None:
     assert SearchPlan(beam=1000).faults() == []
     assert "`search.beam` (`--beam`)" in SearchPlan(beam=100_000).faults()[0]
-    assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=-1).faults()[0]
-    assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=2**63).faults()[0]
+    for seed in (-1, 2**63):
+        assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=seed).faults()[0]
     for name in ("max_length_a", "max_length_b", "min_length"):
         # Whole numbers of 64 bits end somewhere, and a search should end before.
-        plan: dict[str, Any] = {name: 10**9}
-        assert "from 0 to 1,000,000" in SearchPlan(**plan).faults()[0]
+        settings: dict[str, Any] = {name: 10**9}
+        assert "from 0 to 1,000,000" in SearchPlan(**settings).faults()[0]
     # A width that is no width is told once, not as too many hypotheses as well.
     assert len(SearchPlan(beam=0).faults()) == 1
 
 
-DECODE = {
-    "split without data": (["{home}/text", "--split", "test"], "`--split` belongs to `--data`"),
-    "temperature": (["{home}/text", "--temperature", "0.5"], "no effect without `--sample`"),
-    "top k": (["{home}/text", "--top-k", "5", "--top-p", "0.5"], "`--top-p` has no effect"),
-    "seed": (["{home}/text", "--seed", "2"], "`--seed` has no effect without `--sample`"),
-    "json": (["{home}/text", "--json", "none/x.json"], "there is no folder none"),
-    "json and text": (["{home}/text", "--json", "-"], "is what `--out` names"),
-    "one file": (["{home}/text", "--traces", "x", "--alignments", "x"], "`--traces` names"),
-    "the input": (["{home}/text", "--out", "{home}/text"], "is what `INPUT` names"),
-}
-
-
-@pytest.mark.parametrize("name", DECODE)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--split test", "`--split` belongs to `--data`"),
+        ("--temperature 0.5", "no effect without `--sample`"),
+        ("--top-k 5 --top-p 0.5", "`--top-p` has no effect"),
+        ("--seed 2", "`--seed` has no effect without `--sample`"),
+        ("--json none/x.json", "there is no folder none"),
+        ("--json -", "is what `--out` names"),
+        ("--traces x --alignments x", "`--traces` names"),
+        ("--out {home}/text", "is what `INPUT` names"),
+    ],
+)
 def test_decoding_that_is_refused_at_once(
-    home: Path, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    home: Path, options: str, words: str, refused: Callable[..., str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     before = (home / "text").read_bytes()
-    options, words = DECODE[name]
-    given = [option.replace("{home}", str(home)) for option in options]
-    assert words in refused(capsys, "decode", tmp_path / "no model yet", *given)
+    decode = ("decode", tmp_path / "no model yet", home / "text")
+    assert words in refused(*decode, *options.format(home=home).split())
     assert list(tmp_path.iterdir()) == [] and (home / "text").read_bytes() == before
 
 
-def test_forced_ids_are_the_models(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forced_ids_are_the_models(home: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     other = tmp_path / "other"
     assert main(["preprocess", "--toy", "60", "--out", str(other)]) == 0
     assert main(["bpe", "learn", str(other), "--merges", "30"]) == 0
-    capsys.readouterr()
-    message = refused(capsys, "decode", home / "model", "--data", other, "--forced")
+    message = refused("decode", home / "model", "--data", other, "--forced")
     assert "source vocabularies" in message and "differ" in message
 
 
@@ -178,8 +153,8 @@ def test_notes_are_told_where_there_is_something(
     text.write_text(f"\ufeff{line}\r\n{line}é\u2028{line}\n{line}\n", encoding="utf-8", newline="")
     out = tmp_path / "out"
     assert main(["decode", str(home / "model"), str(text), "--out", str(out), *SHORT]) == 0
-    told = capsys.readouterr().err
-    assert told.count("note:") == 3 and "1 lines ended with a carriage return" in told
+    notes = capsys.readouterr().err
+    assert notes.count("note:") == 3 and "1 lines ended with a carriage return" in notes
     assert out.read_bytes().count(b"\n") == 3
 
 
@@ -190,39 +165,35 @@ def test_a_reader_that_goes_away_is_no_fault(
     many = tmp_path / "many"
     many.write_bytes((home / "text").read_bytes() * 3)
     command = [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), str(many)]
-    run = subprocess.Popen(
+    process = subprocess.Popen(
         [*command, "--device", "cpu", *SHORT, *more], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert run.stdout is not None and run.stderr is not None
-    run.stdout.close()
-    told = run.stderr.read()
-    assert (run.wait(), told) == (1, b"")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert (process.wait(), errors) == (1, b"")
     assert [path.name for path in tmp_path.iterdir()] == ["many"]
 
 
-def test_text_is_not_changed_in_its_place(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_is_not_changed_in_its_place(tmp_path: Path, refused: Callable[..., str]) -> None:
     text = tmp_path / "text"
     text.write_text("a@@ b\n")
-    message = refused(capsys, "bpe", "undo", "--input", text, "--out", text)
+    message = refused("bpe", "undo", "--input", text, "--out", text)
     assert "is what `--input` names" in message and text.read_text() == "a@@ b\n"
-    assert "nmtgrid bpe undo --help" in refused(capsys, "bpe", "undo", "--no-such-option")
+    assert "nmtgrid bpe undo --help" in refused("bpe", "undo", "--no-such-option")
 
 
-def test_units_that_contradict_themselves(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_that_contradict_themselves(home: Path, refused: Callable[..., str]) -> None:
     data, codes = home / "data", home / "data/bpe.codes"
-    learn = ["bpe", "learn", str(data), "--codes", str(codes)]
-    assert "is given twice" in refused(capsys, *learn, "--codes", codes, "--joint")
-    vocabulary = data / "vocab.qa.txt"
-    message = refused(capsys, *learn, "--joint-vocabulary", "--vocab-source", vocabulary)
-    assert "leave `--vocab-source`" in message
-    assert "`--toy N`" in refused(
-        capsys, "preprocess", "--source-lang", "de", "--target-lang", "en", "--train", "x",
-        "--toy-seed", "1", "--toy-difficulty", "2", "--out", home / "new",
-    )  # fmt: skip
+    learn = ["bpe", "learn", data, "--codes", codes]
+    assert "is given twice" in refused(*learn, "--codes", codes, "--joint")
+    vocabulary = ["--vocab-source", data / "vocab.qa.txt"]
+    assert "leave `--vocab-source`" in refused(*learn, "--joint-vocabulary", *vocabulary)
+    languages = ["--source-lang", "de", "--target-lang", "en"]
+    toy = ["--train", "x", "--toy-seed", "1", "--toy-difficulty", "2", "--out", home / "new"]
+    assert "`--toy N`" in refused("preprocess", *languages, *toy)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, f'{{"line": {"9" * 5000}}}'])
@@ -234,36 +205,33 @@ def test_traces_that_no_reader_takes(tmp_path: Path, text: str) -> None:
 
 
 def test_pictures_do_not_replace_each_other(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     paths = [tmp_path / name / "t.jsonl" for name in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
         command = ["decode", str(home / "model"), str(home / "text"), "--traces", str(path)]
         assert main([*command, "--out", "/dev/null", *SHORT]) == 0
-    capsys.readouterr()
-    analyze: list[str | Path] = ["analyze", "alignments", *paths]
+    analyze = ["analyze", "alignments", *map(str, paths)]
     # Files of one name have their folders' names, and stand side by side in one picture.
-    assert main([*map(str, analyze), "--json", str(tmp_path / "r.json")]) == 0
-    capsys.readouterr()
-    held = json.loads((tmp_path / "r.json").read_text())["systems"]
-    assert [one["system"] for one in held] == ["a/t", "b/t"]
-    assert "Two systems are called" in refused(
-        capsys, *analyze[:3], paths[0], "--out", tmp_path / "maps"
-    )
-    assert "is a file" in refused(capsys, *analyze[:3], "--out", home / "text")
-    assert "cannot be made" in refused(capsys, *analyze[:3], "--out", home / "text/x.png")
-    assert not (tmp_path / "maps").exists() and Path("/dev/null").is_char_device()
+    assert main([*analyze, "--json", str(tmp_path / "r.json")]) == 0
+    systems = json.loads((tmp_path / "r.json").read_text())["systems"]
+    assert [system["system"] for system in systems] == ["a/t", "b/t"]
+    alone, maps = analyze[:3], tmp_path / "maps"
+    assert "Two systems are called" in refused(*alone, paths[0], "--out", maps)
+    assert "is a file" in refused(*alone, "--out", home / "text")
+    assert "cannot be made" in refused(*alone, "--out", home / "text/x.png")
+    assert not maps.exists() and Path("/dev/null").is_char_device()
 
 
 def test_torchs_want_of_memory_is_no_fault_of_ours(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8")
 
-    monkeypatch.setattr("nmtgrid.models.directory.load_weights", refuse)
-    assert "memory of this machine" in refused(capsys, "decode", home / "model", home / "text")
+    monkeypatch.setattr("nmtgrid.models.directory.load_weights", out_of_memory)
+    assert "memory of this machine" in refused("decode", home / "model", home / "text")
 
 
 def test_names_that_are_no_text(
@@ -284,3 +252,101 @@ def test_names_that_are_no_text(
     assert json.loads(report.read_text())["systems"][0]["traces"] == str(tmp_path / name)
     assert picture.stat().st_size < 1_000_000
     assert "Glyph" not in capsys.readouterr().err
+
+
+def run(*arguments: object) -> int:
+    return main(list(map(str, arguments)))
+
+
+def prepared(folder: Path, *options: str) -> Path:
+    """Return a dataset of a few lines of capitals and commas."""
+    for name, lines in (("train", 9), ("test", 2)):
+        for language in ("de", "en"):
+            (folder / f"{name}.{language}").write_text("Ab, cd.\n" * lines, encoding="utf-8")
+    data = folder / f"data{'-'.join(['', *options]).replace('--', '')}"
+    named = ["--train", folder / "train", "--test", folder / "test", "--out", data]
+    assert run("preprocess", "--source-lang", "de", "--target-lang", "en", *named, *options) == 0
+    assert run("bpe", "learn", data, "--words") == 0
+    return data
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_dataset_is_made_behind_a_link(
+    tmp_path: Path, messages: list[str], is_there: bool
+) -> None:
+    """Folders of data are often links to a larger disk."""
+    real, link = tmp_path / "scratch" / "real", tmp_path / "data"
+    real.parent.mkdir()
+    if is_there:
+        real.mkdir()
+    link.symlink_to(real)
+    for options in ([], ["--overwrite"]):
+        assert run("preprocess", "--toy", 5, "--out", link, *options) == 0
+        assert link.is_symlink() and json.loads((real / "manifest.json").read_text())
+    assert sorted(os.listdir(tmp_path)) == ["data", "scratch"]
+    assert os.listdir(real.parent) == ["real"]
+
+
+def test_merges_of_digits_are_no_counts(tmp_path: Path) -> None:
+    """As subword-nmt learns them from numbers; without its header they could be a dictionary."""
+    path = tmp_path / "codes"
+    path.write_text("#version: 0.2\n1 2\n12 3\n1 4\n", encoding="utf-8")
+    assert Codes.load(path).merges == ["1 2", "12 3", "1 4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--vocab-source", "{}/vocab.de.txt", "--vocab-target", "{}/vocab.en.txt"], True),
+        (["--vocab-source", "{}/vocab.de.txt"], False),
+    ],
+)
+def test_counts_that_nothing_is_counted_by(
+    tmp_path: Path, messages: list[str], options: list[str], words: bool
+) -> None:
+    data = prepared(tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for language in ("de", "en"):
+        (kept / f"vocab.{language}.txt").write_bytes((data / f"vocab.{language}.txt").read_bytes())
+    vocabularies = [option.format(kept) for option in options]
+    code = run("bpe", "learn", data, "--words", "--min-count", 2, *vocabularies)
+    assert (code, "`--min-count` has no effect" in messages[-1]) == (
+        (2, True) if words else (0, False)
+    )
+
+
+def test_the_toy_corpus_has_its_validation(tmp_path: Path, messages: list[str]) -> None:
+    assert run("preprocess", "--toy", 30, "--valid-every", 10, "--out", tmp_path / "d") == 2
+    assert "of its own: leave `--valid-every` out" in messages[-1]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> tuple[Path, Path]:
+    """A model directory and the dataset that it is for."""
+    data, settings = prepared(tmp_path), {"encoder_depth": 1, "decoder_depth": 1, "size": 8}
+    search = {"beam": 2, "max_length_b": 3.0}
+    return toy_model(tmp_path / "model", data, "bilstm", settings, search=search), data
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [((), None), (("--tokenize", "none"), "tokenize=none"), (("--lowercase",), "lowercase=True")],
+)
+def test_scores_of_text_that_was_prepared_in_another_way(
+    model: tuple[Path, Path], tmp_path: Path, messages: list[str], options: tuple[str, ...],
+    words: str | None,
+) -> None:  # fmt: skip
+    data = prepared(tmp_path, *options) if options else model[1]
+    del messages[:]
+    assert run("decode", model[0], "--data", data, "--device", "cpu") == 0
+    warned = [line for line in messages if "prepared in different ways" in line]
+    assert len(warned) == (words is not None)
+    assert words is None or words in warned[0]
+
+
+def test_one_setting_twice(model: tuple[Path, Path], tmp_path: Path, messages: list[str]) -> None:
+    source: Any = tmp_path / "test.de"
+    both = ["--beam", 2, "--set", "beam=3"]
+    assert run("decode", model[0], source, "--device", "cpu", *both) == 2
+    assert "`--set beam` and `--beam` say the same" in messages[-1]

@@ -1,7 +1,8 @@
-"""The benchmarks' own arithmetic: what is chosen, what is projected, how it is kept."""
+"""The benchmarks: their arithmetic, their command, and how figures are kept and shown."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import __main__ as command
 from benchmarks import attn2d
 from benchmarks.decoding_speed import (
     EndsAt,
@@ -32,9 +34,11 @@ from benchmarks.shapes import (
     training_lengths,
     valid_cells,
 )
-from benchmarks.timing import Conditions
+from benchmarks.store import Store, section, shown, table
+from benchmarks.timing import Conditions, Memory, apart, facts
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
+from nmtgrid.models import zoo
 from nmtgrid.search.cuda_graphs import Deed, Graphs
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
@@ -50,56 +54,54 @@ def drawn_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strata_are_the_middles_of_equal_groups() -> None:
     # In order: 1 2 | 3 4 | 5 6, at places 5 1 | 0 4 | 2 3.
     sizes = np.array([3, 2, 5, 6, 4, 1])
-    assert [int(sizes[place]) for place in strata(sizes, 3)] == [2, 4, 6]
+    assert [int(sizes[index]) for index in strata(sizes, 3)] == [2, 4, 6]
     assert strata(sizes, 1) == [4]
     assert sorted(strata(sizes, 100)) == list(range(6))
 
 
-def test_project() -> None:
+def test_projections() -> None:
     # 0.01 s a cell; 2 x 150 cells an update; 3 s each; 100 of them.
     row = project(Epoch(4, 600, 0.8, 0), [1.0, 3.0], [100, 300], accumulation=2, updates=100)
     assert row["cells per update"] == 300
     assert row["ms per update"] == pytest.approx(3000)
     assert row["minutes"] == pytest.approx(5)
     assert row["plus or minus"] == pytest.approx(0)
-
-
-def test_project_tells_how_sure_it_is() -> None:
     # The mean of 1 and 3 is 2 with a standard error of 1, which is a half of it.
     row = project(Epoch(1, 100, 1.0, 0), [1.0, 3.0], [100, 100], accumulation=1, updates=30)
     assert row["minutes"] == pytest.approx(1)
     assert row["plus or minus"] == pytest.approx(0.5)
+    (training,) = measure_updates(QUICK)
+    assert training["updates"] == 650 and training["batches measured"] == 2
+    greedy, beam = measure_translation(QUICK)
+    assert greedy["sentences"] == 6750 and (greedy["beam"], beam["beam"]) == (1, 5)
 
 
-def test_epoch_of() -> None:
+def test_epochs_and_their_cells() -> None:
     # End symbols counted: targets of 2, 2, 3 tokens; the last pair is too long.
     lengths = np.array([[1, 1], [3, 1], [4, 2], [50, 1]])
-    found = epoch_of(lengths, BatchSettings(max_tokens=4, max_length=10))
-    assert (found.batches, found.skipped) == (2, 1)
+    epoch = epoch_of(lengths, BatchSettings(max_tokens=4, max_length=10))
+    assert (epoch.batches, epoch.skipped) == (2, 1)
     # 2 x 2 + 2 x 4 of 2 x 2 x 4, and 3 x 5 of as many.
-    assert found.cells == 12 + 15 and found.fill == pytest.approx(27 / 31)
-    assert found.cells_per_batch == 13.5
-
-
-def test_valid_cells() -> None:
+    assert epoch.cells == 12 + 15 and epoch.fill == pytest.approx(27 / 31)
+    assert epoch.cells_per_batch == 13.5
     lengths = np.array([[1, 1], [2, 3], [0, 4]])
     assert valid_cells(lengths, [np.array([0, 2]), np.array([1])]).tolist() == [4 + 5, 12]
 
 
-def test_real_batches_are_those_of_train() -> None:
-    lengths, _ = training_lengths(None)
-    batches = real_batches(lengths[:500], BatchSettings(max_tokens=60), 3)
-    sizes = [int((batch.source_lengths * batch.target_lengths).sum()) for batch in batches]
-    assert len(batches) == 3 and sizes == sorted(sizes)
-    assert all(batch.target_input.numel() <= 60 or len(batch) == 1 for batch in batches)
-
-
-def test_drawn_lengths_are_nearly_the_true_ones() -> None:
+def test_drawn_lengths_and_their_batches() -> None:
     lengths, origin = training_lengths(None)
     assert "drawn" in origin and lengths.shape == (160_239, 2)
     # Table 3.2 of the thesis.
     for side, true in ((0, (7, 19, 58)), (1, (7, 19, 56))):
         assert np.percentile(lengths[:, side], (5, 50, 95)) == pytest.approx(true, rel=0.08)
+    batches = real_batches(lengths[:500], BatchSettings(max_tokens=60), 3)
+    sizes = [int((batch.source_lengths * batch.target_lengths).sum()) for batch in batches]
+    assert len(batches) == 3 and sizes == sorted(sizes)
+    assert all(batch.target_input.numel() <= 60 or len(batch) == 1 for batch in batches)
+    pieces = batches_of(lengths, 5, Conditions())
+    assert len(pieces) == 4 and all(1 <= len(pairs) <= 8 for pairs in pieces)
+    # Neighbours in length, as in a sorted test set: next to no padding.
+    assert all(np.ptp(pairs[:, 0]) <= 5 for pairs in pieces)
 
 
 def test_lengths_of_a_file(tmp_path: Path) -> None:
@@ -107,51 +109,34 @@ def test_lengths_of_a_file(tmp_path: Path) -> None:
     path.write_text("3 4\n10 8\n")
     lengths, origin = training_lengths(path)
     assert lengths.tolist() == [[3, 4], [10, 8]] and "2 pairs in lengths.txt" in origin
-
-
-def test_a_missing_file_of_lengths_is_no_reason_to_draw_them(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         training_lengths(tmp_path / "none.txt")
 
 
-def test_the_test_set_has_no_long_and_no_empty_pairs() -> None:
+def test_test_sets_in_batches() -> None:
     lengths = np.array([[0, 3], [101, 2], [5, 5], [2, 2], [9, 9]])
     chosen = spread_test_set(lengths)
     assert chosen.tolist() == [[2, 2], [5, 5], [9, 9]]
     # 3 x 3, 6 x 6 and 10 x 10.
     assert cells_of([chosen]) == 145 and cells_of([chosen[:1], chosen[2:]]) == 109
-
-
-def test_batches_of_a_processor_are_pieces_of_true_ones() -> None:
-    lengths, _ = training_lengths(None)
-    batches = batches_of(lengths, 5, Conditions())
-    assert len(batches) == 4 and all(1 <= len(pairs) <= 8 for pairs in batches)
-    # Neighbours in length, as in a sorted test set: next to no padding.
-    assert all(np.ptp(pairs[:, 0]) <= 5 for pairs in batches)
-
-
-def test_cut_in_order_of_length() -> None:
     lengths = np.array([[4, 1], [1, 1], [9, 1], [2, 1]])
     # With end symbols 2, 3, 5, 10: two rows of at most 3, then one of 5, then one of 10.
     assert [part[:, 0].tolist() for part in cut(lengths, 6)] == [[1, 2], [4], [9]]
     assert [len(part) for part in cut(lengths, 1)] == [1, 1, 1, 1]
 
 
-def test_ends_at() -> None:
+def test_searches_end_where_they_are_told() -> None:
     rule, before = EndsAt(torch.tensor([2, 0])), torch.zeros(2, 5)
     early = rule.apply(before.clone(), 1, torch.tensor([0, 1]))
     assert early[0, END] == -math.inf and early[0, END - 1] == 0
     assert early[1, END] == 0 and early[1].isinf().sum() == 4
-
-
-def test_searches_end_where_they_are_told() -> None:
     model = make_model(settings_of("bilstm", QUICK)).eval()
     steps: list[int] = []
     plain = model.step
 
-    def counting(*given: Any, **options: Any) -> Any:
+    def counting(*arguments: Any, **options: Any) -> Any:
         steps.append(1)
-        return plain(*given, **options)
+        return plain(*arguments, **options)
 
     model.step = counting  # type: ignore[method-assign]
     decoding(model, [np.array([[3, 4], [2, 2]]), np.array([[5, 1]])], 2, QUICK)()
@@ -163,20 +148,23 @@ def test_steps_go_through_graphs() -> None:
     model = make_model(settings_of("transformer", QUICK)).eval()
     recorded: list[Deed] = []
 
-    def record(deed: Deed) -> Deed:
-        recorded.append(deed)
-        return deed
+    def record(fn: Deed) -> Deed:
+        recorded.append(fn)
+        return fn
 
     stepping(model, 2, 8, QUICK, Graphs(record))()
     assert recorded
 
 
-def test_large_grids_are_not_asked_of_a_processor() -> None:
+def test_settings_of_architectures() -> None:
     full = Conditions()
     grid, other = (settings_of(name, full) for name in ("pervasive", "transformer"))
     assert affordable(grid, full).max_cells == 24_000
     assert affordable(other, full) == other.batches
     assert affordable(grid, Conditions(device="cuda")) == grid.batches
+    for name in zoo.text_architectures():
+        assert settings_of(name, Conditions()).preset == "iwslt14-de-en"
+        assert settings_of(name, Conditions(quick=True)).preset == "toy"
 
 
 @pytest.mark.parametrize("name", ["pervasive", "convrnn"])
@@ -191,13 +179,6 @@ def test_rows_of_an_architecture(name: str) -> None:
     assert [row["rows"] for row in steps] == [1, 2] and steps[0]["ms per step"] > 0
 
 
-def test_projections_of_the_toy_model() -> None:
-    (training,) = measure_updates(QUICK)
-    assert training["updates"] == 650 and training["batches measured"] == 2
-    greedy, beam = measure_translation(QUICK)
-    assert greedy["sentences"] == 6750 and (greedy["beam"], beam["beam"]) == (1, 5)
-
-
 def test_beside_the_authors_code() -> None:
     rows = attn2d.rows_of(100, {"attn2d fp32": 2.0, "nmtgrid": 0.5},
                           {"attn2d fp32": 0.3, "nmtgrid": 0.1})  # fmt: skip
@@ -205,11 +186,8 @@ def test_beside_the_authors_code() -> None:
         ["attn2d fp32", 50, 1, 300, 1],
         ["nmtgrid", 200, 4, 100, pytest.approx(3)],
     ]
-
-
-def test_the_authors_code_is_quoted_where_it_is_not() -> None:
-    found = attn2d.measure(QUICK, None)
-    assert found["tables"] == {} and "1,258 cells/s" in found["notes"][1]
+    quoted = attn2d.measure(QUICK, None)
+    assert quoted["tables"] == {} and "1,258 cells/s" in quoted["notes"][1]
 
 
 def test_busiest() -> None:
@@ -221,3 +199,76 @@ def test_busiest() -> None:
         {"operator": "b", "calls": 3, "ms": 0.75, "share": 0.75},
         {"operator": "a", "calls": 1, "ms": 0.25, "share": 0.25},
     ]
+
+
+def _grow(mebibytes: int) -> float:
+    memory = Memory("cpu")
+    block = torch.ones(mebibytes * 2**18)
+    return memory.peak() if len(block) else 0.0
+
+
+def test_memory_is_that_of_a_process_alone() -> None:
+    before = torch.ones(2**26)  # 256 MiB here are none of another process
+    assert 60 < apart(_grow, 64) < 80 and len(before)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (1234, "1,234"), (1234.6, "1,235"), (0.01234, "0.0123"), (3.14159, "3.14"),
+     (True, "True"), ("a|b", "a\\|b")],
+)  # fmt: skip
+def test_shown(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_tables_and_what_is_stored(tmp_path: Path) -> None:
+    rows = [{"name": "a", "count": 2}, {"name": "b", "ratio": 0.5}]
+    assert table(rows).splitlines() == [
+        "| name | count | ratio |",
+        "| --- | ---: | ---: |",
+        "| a | 2 |  |",
+        "| b |  | 0.5 |",
+    ]
+    store = Store(tmp_path / "made", "cpu")
+    conditions = facts("cpu")
+    store.put("one", section(conditions, {"T": [{"x": 1}]}))
+    store.put("two", section(conditions, {"T": [{"x": 2}]}, ["Note."]))
+    store.put("one", section(conditions, {"T": [{"x": 3}]}))
+    stored = json.loads((tmp_path / "made" / "cpu.json").read_text())
+    assert [stored[name]["tables"]["T"] for name in ("one", "two")] == [[{"x": 3}], [{"x": 2}]]
+    page = (tmp_path / "made" / "cpu.md").read_text()
+    assert page.index("## one") < page.index("## two") < page.index("Note.")
+    assert f"date {conditions['date']}" in page and "| 3 |" in page and "| 1 |" not in page
+
+
+def test_the_command_prints_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    command.main(["--quick", "--only", "machine,attn2d", "--out", str(tmp_path)])
+    torch.set_num_threads(threads)
+    shown_text = capsys.readouterr().out
+    assert "Matrix products" in shown_text and "1,258" in shown_text
+    stored = json.loads((tmp_path / "quick-cpu-1-thread.json").read_text())
+    assert list(stored) == ["machine", "attn2d"]
+    assert {row["precision"] for row in stored["machine"]["tables"]["Matrix products"]} == {
+        "fp32", "bf16"
+    }  # fmt: skip
+    assert stored["machine"]["facts"]["torch"] == torch.__version__
+
+
+def _chosen(*arguments: str) -> list[str]:
+    return command.chosen(command.parser().parse_args(list(arguments)))
+
+
+def test_what_is_chosen() -> None:
+    everything = ["machine", "kernels", "training", "decoding", "twins", "profile", "whole"]
+    assert _chosen() == [*everything, "attn2d"]
+    assert _chosen("--data", "d") == [*everything, "attn2d", "peers"]
+    assert "compiled" in _chosen("--device", "cuda")
+    assert _chosen("--only", "whole,machine") == ["machine", "whole"]
+    with pytest.raises(SystemExit, match="no part `speed`"):
+        _chosen("--only", "speed")
+    arguments = command.parser().parse_args(["--runs", "5"])
+    conditions = command.conditions_of(arguments)
+    assert [(condition.precision, condition.runs) for condition in conditions] == [
+        ("bf16", 5), ("fp32", 5)
+    ]  # fmt: skip

@@ -1,16 +1,26 @@
-"""Buckets by hand, and their BLEU against compare-mt's and sacreBLEU's."""
+"""Buckets of sentences and comparisons of systems, against compare-mt and sacreBLEU."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
 import pytest
-from compare_mt.bucketers import LengthSentenceBucketer
+from compare_mt.bucketers import FreqWordBucketer, LengthSentenceBucketer
+from compare_mt.ngram_utils import compare_ngrams as theirs_of_ngrams
 from compare_mt.scorers import BleuScorer
+from compare_mt.stat_utils import extract_salient_features
 
 from nmtgrid.analysis.quality import buckets, lengths
+from nmtgrid.analysis.quality import compare as compare_scores
+from nmtgrid.analysis.quality import words as compare_analysis
+from nmtgrid.analysis.quality import words as compare_ngrams
 from nmtgrid.analysis.quality.buckets import (
     Property,
     check_edges,
@@ -19,19 +29,25 @@ from nmtgrid.analysis.quality.buckets import (
     split,
     values,
 )
+from nmtgrid.analysis.quality.compare import Wanted, section
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import System
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics import quality
+from nmtgrid.metrics.quality import MetricName
 
 WORDS = ("the", "a", "red", "blue", "house", "dog", "runs", "sees", "under", "and", ",", ".")
 
 
 def evaluation(
-    systems: list[list[str]], reference: list[str], source: list[str] | None = None
+    systems: list[list[str]],
+    reference: list[str],
+    source: list[str] | None = None,
+    tokenize: str = "none",
+    lowercase: bool = False,
 ) -> Evaluation:
-    held = [System(f"s{place}", Path("-"), lines) for place, lines in enumerate(systems)]
-    return Evaluation.of(held, reference, source, "none")
+    named = [System(f"s{index}", Path("-"), lines) for index, lines in enumerate(systems)]
+    return Evaluation.of(named, reference, source, tokenize, lowercase)
 
 
 def corpus(shortest: int) -> tuple[list[list[str]], list[str]]:
@@ -60,74 +76,73 @@ def compare_mt_buckets(out: list[str], reference: list[str]) -> list[float]:
 
 def test_bleu_of_buckets_is_compare_mts() -> None:
     systems, reference = corpus(shortest=4)
-    found = buckets.measure(evaluation(systems, reference))
-    assert found.buckets.labels == ["< 10", "10–19", "20–29", "30–39", "40–49", "50–59", "≥ 60"]
-    assert min(found.buckets.sizes) > 10
-    for ours, lines in zip(found.scores["bleu"], systems, strict=True):
+    result = buckets.measure(evaluation(systems, reference))
+    assert result.buckets.labels == ["< 10", "10–19", "20–29", "30–39", "40–49", "50–59", "≥ 60"]
+    assert min(result.buckets.sizes) > 10
+    for ours, lines in zip(result.scores["bleu"], systems, strict=True):
         assert ours == pytest.approx(compare_mt_buckets(lines, reference), abs=1e-9)
 
 
 def test_compare_mt_counts_n_grams_that_short_lines_do_not_have() -> None:
     # It counts one n-gram, wrong, of each order that a line is too short for; sacreBLEU none.
     systems, reference = corpus(shortest=1)
-    held = evaluation(systems, reference)
-    found = buckets.measure(held)
+    evaluated = evaluation(systems, reference)
+    result = buckets.measure(evaluated)
     theirs = compare_mt_buckets(systems[0], reference)
-    ours = found.scores["bleu"][0]
+    ours = result.scores["bleu"][0]
     assert ours[1:] == pytest.approx(theirs[1:], abs=1e-9)
     assert ours[0] is not None and ours[0] > theirs[0] + 0.01
-    counts = held.bleu[0][found.buckets.sentences[0]].copy()
+    counts = evaluated.bleu[0][result.buckets.sentences[0]].copy()
     counts[:, 6:] = numpy.maximum(counts[:, 6:], 1)
-    like = held.scorer("bleu").score(counts.sum(axis=0).tolist())
+    like = evaluated.scorer("bleu").score(counts.sum(axis=0).tolist())
     assert like == pytest.approx(theirs[0], abs=1e-9)
 
 
 def test_scores_of_buckets_are_sacrebleus() -> None:
     systems, reference = corpus(shortest=0)
-    found = buckets.measure(evaluation(systems, reference))
+    actual = buckets.measure(evaluation(systems, reference))
     for system, lines in enumerate(systems):
-        for bucket, places in enumerate(found.buckets.sentences):
-            out, wanted = [[text[n] for n in places] for text in (lines, reference)]
+        for bucket, places in enumerate(actual.buckets.sentences):
+            out, references = [[text[n] for n in places] for text in (lines, reference)]
             sentences = [
-                quality.sentence_bleu(*pair, "none") for pair in zip(out, wanted, strict=True)
+                quality.sentence_bleu(*pair, "none") for pair in zip(out, references, strict=True)
             ]
             expected = {
-                "bleu": quality.bleu(out, wanted, "none").value,
-                "chrf": quality.chrf(out, wanted).value,
+                "bleu": quality.bleu(out, references, "none").value,
+                "chrf": quality.chrf(out, references).value,
                 "sentence-bleu": sum(sentences) / len(sentences),
             }
             for name in buckets.MEASURES:
-                ours = found.scores[name][system][bucket]
+                ours = actual.scores[name][system][bucket]
                 assert ours == pytest.approx(expected[name], abs=1e-9)
 
 
-def test_lower_edges_belong_to_a_bucket() -> None:
-    held = split(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length", True)
-    assert [part.tolist() for part in held.sentences] == [[0, 1], [2, 3], [4], [5]]
-    assert held.labels == ["< 10", "10–19", "20", "≥ 21"]
-    assert held.bounds == [(None, 10), (10, 20), (20, 21), (21, None)]
+def test_edges_and_what_is_not_known() -> None:
+    parts = split(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length", True)
+    assert [part.tolist() for part in parts.sentences] == [[0, 1], [2, 3], [4], [5]]
+    assert parts.labels == ["< 10", "10–19", "20", "≥ 21"]
+    assert parts.bounds == [(None, 10), (10, 20), (20, 21), (21, None)]
     assert split(numpy.array([15, 15]), [10, 20], "source-length").trimmed().bounds == [(10, 20)]
-
-
-def test_what_is_not_known_stands_in_no_bucket() -> None:
-    held = split(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
-    assert [part.tolist() for part in held.sentences] == [[0], [2]]
-    assert held.without == 1
+    parts = split(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
+    assert [part.tolist() for part in parts.sentences] == [[0], [2]]
+    assert parts.without == 1
+    assert labels([0.5, 1.0, 1.25], False) == ["< 0.50", "0.50–1.00", "1.00–1.25", "≥ 1.25"]
+    assert labels([1000.0, 2500.0], True) == ["< 1,000", "1,000–2,499", "≥ 2,500"]
 
 
 def test_length_ratios_by_hand() -> None:
-    held = evaluation([["x"] * 4], ["a b c", "a b", "", "a"], ["q r s t u", "q r", "", ""])
-    found = values(held, "length-ratio").tolist()
-    assert found[:2] == [0.6, 1.0] and found[3] == float("inf")
-    measured = buckets.measure(held, "length-ratio", [0.6, 1.0])
+    evaluated = evaluation([["x"] * 4], ["a b c", "a b", "", "a"], ["q r s t u", "q r", "", ""])
+    result = values(evaluated, "length-ratio").tolist()
+    assert result[:2] == [0.6, 1.0] and result[3] == float("inf")
+    measured = buckets.measure(evaluated, "length-ratio", [0.6, 1.0])
     # 0.6 is not below 0.6; two empty lines have no ratio.
     assert measured.buckets.sizes == [0, 1, 2] and measured.buckets.without == 1
     assert measured.scores["bleu"][0] == [None, 0.0, 0.0]
-
-
-def test_labels_have_digits_alike() -> None:
-    assert labels([0.5, 1.0, 1.25], False) == ["< 0.50", "0.50–1.00", "1.00–1.25", "≥ 1.25"]
-    assert labels([1000.0, 2500.0], True) == ["< 1,000", "1,000–2,499", "≥ 2,500"]
+    evaluated = evaluation([["x"]], ["a"])
+    with pytest.raises(ConfigError, match="source"):
+        values(evaluated, "length-ratio")
+    with pytest.raises(ConfigError, match="difficulty"):
+        values(evaluated, "difficulty")
 
 
 @pytest.mark.parametrize(
@@ -139,19 +154,11 @@ def test_edges_at_fault(edges: list[float], word: str) -> None:
         split(numpy.array([1.0]), edges, "difficulty")
 
 
-def test_what_is_missing_is_said() -> None:
-    held = evaluation([["x"]], ["a"])
-    with pytest.raises(ConfigError, match="source"):
-        values(held, "length-ratio")
-    with pytest.raises(ConfigError, match="difficulty"):
-        values(held, "difficulty")
-
-
 def test_numbers_a_line(tmp_path: Path) -> None:
     path, reference = tmp_path / "difficulty", tmp_path / "reference"
     path.write_text("1.5\nnan\n-2\n")
-    found = read_numbers(path, reference, 3)
-    assert found[0] == 1.5 and found[1] != found[1] and found[2] == -2.0
+    numbers = read_numbers(path, reference, 3)
+    assert numbers[0] == 1.5 and numbers[1] != numbers[1] and numbers[2] == -2.0
     with pytest.raises(InputError, match=r"3 lines, but .*reference has 4"):
         read_numbers(path, reference, 4)
     path.write_text("1\nhard\n")
@@ -161,10 +168,10 @@ def test_numbers_a_line(tmp_path: Path) -> None:
 
 def test_sections_draw_and_tell(tmp_path: Path) -> None:
     systems, reference = corpus(shortest=0)
-    held = evaluation(systems, reference, reference)
+    evaluated = evaluation(systems, reference, reference)
     number = list(map(float, range(len(reference))))
     by: list[Property] = ["reference-length", "length-ratio", "difficulty", "sentence-bleu"]
-    section = buckets.section(held, by, edges=[20.0, 40.0], difficulty=number)
+    section = buckets.section(evaluated, by, edges=[20.0, 40.0], difficulty=number)
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent)",
         "BLEU by length ratio (percent)",
@@ -176,23 +183,23 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     for picture in section.pictures:
         picture.draw(tmp_path / f"{picture.name}.svg")
     report = section.values["buckets"][0]
-    assert report["sentences"] == [len(part) for part in report_lines(held)]
+    assert report["sentences"] == [len(part) for part in report_lines(evaluated)]
     assert set(report["systems"][0]) == {"system", "bleu", "sentence_bleu", "chrf"}
     shares = section.values["buckets"][3]["systems"]
-    assert [sum(one["sentences"]) for one in shares] == [300, 300]
+    assert [sum(share["sentences"]) for share in shares] == [300, 300]
 
 
-def report_lines(held: Evaluation) -> list[list[int]]:
-    sizes = held.reference.lengths.tolist()
+def report_lines(evaluated: Evaluation) -> list[list[int]]:
+    sizes = evaluated.reference.lengths.tolist()
     return [
-        [place for place, size in enumerate(sizes) if low <= size < high]
+        [index for index, size in enumerate(sizes) if low <= size < high]
         for low, high in ((0, 20), (20, 40), (40, 100))
     ]
 
 
 def test_lengths_by_hand(tmp_path: Path) -> None:
-    held = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
-    first, second = lengths.measure(held)
+    evaluated = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
+    first, second = lengths.measure(evaluated)
     assert first.differences.tolist() == [1, -1, 0]
     assert (first.mean, first.ratio) == (0.0, 1.0)
     assert first.deviation == pytest.approx((2 / 3) ** 0.5)
@@ -201,14 +208,238 @@ def test_lengths_by_hand(tmp_path: Path) -> None:
     assert second.ratio == pytest.approx(3 / 5)
     assert first.shares(2) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
     assert lengths.reach([first, second]) == 5
-    section = lengths.section(held)
+    section = lengths.section(evaluated)
     assert section.values["lengths"][1]["sentences_by_difference"] == {"-1": 2, "0": 1}
     section.pictures[0].draw(tmp_path / "lengths.png")
-
-
-def test_lengths_far_off_count_at_the_ends() -> None:
-    held = evaluation([["a " * 100, "a"]], ["a", "a a a a a a a"])
-    found = lengths.measure(held)
-    assert lengths.reach(found) == 20
-    assert found[0].shares(5) == pytest.approx([0.5, *[0] * 9, 0.5])
+    evaluated = evaluation([["a " * 100, "a"]], ["a", "a a a a a a a"])
+    result = lengths.measure(evaluated)
+    assert lengths.reach(result) == 20
+    assert result[0].shares(5) == pytest.approx([0.5, *[0] * 9, 0.5])
     assert lengths.measure(evaluation([["a"]], [""]))[0].ratio is None
+
+
+CASED = ("the", "The", "red", "blue", "house", "dog", "runs", "sees", "under", "and", ",", ".")
+
+
+def cased_corpus(lines: int = 120) -> tuple[list[list[str]], list[str]]:
+    """Return three systems, each worse than the one before, and a reference."""
+    draw = random.Random(5)
+    weights = [2.0**-index for index in range(len(CASED))]
+    reference = [
+        " ".join(draw.choices(CASED, weights, k=draw.randint(0, 14))) for _ in range(lines)
+    ]
+
+    def worse(line: str, share: float) -> str:
+        words = [w if draw.random() > share else draw.choice(CASED) for w in line.split()]
+        return " ".join(words[: draw.randint(max(0, len(words) - 2), len(words))])
+
+    return [[worse(line, share) for line in reference] for share in (0.2, 0.22, 0.4)], reference
+
+
+def compared(tokenize: str = "none", lowercase: bool = False) -> Evaluation:
+    return evaluation(*cased_corpus(), None, tokenize, lowercase)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_word_accuracy_is_compare_mts(lowercase: bool) -> None:
+    systems, reference = cased_corpus()
+    texts = [[line.split() for line in lines] for lines in (reference, *systems)]
+    train = [["the"] * 12, ["house", "sees", "sees"], ["."] * 1200]
+    for data in (None, train):
+        bucketer = FreqWordBucketer(freq_data=data or texts[0], case_insensitive=lowercase)
+        expected = bucketer.calc_statistics(texts[0], texts[1:])[0]
+        evaluated = compared(lowercase=lowercase)
+        counts = None
+        if data is not None:
+            counts = compare_analysis.frequencies_in(map(" ".join, data), evaluated)
+        actual = compare_analysis.word_accuracy(evaluated, counts)
+        first = 1 if data is None else 0
+        assert actual.labels[0] == str(first)
+        assert actual.reference_words == [row[1] for row in expected[0]][first:]
+        for ours, theirs in zip(actual.systems, expected, strict=True):
+            for bucket, (_, in_reference, _, recall, precision, f_measure) in enumerate(
+                theirs[first:]
+            ):
+                if in_reference:
+                    assert ours.recall[bucket] == recall
+                    assert ours.precision[bucket] in (precision, None)
+                    assert ours.f_measure[bucket] == f_measure
+                else:
+                    assert ours.recall[bucket] is None and ours.f_measure[bucket] is None
+
+
+def test_words_that_no_training_text_has() -> None:
+    """All of them are of the first bucket, where that text shares no word with the references."""
+    evaluated = compared()
+    result = compare_analysis.word_accuracy(
+        evaluated, compare_analysis.frequencies_in(["qqqq"], evaluated)
+    )
+    words = sum(len(line.split()) for line in cased_corpus()[1])
+    assert result.labels[0] == "0" and result.reference_words[0] == words
+    assert sum(result.reference_words) == words
+
+
+def test_matched_n_grams_are_compare_mts() -> None:
+    systems, reference = cased_corpus()
+    evaluated = compared()
+    split = [[line.split() for line in lines] for lines in (reference, *systems)]
+    expected = [theirs_of_ngrams(split[0], out)[1] for out in split[1:]]
+    for order in matched_by_words(evaluated):
+        grams, counts = order
+        for gram, counted in zip(grams, counts, strict=True):
+            assert counted == [matches.get(gram, 0) for matches in expected]
+    seen = {gram for grams, _ in matched_by_words(evaluated) for gram in grams}
+    assert all(set(matches) <= seen for matches in expected)
+
+
+def matched_by_words(evaluated: Evaluation) -> list[tuple[list[tuple[str, ...]], list[list[int]]]]:
+    return [
+        (
+            [
+                tuple(evaluated.vocabulary[word] for word in order.words(kind))
+                for kind in range(len(order.places))
+            ],
+            numpy.stack(order.counts, axis=1).tolist(),
+        )
+        for order in compare_ngrams.matched(evaluated)
+    ]
+
+
+def test_differing_n_grams_have_compare_mts_salience() -> None:
+    systems, reference = cased_corpus()
+    split = [[line.split() for line in lines] for lines in (reference, *systems)]
+    matches = [theirs_of_ngrams(split[0], out)[1] for out in split[1:]]
+    for other, difference in enumerate(compare_ngrams.differing(compared(), 20), start=1):
+        scores = extract_salient_features(matches[0], matches[other])
+        best = sorted(scores.values(), reverse=True)[:20]
+        assert [ngram.salience for ngram in difference.better_first] == pytest.approx(best)
+        worst = [score for score in sorted(scores.values())[:20] if score < 0.5]
+        assert [ngram.salience for ngram in difference.better_second] == pytest.approx(worst)
+        for ngram in (*difference.better_first, *difference.better_second):
+            gram = tuple(ngram.words.split())
+            assert (ngram.first, ngram.second) == (matches[0][gram], matches[other][gram])
+            assert ngram.salience == pytest.approx(scores[gram])
+
+
+def test_n_grams_by_hand() -> None:
+    evaluated = evaluation([["x y x y", "z"], ["x", "z z"]], ["x y x", "z z"])
+    difference = compare_ngrams.differing(evaluated, 3)[0]
+    # 1 / 3 before 2 / 5.
+    for grams, expected in (
+        (difference.better_first, [("x y x", 1, 0), ("x y", 1, 0), ("y x", 1, 0)]),
+        (difference.better_second, [("z z", 0, 1), ("z", 1, 2)]),
+    ):
+        assert [(gram.words, gram.first, gram.second) for gram in grams] == expected
+
+
+def test_examples_are_the_greatest_differences_once() -> None:
+    reference = ["a b c d", "a b c d", "e f g h", "a a a a", "k l m n"]
+    first = ["a b c d", "a b c d", "e f x h", "q", "k l m n"]
+    second = ["x", "x", "e f g h", "a q q q", "k l m n"]
+    evaluated = evaluation([first, second], reference)
+    ahead, behind = compare_ngrams.examples(evaluated, 1, 5)
+    assert [example.line for example in ahead] == [1]
+    assert (ahead[0].first, ahead[0].second) == pytest.approx((100.0, 0.0))
+    # 100 against the mean of 3/4, 1/3, 1/4, 1/4; then that of 1/4, 1/6, 1/8, 1/8 against nothing.
+    assert [example.line for example in behind] == [3, 4]
+    assert behind[0].first == pytest.approx(quality.sentence_bleu(first[2], reference[2], "none"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"), [("bootstrap", "--paired-bs"), ("randomisation", "--paired-ar")]
+)
+def test_paired_tests_are_those_of_sacrebleus_command(
+    kind: quality.TestName, option: str, tmp_path: Path
+) -> None:
+    systems, reference = cased_corpus()
+    paths = [tmp_path / name for name in ("reference", "s0", "s1", "s2")]
+    for path, lines in zip(paths, (reference, *systems), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    # As text: its JSON fails on means of the bootstrap.
+    ran = subprocess.run(
+        [
+            sys.executable, "-m", "sacrebleu", paths[0], "-i", *paths[1:], option,
+            f"{option}-n", "200", "-m", "bleu", "chrf", "ter", "-f", "text", "-w", "9",
+            "--force", "--ter-case-sensitive",
+        ],
+        env={**os.environ, "SACREBLEU_SEED": "77"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )  # fmt: skip
+    metrics: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
+    result = compare_scores.test(compared("13a"), kind, 200, metrics, seed=77)
+    rows = [line.split("│")[2:5] for line in ran.stdout.splitlines() if line.startswith("│")]
+    cells = [[re.findall(r"\d+\.\d+", cell) for cell in row] for row in rows[1:]]
+    p_values = set()
+    for name, column in zip(metrics, range(3), strict=True):
+        first, second, third = result.systems[name]
+        told_rows = (cells[0], cells[1], cells[3])
+        for ours, row in zip((first, second, third), told_rows, strict=True):
+            shown = [ours.score, ours.mean, ours.interval]
+            assert [f"{number:.9f}" for number in shown if number is not None] == row[column]
+            assert (ours.mean is not None) == (kind == "bootstrap")
+        assert first.p_value is None
+        assert [f"{second.p_value:.4f}"] == cells[2][column]
+        assert [f"{third.p_value:.4f}"] == cells[4][column]
+        assert result.signatures[name] in ran.stdout
+        p_values |= {second.p_value, third.p_value}
+    # The systems are such that chance decides some and not all.
+    assert len(p_values) > 2
+
+
+def test_corpus_scores_are_sacrebleus() -> None:
+    systems, reference = cased_corpus()
+    result = compare_scores.scores(compared("13a"), ("bleu", "chrf", "ter"))
+    for index, lines in enumerate(systems):
+        for name, signature in result.signatures.items():
+            whole = getattr(quality, name)(lines, reference)
+            assert result.values[name][index] == pytest.approx(whole.value, abs=1e-9)
+            assert signature == whole.signature
+
+
+def test_a_test_too_large_is_refused() -> None:
+    counts = numpy.zeros((100_000, 18), numpy.int64)
+    with pytest.raises(ConfigError, match="Ask for 536 samples or fewer"):
+        quality.paired_test("bootstrap", 1000, {"chrf": [counts, counts]})
+
+
+def test_the_seed_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "5")
+    compare_scores.test(compared(), "bootstrap", 5, ("bleu",))
+    assert os.environ["SACREBLEU_SEED"] == "5"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    compare_scores.test(compared(), "bootstrap", 5, ("bleu",))
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_section_tells_all_and_draws(tmp_path: Path) -> None:
+    evaluated = compared()
+    result = section(evaluated, Wanted(bootstrap=20, randomisation=20, ngrams=2, examples=1))
+    for picture in result.pictures:
+        picture.draw(tmp_path / f"{picture.name}.png")
+    titles = [table.title for table in result.tables]
+    assert titles[:4] == [
+        "Corpus scores (percent)",
+        "Paired bootstrap against s0 (20 samples)",
+        "Approximate randomisation against s0 (20 samples)",
+        "Word accuracy by frequency (F-measure in percent)",
+    ]
+    assert "N-grams that s2 has right more often than s0" in titles
+    assert "Sentences where s0 is most ahead of s1" in titles
+    json.dumps(result.values)
+    assert [test["against"] for test in result.values["tests"]] == ["s0", "s0"]
+
+
+def test_few_systems_and_empty_lines() -> None:
+    systems, reference = cased_corpus()
+    evaluated = Evaluation.of([System("a", Path("-"), systems[0])], reference, None, "none")
+    result = section(evaluated, Wanted(bootstrap=20))
+    assert [table.title for table in result.tables] == [
+        "Corpus scores (percent)",
+        "Word accuracy by frequency (F-measure in percent)",
+    ]
+    evaluated = Evaluation.of([System(n, Path("-"), ["", ""]) for n in "ab"], ["", ""], None)
+    result = section(evaluated, Wanted(ngrams=3, examples=3))
+    assert result.values["scores"]["systems"][0]["bleu"] == 0.0
+    assert result.values["ngrams"][0]["better_first"] == []

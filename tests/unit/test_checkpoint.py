@@ -1,22 +1,44 @@
-"""Saved states appear whole or not at all."""
+"""Saved states: whole or not at all, averages, what was altered and what a kill left."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.arrays import load_tensors
-from nmtgrid.training import checkpoint
+from nmtgrid.adaptive.exit_presets import load_exits
+from nmtgrid.analysis.latency import read_results
+from nmtgrid.analysis.training_curves import read_run
+from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
+from nmtgrid.base.io.arrays import load_tensors, save_tensors
+from nmtgrid.base.io.atomic import passing, sweep, write_json, write_text
+from nmtgrid.base.io.checksums import is_altered, is_altered_line, sealed, sealed_line
+from nmtgrid.data.directory import new_folder
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import check_unaltered
+from nmtgrid.search.traces import Trace, read_traces
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+from nmtgrid.training import checkpoint, events
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.progress import Progress
+from nmtgrid.training.distributed import Processes
+from nmtgrid.training.events import MetricsLog
+from nmtgrid.training.progress import Progress, StopRequest
+from nmtgrid.training.validate import Score
 from nmtgrid.training.weights import RunningAverage, exchanged
-from tests.unit.tiny_run import TinyModel
+from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 
 def snapshot(value: float) -> Snapshot:
@@ -24,13 +46,13 @@ def snapshot(value: float) -> Snapshot:
     return Snapshot(weights, {"moment": torch.full((2,), -value)}, {"update": int(value)})
 
 
-def checkpoint_of(update: int, *, due: bool = True) -> Snapshot:
-    """A state whose weights are the number of its update, of a validation that was due or not."""
+def checkpoint_of(update: int, value: float | None = None, *, due: bool = True) -> Snapshot:
+    """A state whose weights are `value`, else its update, of a validation that was due or not."""
     progress = Progress(update=update)
     if due:
         progress.validated(0.0, due=True)
-    held = snapshot(float(update))
-    return dataclasses.replace(held, facts={"progress": progress.to_json()})
+    state = snapshot(float(update) if value is None else value)
+    return dataclasses.replace(state, facts={"progress": progress.to_json()})
 
 
 def value(path: Path) -> float:
@@ -42,25 +64,23 @@ def test_the_newest_state_comes_back_with_the_best_weights_before_it(tmp_path: P
     assert states.load() is None
     states.save(snapshot(1.0), {"w": torch.full((3,), 7.0)})
     states.save(snapshot(2.0), None)
-    held = states.load()
-    assert held is not None
-    assert held.facts == {"update": 2}
-    assert held.weights["w"][0] == 2.0 and held.tensors["moment"][0] == -2.0
+    state = states.load()
+    assert state is not None
+    assert state.facts == {"update": 2}
+    assert state.weights["w"][0] == 2.0 and state.tensors["moment"][0] == -2.0
     assert value(tmp_path / "model.safetensors") == 7.0
     assert value(tmp_path / "last.safetensors") == 2.0
     assert len(states.existing()) == 1
-
-
-def test_without_a_best_the_last_weights_count(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(snapshot(1.0), None)
-    assert value(tmp_path / "model.safetensors") == 1.0
+    # Without a best the last weights count.
+    Checkpoints(tmp_path / "other").save(snapshot(1.0), None)
+    assert value(tmp_path / "other" / "model.safetensors") == 1.0
 
 
 def test_the_last_n_keep_their_weights_for_the_average(tmp_path: Path) -> None:
     states = Checkpoints(tmp_path, keep=3)
     for number in (1, 2, 4, 6):
         states.save(checkpoint_of(number), None)
-    names = [sorted(file.name for file in place.iterdir()) for place in states.existing()]
+    names = [sorted(file.name for file in folder.iterdir()) for folder in states.existing()]
     assert names[:2] == [["last.safetensors"]] * 2
     assert len(names) == 3 and "training.json" in names[2]
     averaged = states.average()
@@ -68,19 +88,20 @@ def test_the_last_n_keep_their_weights_for_the_average(tmp_path: Path) -> None:
     assert averaged["w"].dtype == torch.float32
 
 
-def test_other_states_make_no_checkpoint_go(tmp_path: Path) -> None:
-    """Nor do they stay once there is a newer one."""
+def test_states_and_means_of_checkpoints(tmp_path: Path) -> None:
+    """States between checkpoints make none go, nor stay once there is a newer one."""
     states = Checkpoints(tmp_path, keep=3)
     for number, due in ((0, True), (2, True), (3, False), (4, True), (5, False), (9, False)):
         states.save(checkpoint_of(number, due=due), None)
-    assert [value(place / "last.safetensors") for place in states.existing()] == [2.0, 4.0, 9.0]
+    assert [value(folder / "last.safetensors") for folder in states.existing()] == [2.0, 4.0, 9.0]
     assert states.average()["w"].tolist() == [5.0] * 3
-
-
-def test_a_single_state_is_its_own_mean(tmp_path: Path) -> None:
-    states = Checkpoints(tmp_path, keep=3)
+    states = Checkpoints(tmp_path / "single", keep=3)
     states.save(checkpoint_of(5, due=False), None)
     assert states.average()["w"].tolist() == [5.0] * 3
+    states = Checkpoints(tmp_path / "twice", keep=2)
+    for update, weight in ((1, 1.0), (2, 3.0), (2, 3.0)):
+        states.save(checkpoint_of(update, weight), None)
+    assert states.average()["w"].tolist() == [2.0] * 3
 
 
 def test_a_kill_before_old_states_go_leaves_the_same_mean(
@@ -94,7 +115,7 @@ def test_a_kill_before_old_states_go_leaves_the_same_mean(
     assert states.average()["w"].tolist() == [2.0] * 3
     assert len(states.existing()) == 4
     assert states.load() is not None
-    assert [value(place / "last.safetensors") for place in states.existing()] == [1.0, 3.0]
+    assert [value(folder / "last.safetensors") for folder in states.existing()] == [1.0, 3.0]
     assert states.average()["w"].tolist() == [2.0] * 3
 
 
@@ -121,14 +142,14 @@ def test_a_full_disk_leaves_the_state_before(
     with pytest.raises(StorageError, match="full"):
         states.save(snapshot(2.0), None)
     monkeypatch.undo()
-    held = Checkpoints(tmp_path).load()
-    assert held is not None
+    state = Checkpoints(tmp_path).load()
+    assert state is not None
     # After the fourth write the folder is whole and renamed; only the links are missing.
-    wanted = 1 if failing <= 4 else 2
-    assert held.facts == {"update": wanted}
-    assert value(tmp_path / "last.safetensors") == wanted
+    expected = 1 if failing <= 4 else 2
+    assert state.facts == {"update": expected}
+    assert value(tmp_path / "last.safetensors") == expected
     assert value(tmp_path / "model.safetensors") == 7.0
-    assert not [place for place in (tmp_path / "checkpoints").iterdir() if "part" in place.name]
+    assert not [path for path in (tmp_path / "checkpoints").iterdir() if "part" in path.name]
 
 
 def test_a_kill_before_the_rename_leaves_the_state_before(
@@ -147,21 +168,19 @@ def test_a_kill_before_the_rename_leaves_the_state_before(
     with pytest.raises(Killed):
         states.save(snapshot(2.0), None)
     monkeypatch.undo()
-    held = Checkpoints(tmp_path).load()
-    assert held is not None and held.facts == {"update": 1}
+    state = Checkpoints(tmp_path).load()
+    assert state is not None and state.facts == {"update": 1}
 
 
 def test_an_altered_state_is_refused(tmp_path: Path) -> None:
     states = Checkpoints(tmp_path)
-    place = states.save(snapshot(1.0), None) / "training.safetensors"
-    blob = bytearray(place.read_bytes())
-    blob[-1] ^= 1
-    place.write_bytes(blob)
-    with pytest.raises(StorageError, match="altered"):
-        states.load()
-    place.write_bytes(blob[:-4])
-    with pytest.raises(StorageError, match="damaged"):
-        states.load()
+    path = states.save(snapshot(1.0), None) / "training.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    for harmed, words in ((content, "altered"), (content[:-4], "damaged")):
+        path.write_bytes(harmed)
+        with pytest.raises(StorageError, match=words):
+            states.load()
 
 
 def test_links_become_copies_where_there_are_none(
@@ -171,19 +190,15 @@ def test_links_become_copies_where_there_are_none(
         raise OSError("no links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    states = Checkpoints(tmp_path)
-    states.save(snapshot(1.0), None)
-    states.save(snapshot(2.0), None)
+    for number in (1.0, 2.0):
+        Checkpoints(tmp_path).save(snapshot(number), None)
     assert value(tmp_path / "model.safetensors") == 1.0
     assert value(tmp_path / "last.safetensors") == 2.0
 
 
 def test_the_running_average_is_a_mean_at_first_then_forgets() -> None:
     model = TinyModel()
-    with torch.no_grad():
-        model.bias.fill_(0.0)
-    average = RunningAverage(model, 0.75)
-    seen = []
+    average, seen = RunningAverage(model, 0.75), []
     for number in (2.0, 4.0, 6.0, 8.0, 10.0):
         with torch.no_grad():
             model.bias.fill_(number)
@@ -193,11 +208,285 @@ def test_the_running_average_is_a_mean_at_first_then_forgets() -> None:
     assert seen == pytest.approx([2.0, 3.0, 4.0, 5.0, 6.25])
 
 
-def test_exchanged_weights_go_back_even_after_a_fault() -> None:
-    model = TinyModel()
-    before = model.bias.detach().clone()
-    other = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    with pytest.raises(RuntimeError), exchanged(model, other):
-        assert model.bias.tolist() == [1.0] * len(before)
+class _Model(nn.Module):
+    statistic: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0]))
+        self.register_buffer("statistic", torch.tensor([10.0]))
+        self.register_buffer("count", torch.tensor(1))
+        self.register_buffer("passing", torch.tensor([5.0]), persistent=False)
+
+    def put(self, weight: float, statistic: float, count: int) -> None:
+        with torch.no_grad():
+            self.weight.fill_(weight)
+            self.statistic.fill_(statistic)
+            self.count.fill_(count)
+
+
+def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.75)
+    assert set(average.weights) == {"weight", "statistic", "count"}
+    # The first one keeps nothing of what the model began with, the next ones 1/2 and 2/3.
+    for step, expected in ((1, (3.0, 20.0)), (2, (4.0, 25.0)), (3, (6.0, 30.0))):
+        model.put((0.0, 3.0, 5.0, 10.0)[step], (0.0, 20.0, 30.0, 40.0)[step], step)
+        average.step()
+        assert average.weights["weight"].item() == pytest.approx(expected[0])
+        assert average.weights["statistic"].item() == pytest.approx(expected[1])
+        assert average.weights["count"].item() == step
+    average = RunningAverage(model, decay=0.9)
+    model.put(3.0, 20.0, 7)
+    average.restore({"weight": torch.tensor([2.0])}, 4, torch.Tensor.copy_)
+    values = {name: value.item() for name, value in average.weights.items()}
+    assert values == {"weight": 2.0, "statistic": 20.0, "count": 7} and average.steps == 4
+
+
+def test_exchanged_weights_come_with_their_statistics() -> None:
+    model = _Model()
+    average = RunningAverage(model, decay=0.9)
+    model.put(3.0, 20.0, 2)
+    with exchanged(model, average.weights):
+        assert model.weight.item() == 1.0 and model.statistic.item() == 10.0
+        assert model.count.item() == 1
+        assert model.state_dict()["statistic"].item() == 10.0
+    assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
+    assert model.count.item() == 2
+    model.put(3.0, 20.0, 2)
+    with pytest.raises(RuntimeError), exchanged(model, average.weights):
         raise RuntimeError
-    assert torch.equal(model.bias, before)
+    assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
+
+
+def test_the_mean_of_the_last_states_copies_whole_numbers(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for value in (1, 2, 6):
+        weights = {"statistic": torch.tensor([float(value)]), "count": torch.tensor(value)}
+        checkpoints.save(dataclasses.replace(checkpoint_of(value), weights=weights), None)
+    mean = checkpoints.average()
+    assert mean["statistic"].item() == 3.0 and mean["count"].item() == 6
+
+
+class _WithStatistic(TinyModel):
+    """It has a running statistic, as batch normalisation has."""
+
+    statistic: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("statistic", torch.zeros(1))
+
+
+class _Statistics(Scores):
+    """Notes the running statistics of what it is given to score."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.seen: list[float] = []
+
+    def score(self, model: TranslationModel) -> Score:
+        assert isinstance(model, _WithStatistic)
+        self.seen.append(model.statistic.item())
+        return super().score(model)
+
+
+def test_all_processes_validate_with_the_first_ones_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the weights, and those of their running average."""
+    first = iter((7.0, 5.0))  # what the first process has of each
+    validator = _Statistics()
+    tiny = trainer(
+        tmp_path, model=_WithStatistic(), validator=validator, ema_decay=0.9, ema_updates=1,
+        max_updates=2,
+    )  # fmt: skip
+
+    def same(self: Processes, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.shape == (1,):
+                tensor.fill_(next(first))
+
+    monkeypatch.setattr(Processes, "same", same)
+    list(tiny.run())
+    assert validator.seen == [7.0, 5.0]
+
+
+@pytest.fixture(scope="module")
+def ended() -> int:
+    """The number of a process that is no more."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    return gone.pid
+
+
+def test_checksums_of_values_and_lines() -> None:
+    record = sealed({"a": (1, 2), "b": {"c": None}})
+    read = json.loads(json.dumps(dict(reversed(record.items()))))
+    assert not is_altered(read) and is_altered({**read, "a": [1, 3]})
+    del read["sha256"]
+    assert not is_altered({**read, "a": [1, 3]})
+    first = sealed_line({"n": 1})
+    second = sealed_line({"n": 2}, first["check"])
+    assert not is_altered_line(first) and not is_altered_line(second, first["check"])
+    assert is_altered_line(second) and is_altered_line({**first, "n": 3})
+    assert not is_altered_line({"n": 3}, "any")
+
+
+def test_every_letter_of_a_header_counts(tmp_path: Path) -> None:
+    """But for the name of the entry without which nothing is checked."""
+    path = tmp_path / "a.safetensors"
+    save_tensors(path, {"one": torch.ones(2), "two": torch.zeros(2)})
+    content = path.read_bytes()
+    end = 8 + struct.unpack("<Q", content[:8])[0]
+    name = range(content.index(b"nmtgrid.sha256"), content.index(b"nmtgrid.sha256") + 14)
+    for offset in set(range(end)) - set(name):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
+        with pytest.raises(StorageError, match="is damaged"):
+            load_tensors(path)
+
+
+def test_a_checksum_of_the_arrays_alone_still_counts(tmp_path: Path) -> None:
+    path, good = tmp_path / "a.safetensors", struct.pack("<2f", 1, 2)
+    facts = {"nmtgrid.sha256": hashlib.sha256(good).hexdigest()}
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": facts, "a": entry}).encode()
+    begin = struct.pack("<Q", len(header)) + header
+    path.write_bytes(begin + good)
+    assert load_tensors(path)["a"].tolist() == [1, 2]
+    path.write_bytes(begin + struct.pack("<2f", 1, 3))
+    with pytest.raises(StorageError, match="altered"):
+        load_tensors(path)
+
+
+def left_by(
+    process: int, path: Path, ending: str = "part", machine: str | None = None,
+    slot: int | None = None,
+) -> Path:  # fmt: skip
+    """Return the passing name for `path` of a process of this machine, or of another one."""
+    head, _, tail = passing(path, ending, slot).name.rpartition(f"-{os.getpid()}")
+    head = head if machine is None else f".{path.name}.{machine}"
+    return path.with_name(f"{head}-{process}{tail}")
+
+
+def test_what_ended_processes_left_goes_and_nothing_else(tmp_path: Path, ended: int) -> None:
+    target, other, running = tmp_path / "a.txt", tmp_path / "b.txt", os.getppid()
+    abandoned = left_by(running, target, machine="0123abcd")
+    gone = [left_by(ended, target), left_by(ended, target, slot=0), abandoned]
+    kept = [target, left_by(running, target), left_by(ended, other), left_by(ended, target, "old"),
+            tmp_path / ".a.txt.mine.part", tmp_path / f".a.txt.{ended}.part",
+            left_by(ended, target, machine="4567abcd")]  # fmt: skip
+    for path in gone + kept:
+        path.write_text(path.name)
+    before = time.time() - 8 * 24 * 3600
+    for path in (abandoned, left_by(running, target)):
+        os.utime(path, (before, before))
+    write_text(target, "new")
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    left_by(ended, tmp_path / "d").mkdir()
+    sweep(tmp_path / "d")
+    assert not left_by(ended, tmp_path / "d").exists()
+
+
+def test_what_stood_in_the_way_of_a_killed_process_is_there_again(
+    tmp_path: Path, ended: int
+) -> None:
+    """It had moved the old folder away, and not yet the new one to its place."""
+    old, new = (left_by(ended, tmp_path / "data", ending) for ending in ("old", "part"))
+    old.mkdir()
+    new.mkdir()
+    (old / "held").write_text("old")
+    with pytest.raises(NmtgridError, match="is there already"), new_folder(tmp_path / "data"):
+        pass
+    assert (tmp_path / "data" / "held").read_text() == "old" and not old.exists()
+
+
+def test_states_that_a_killed_run_half_removed_are_none(tmp_path: Path) -> None:
+    states, folder = Checkpoints(tmp_path, keep=2), tmp_path / "checkpoints"
+    states.save(checkpoint_of(1), None)
+    (folder / ".000007.part").mkdir()
+    assert [path.name for path in states.existing()] == ["000001"]
+    states.save(checkpoint_of(2), None)
+    assert sorted(os.listdir(folder)) == ["000001", "000002"]
+    # A finished run that is resumed saves no more.
+    (folder / ".000001.part").mkdir()
+    assert states.load() is not None
+    assert sorted(os.listdir(folder)) == ["000001", "000002"]
+
+
+def test_a_run_stopped_before_a_validation_begins_with_it(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"validate_updates": 2, "max_updates": 4}
+    stop = StopRequest()
+    first = trainer(tmp_path, validator=Scores(3.0, 2.0), stop=stop, **changes)
+    for event in first.run():
+        if isinstance(event, events.Updated) and event.update == 2:
+            stop.reason = "stopped by the test"
+    second = trainer(tmp_path, validator=Scores(3.0, 2.0), **changes)
+    assert second.resume()
+    seen = [e.update for e in second.run() if isinstance(e, events.Validated)]
+    assert seen == [2, 4]
+
+
+def _validated(update: int) -> events.Validated:
+    return events.Validated(update, 0, 0.1, 2.0, "average", {"average": 2.0}, None, True, 0.1)
+
+
+def test_a_log_tells_of_lines_that_are_gone(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for update in (1, 2):
+        log.write(_validated(update))
+    again = MetricsLog(log.path)
+    again.keep_until(2)
+    again.write(_validated(2))  # known already
+    again.write(_validated(3))
+    lines = log.path.read_text().splitlines(keepends=True)
+    assert len(lines) == 3 and read_run(log.path, "m").notes == []
+    assert MetricsLog(log.path).keep_until(3) == []
+    log.path.write_text(lines[0] + lines[2])
+    assert MetricsLog(log.path).keep_until(3) == [2]
+    assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
+    log.path.write_text(lines[0] + lines[1].replace('"nll": 2.0', '"nll": 1.0') + lines[2])
+    assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
+
+
+def test_altered_configs_and_checksums_are_told(tmp_path: Path) -> None:
+    config = sealed({"format": 1, "arch": "bilstm"})
+    check_unaltered(tmp_path, config)
+    config["arch"] = "transformer"
+    with pytest.raises(ModelError, match="altered") as caught:
+        check_unaltered(tmp_path, config)
+    assert "take its entry `sha256` out" in caught.value.advice
+    del config["sha256"]
+    check_unaltered(tmp_path, config)
+    # Not of the file that it is about, which is whole.
+    words = Vocabulary(["a"])
+    facts = TextFacts("xx", "yy", subwords="words")
+    Pipeline(facts, words, words).save(tmp_path)
+    facts_file = json.loads((tmp_path / "text.json").read_text())
+    facts_file["sha256"]["vocab.xx.txt"] = "0" * 64
+    write_json(tmp_path / "text.json", facts_file)
+    with pytest.raises(StorageError, match=r"text\.json has been truncated or altered"):
+        Pipeline.load(tmp_path)
+
+
+def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    whole = Trace(1, ["a"], ["b"], "b", [-1.0, -0.5], -1.5, -0.75)
+    good = json.loads(whole.to_line())
+    write_text(path, json.dumps(good) + "\n")
+    assert dataclasses.replace(whole) == next(read_traces(path))
+    write_text(path, json.dumps({**good, "score": -0.5}) + "\n")
+    with pytest.raises(InputError, match=r"a\.jsonl:1: this line has been altered"):
+        next(read_traces(path))
+    write_text(path, "".join(dataclasses.replace(whole, line=n).to_line() + "\n" for n in (1, 3)))
+    # Any part of a file, in any order, is a file of traces too.
+    assert [trace.line for trace in read_traces(path)] == [1, 3]
+    for read in (read_results, lambda path: load_exits(path.parent)):
+        path = tmp_path / "exits.json"
+        record = sealed({"format": 1, "settings": {}})
+        write_json(path, {**record, "settings": {}})
+        read(path)
+        write_json(path, {**record, "settings": {"fast": {}}})
+        with pytest.raises(StorageError, match=r"exits\.json has been altered"):
+            read(path)

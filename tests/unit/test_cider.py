@@ -15,16 +15,13 @@ from nmtgrid.metrics.cider import Cider, DocumentFrequencies, grams
 CORPUS = [[["a", "b"], ["a", "c"]], [["a", "d"]], [["e", "f"]]]
 
 
-def test_grams_of_all_orders() -> None:
+def test_grams_and_document_frequencies() -> None:
     assert grams(["a", "b", "a"], 2) == {("a",): 2, ("b",): 1, ("a", "b"): 1, ("b", "a"): 1}
     assert grams([], 4) == {}
-
-
-def test_a_picture_counts_once() -> None:
-    """`a` stands in both references of the first picture and in the second picture: 2."""
-    found = DocumentFrequencies.count(CORPUS, 2)
-    assert found.pictures == 3
-    assert found.counts == {
+    # `a` stands in both references of the first picture and in the second picture: 2.
+    frequencies = DocumentFrequencies.count(CORPUS, 2)
+    assert frequencies.pictures == 3
+    assert frequencies.counts == {
         ("a",): 2, ("b",): 1, ("c",): 1, ("d",): 1, ("e",): 1, ("f",): 1,
         ("a", "b"): 1, ("a", "c"): 1, ("a", "d"): 1, ("e", "f"): 1,
     }  # fmt: skip
@@ -41,10 +38,7 @@ def test_cider_by_hand() -> None:
     assert Cider(CORPUS, 2, form="cider").score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
     # Equal lengths and no repeated word: CIDEr-D is the same.
     assert Cider(CORPUS, 2).score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
-
-
-def test_orders_that_a_caption_lacks_count_as_nothing() -> None:
-    """Two words have no trigrams: of four orders, the cosines of two are 1."""
+    # Two words have no trigrams: of four orders, the cosines of two are 1.
     assert Cider(CORPUS).score(["e", "f"], CORPUS[2]) == pytest.approx(10 * 2 / 4)
 
 
@@ -63,29 +57,17 @@ def test_clipping_and_length_of_cider_d_by_hand() -> None:
     assert narrow == pytest.approx(10 * 2 / math.sqrt(20) * math.exp(-4 / 2))
 
 
-def test_words_that_no_reference_has_weigh_most() -> None:
+def test_weights_of_words() -> None:
     """`z` stands nowhere: idf log 3, as of a word that one picture has.
 
     Candidate `a z` against `a d`, unigrams: (log 1.5)^2 / ((log 1.5)^2 + (log 3)^2).
     """
     common, rare = math.log(1.5) ** 2, math.log(3) ** 2
-    found = Cider(CORPUS, 1).score(["a", "z"], CORPUS[1])
-    assert found == pytest.approx(10 * common / (common + rare))
-
-
-def test_what_all_pictures_have_weighs_nothing() -> None:
+    score = Cider(CORPUS, 1).score(["a", "z"], CORPUS[1])
+    assert score == pytest.approx(10 * common / (common + rare))
     corpus = [[["x", "a"]], [["x", "b"]]]
     assert Cider(corpus, 1).score(["x"], corpus[0]) == 0
     assert Cider(corpus[:1], 1).score(["x", "a"], corpus[0]) == 0
-
-
-def test_tokens_may_be_ids_and_frequencies_another_corpus() -> None:
-    numbers = {word: place for place, word in enumerate("abcdef")}
-    coded = [[[numbers[w] for w in tokens] for tokens in held] for held in CORPUS]
-    words = Cider(CORPUS).score(["a", "c"], CORPUS[0])
-    counted = Cider(DocumentFrequencies.count(coded))
-    assert counted.score([0, 2], coded[0]) == words
-    assert words > 0
 
 
 def test_corpus_is_the_mean_over_pictures() -> None:
@@ -94,10 +76,13 @@ def test_corpus_is_the_mean_over_pictures() -> None:
     candidates = [["a", "b"], ["z"], ["e", "f"]]
     expected = (cider.score(["a", "b"], CORPUS[0]) + 0 + 5.0) / 3
     assert cider.corpus(candidates, CORPUS) == pytest.approx(expected)
-    assert cider.scores([["a", "b"], []], CORPUS[0]) == [
-        cider.score(["a", "b"], CORPUS[0]),
-        0.0,
-    ]
+    assert cider.scores([["a", "b"], []], CORPUS[0]) == [cider.score(["a", "b"], CORPUS[0]), 0.0]
+    numbers = {word: number for number, word in enumerate("abcdef")}
+    coded = [[[numbers[w] for w in tokens] for tokens in references] for references in CORPUS]
+    words = Cider(CORPUS).score(["a", "c"], CORPUS[0])
+    counted = Cider(DocumentFrequencies.count(coded))
+    assert counted.score([0, 2], coded[0]) == words
+    assert words > 0
 
 
 def test_signature_and_faults() -> None:
@@ -125,15 +110,16 @@ def test_random_captions_by_dense_vectors(form: Literal["cider", "cider-d"]) -> 
 
     def counts(tokens: list[int], columns: list[tuple[int, ...]]) -> Any:
         n = len(columns[0])
-        found = [tuple(tokens[place : place + n]) for place in range(len(tokens) - n + 1)]
-        return numpy.array([found.count(column) for column in columns], float)
+        present = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+        return numpy.array([present.count(column) for column in columns], float)
 
     for candidate, references in zip(candidates, corpus, strict=True):
         total = 0.0
         for n in (1, 2, 3):
             columns = list(itertools.product(range(6), repeat=n))
             holders = sum(
-                (sum(counts(one, columns) for one in held) > 0).astype(float) for held in corpus
+                (sum(counts(caption, columns) for caption in others) > 0).astype(float)
+                for others in corpus
             )
             idf = math.log(6) - numpy.log(numpy.maximum(holders, 1))
             ours = counts(candidate, columns) * idf

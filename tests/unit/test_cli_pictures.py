@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,74 +18,51 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.toy.pictures import SIZE
 from nmtgrid.metrics.quality import caption_scores
-from nmtgrid.models import zoo
-from nmtgrid.models.directory import save_model
 from nmtgrid.search.traces import read_traces
 from tests.unit.tiny_pictures import coco, files, lines, split_of, write_json
+from tests.unit.toy_model import read_json, toy_model
 
 SMALL = ["--set", "model.size=16", "--set", "batches.max_tokens=300", "--seed", "2"]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, toy_dataset: Path) -> Path:
     """A folder with datasets `pictures` and `text`, and models of each; one has learnt enough."""
     folder = tmp_path_factory.mktemp("pictures")
-    pictures, text = str(folder / "pictures"), str(folder / "text")
-    assert main(["preprocess", "--toy-pictures", "60", "--out", pictures]) == 0
-    assert main(["bpe", "learn", pictures, "--words", "--min-count", "2"]) == 0
-    assert main(["preprocess", "--toy", "40", "--out", text]) == 0
-    assert main(["bpe", "learn", text, "--words"]) == 0
-    for arch, rate, updates in (
-        ("caption-lstm", "0.02", "120"),
-        ("caption-top-down", "0.002", "6"),
-    ):
+    pictures = folder / "pictures"
+    assert run("preprocess", "--toy-pictures", 60, "--out", pictures) == 0
+    assert run("bpe", "learn", pictures, "--words", "--min-count", 2) == 0
+    (folder / "text").symlink_to(toy_dataset)
+    for arch, rate, updates in (("caption-lstm", 0.02, 120), ("caption-top-down", 0.002, 6)):
         train = ["train", pictures, "--arch", arch, "--preset", "toy-pictures", *SMALL]
         train += ["--set", f"training.learning_rate={rate}", "--max-updates", updates]
-        assert main([*train, "--out", str(folder / arch)]) == 0
-    pipeline = Dataset.open(text).pipeline
-    sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    model = zoo.build(
-        "bilstm", overrides={"size": 8}, source_vocab_size=sizes[0], target_vocab_size=sizes[1]
-    )
-    save_model(folder / "bilstm", model, pipeline, {})
+        assert run(*train, "--out", folder / arch) == 0
+    toy_model(folder / "bilstm", toy_dataset, "bilstm", {"size": 8})
     return folder
 
 
-def run(*arguments: str | Path) -> int:
+def run(*arguments: object) -> int:
     return main([*map(str, arguments)])
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """Run what must be refused; return the message."""
-    assert run(*arguments) == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return " ".join(message.split())
-
-
-def report(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text())
-    return values
 
 
 @pytest.mark.parametrize("arch", ["caption-lstm", "caption-top-down"])
 def test_a_split_is_captioned_and_scored(home: Path, tmp_path: Path, arch: str) -> None:
     """Scores are those of the captions written, against all references of each picture."""
-    data, out, told = home / "pictures", tmp_path / "out", tmp_path / "r.json"
+    data, out, report = home / "pictures", tmp_path / "out", tmp_path / "r.json"
     traces = tmp_path / "t.jsonl"
     assert run(
-        "decode", home / arch, "--data", data, "--out", out, "--json", told, "--traces", traces,
+        "decode", home / arch, "--data", data, "--out", out, "--json", report, "--traces", traces,
         "--device", "cpu",
     ) == 0  # fmt: skip
-    found, written = report(told), lines(tmp_path, "out")
+    values, written = read_json(report), lines(tmp_path, "out")
     split = split_of(Dataset.open(data), "test")
-    assert len(written) == len(split) == found["sentences"] == 500
-    wanted = caption_scores(written, split.references())
-    assert {name: found[name] for name in wanted} == wanted
-    assert found["signature_bleu_4"].startswith("nrefs:5|")
+    assert len(written) == len(split) == values["sentences"] == 500
+    expected = caption_scores(written, split.references())
+    assert {name: values[name] for name in expected} == expected
+    assert values["signature_bleu_4"].startswith("nrefs:5|")
     first = next(read_traces(traces))
     regions = int(split.source_lengths[0])
-    assert first.source == [f"region{place}" for place in range(1, regions + 1)]
+    assert first.source == [f"region{index}" for index in range(1, regions + 1)]
     assert (first.alignment is not None) == (arch == "caption-top-down")
     if first.alignment is not None:
         # No end symbol is looked at: all that there is to cover are the regions.
@@ -97,37 +75,33 @@ def test_validation_scores_all_references(home: Path) -> None:
     """The validation that chose the weights scored them as `decode` does."""
     events = [json.loads(line) for line in lines(home, "caption-lstm/metrics.jsonl")]
     chosen = [event for event in events if event.get("is_best")][-1]
-    told = home / "greedy.json"
+    report = home / "greedy.json"
     model = home / "caption-lstm"
-    arguments = ("--data", home / "pictures", "--split", "valid", "--beam", "1", "--json", told)
+    arguments = ("--data", home / "pictures", "--split", "valid", "--beam", "1", "--json", report)
     assert run("decode", model, *arguments, "--device", "cpu", "--precision", "fp32") == 0
-    found = report(told)
-    assert found["bleu_4"] > 5 and found["cider"] > 5
+    values = read_json(report)
+    assert values["bleu_4"] > 5 and values["cider"] > 5
     # Batches differ, and rounding may choose another word here and there.
-    assert chosen["bleu"] == pytest.approx(found["bleu_4"], abs=0.3)
-    assert chosen["cider"] == pytest.approx(found["cider"], abs=0.3)
+    assert chosen["bleu"] == pytest.approx(values["bleu_4"], abs=0.3)
+    assert chosen["cider"] == pytest.approx(values["cider"], abs=0.3)
 
 
 def _features(split: Any) -> dict[str, torch.Tensor]:
     """The first pictures of a split, called so that the file lists them in another order."""
     return {
-        f"p{9 - place}": torch.from_numpy(split.pictures.features(place)).half()
-        for place in range(4)
+        f"p{9 - index}": torch.from_numpy(split.pictures.features(index)).half()
+        for index in range(4)
     }
 
 
-def test_other_pictures_in_the_order_of_their_file(home: Path, tmp_path: Path) -> None:
+def test_pictures_of_a_file(home: Path, tmp_path: Path) -> None:
     split = split_of(Dataset.open(home / "pictures"), "test")
     save_tensors(tmp_path / "f.safetensors", _features(split))
-    model, told, out = home / "caption-top-down", tmp_path / "r.json", tmp_path / "out"
-    assert run("decode", model, tmp_path / "f.safetensors", "--out", out, "--json", told) == 0
+    model, report, out = home / "caption-top-down", tmp_path / "r.json", tmp_path / "out"
+    assert run("decode", model, tmp_path / "f.safetensors", "--out", out, "--json", report) == 0
     assert run("decode", model, "--data", home / "pictures", "--out", tmp_path / "all") == 0
-    assert report(told)["pictures"] == ["p6", "p7", "p8", "p9"]
+    assert read_json(report)["pictures"] == ["p6", "p7", "p8", "p9"]
     assert lines(tmp_path, "out") == list(reversed(lines(tmp_path, "all")[:4]))
-
-
-def test_ensembles_and_lists_of_captions(home: Path, tmp_path: Path) -> None:
-    split = split_of(Dataset.open(home / "pictures"), "test")
     save_tensors(tmp_path / "f.safetensors", _features(split))
     assert run(
         "decode", home / "caption-lstm", tmp_path / "f.safetensors", "--out", tmp_path / "out",
@@ -137,12 +111,12 @@ def test_ensembles_and_lists_of_captions(home: Path, tmp_path: Path) -> None:
 
 
 def test_references_forced(home: Path, tmp_path: Path) -> None:
-    told, traces = tmp_path / "r.json", tmp_path / "t"
+    report, traces = tmp_path / "r.json", tmp_path / "t"
     assert run(
         "decode", home / "caption-top-down", "--data", home / "pictures", "--forced",
-        "--traces", traces, "--json", told,
+        "--traces", traces, "--json", report,
     ) == 0  # fmt: skip
-    assert report(told)["sentences"] == 500 and report(told)["perplexity"] > 1
+    assert read_json(report)["sentences"] == 500 and read_json(report)["perplexity"] > 1
     first = next(read_traces(traces))
     split = split_of(Dataset.open(home / "pictures"), "test")
     assert " ".join(first.target) == split.tokenized_target()[0]
@@ -152,11 +126,11 @@ def test_references_forced(home: Path, tmp_path: Path) -> None:
 def test_from_python(home: Path) -> None:
     model = nmtgrid.load(home / "caption-lstm", device="cpu")
     split = split_of(Dataset.open(home / "pictures"), "test")
-    pictures = [split.pictures.features(place) for place in range(3)]
-    told: list[tuple[int, int]] = []
-    found = list(model.caption(pictures, advance=lambda *counts: told.append(counts)))
-    assert [one.line for one in found] == [1, 2, 3]
-    assert sum(count for count, _ in told) == 3
+    pictures = [split.pictures.features(index) for index in range(3)]
+    progress: list[tuple[int, int]] = []
+    captions = list(model.caption(pictures, advance=lambda *counts: progress.append(counts)))
+    assert [caption.line for caption in captions] == [1, 2, 3]
+    assert sum(count for count, _ in progress) == 3
     with pytest.raises(DataError, match="knows 64 features"):
         list(model.caption([pictures[0][:, :5]]))
     for asked in (lambda: model.translate(["x"]), lambda: model.score([("x", "y")])):
@@ -166,128 +140,120 @@ def test_from_python(home: Path) -> None:
         nmtgrid.load(home / "bilstm", device="cpu").caption(pictures)
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("decode {top} --data {text}", "captions pictures; it cannot read text"),
+        ("decode {top} {pictures}/raw/test.en", "it cannot read text"),
+        ("decode {bilstm} --data {pictures}", "translates text; it cannot read pictures"),
+        ("decode {bilstm} f.safetensors", "cannot read pictures"),
+        ("decode {top} --data {pictures} --long-lines cut", "`--long-lines` is about text"),
+        ("decode {top} --data {pictures} --replace-unknown", "`--replace-unknown` is about text"),
+        ("train {pictures} --arch bilstm --out new", "are pictures, but `bilstm` translates text"),
+        ("train {text} --arch caption-lstm --out new", "`caption-lstm` captions pictures, but"),
+        ("train {text} --arch caption-lstm --dry-run", "but the sources of"),
+        ("online-eval {top} --data {pictures} --k 3 --out new", "cannot go online"),
+        ("adaptive-tune {top} --data {pictures} --out new", "one exit"),
+        ("export {top} --to ctranslate2 --out new", "cannot be exported"),
+    ],
+)
 def test_models_and_sources_that_do_not_go_together(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pictures, text, top = home / "pictures", home / "text", home / "caption-top-down"
-    new = tmp_path / "new"
-    for words, arguments in {
-        "captions pictures; it cannot read text": ("decode", top, "--data", text),
-        "it cannot read text": ("decode", top, pictures / "raw/test.en"),
-        "translates text; it cannot read pictures": ("decode", home / "bilstm", "--data", pictures),
-        "cannot read pictures": ("decode", home / "bilstm", tmp_path / "f.safetensors"),
-        "`--long-lines` is about text": (
-            "decode", top, "--data", pictures, "--long-lines", "cut",
-        ),
-        "`--replace-unknown` is about text": (
-            "decode", top, "--data", pictures, "--replace-unknown",
-        ),
-        "are pictures, but `bilstm` translates text": (
-            "train", pictures, "--arch", "bilstm", "--out", new,
-        ),
-        "`caption-lstm` captions pictures, but": (
-            "train", text, "--arch", "caption-lstm", "--out", new,
-        ),
-        "but the sources of": ("train", text, "--arch", "caption-lstm", "--dry-run"),
-        "cannot go online": ("online-eval", top, "--data", pictures, "--k", "3", "--out", new),
-        "one exit": ("adaptive-tune", top, "--data", pictures, "--out", new),
-        "cannot be exported": ("export", top, "--to", "ctranslate2", "--out", new),
-    }.items():  # fmt: skip
-        assert words in refused(capsys, *arguments)
-    assert not new.exists()
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str],
+    command: str, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    paths = {name: home / name for name in ("text", "pictures", "bilstm")}
+    top = home / "caption-top-down"
+    assert words in refused(*(word.format(top=top, **paths) for word in command.split()))
+    assert not Path("new").exists()
 
 
 def test_features_that_the_model_does_not_know(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    path, top = tmp_path / "f.safetensors", home / "caption-top-down"
+    path, out = tmp_path / "f.safetensors", tmp_path / "out"
+    decode = ["decode", home / "caption-top-down"]
     save_tensors(path, {"a": torch.ones(2, 5)})
-    assert "has 5 features of a region, but the model knows 64" in refused(
-        capsys, "decode", top, path
-    )
+    assert "has 5 features of a region, but the model knows 64" in refused(*decode, path)
     save_tensors(path, {"a": torch.ones(2, SIZE), "b": torch.full((1, SIZE), torch.nan)})
-    out = tmp_path / "out"
-    assert "the picture `b` are not all finite" in refused(
-        capsys, "decode", top, path, "--out", out
-    )
+    assert "the picture `b` are not all finite" in refused(*decode, path, "--out", out)
     assert not out.exists()
-    assert "is missing" in refused(capsys, "decode", top, tmp_path / "none.safetensors")
+    assert "is missing" in refused(*decode, tmp_path / "none.safetensors")
 
 
-def test_captions_and_features(tmp_path: Path, told: list[str]) -> None:
+def test_captions_and_features(tmp_path: Path, messages: list[str]) -> None:
     sources = files(tmp_path)
-    data, json_file = tmp_path / "data", tmp_path / "r.json"
-    given = ("preprocess", "--captions", sources.captions, "--features", sources.features[0])
-    assert run(*given, "--out", data, "--json", json_file, "--target-lang", "eng") == 0
-    assert report(json_file)["train"]["pictures"] == 2
+    data, report = tmp_path / "data", tmp_path / "r.json"
+    command = ("preprocess", "--captions", sources.captions, "--features", sources.features[0])
+    assert run(*command, "--out", data, "--json", report, "--target-lang", "eng") == 0
+    assert read_json(report)["train"]["pictures"] == 2
     assert lines(data, "text/train.eng") == ["a cat", "one cat sits", "a dog runs"]
-    assert any("1 pictures of Karpathy's split `restval` were left out" in line for line in told)
-    assert any("1 pictures have features but no captions" in line for line in told)
-    assert run(*given, "--out", data, "--cased", "--restval", "--overwrite") == 0
+    assert any(
+        "1 pictures of Karpathy's split `restval` were left out" in line for line in messages
+    )
+    assert any("1 pictures have features but no captions" in line for line in messages)
+    assert run(*command, "--out", data, "--cased", "--restval", "--overwrite") == 0
     assert lines(data, "text/train.en")[0] == "A cat"
     assert lines(data, "pictures/train.txt")[-1] == "a11"
 
 
-def test_cocos_own_files_with_a_number_and_a_file(tmp_path: Path, told: list[str]) -> None:
+def test_cocos_own_files_with_a_number_and_a_file(tmp_path: Path, messages: list[str]) -> None:
     write_json(tmp_path / "c.json", coco({n: [f"picture {n}"] for n in range(6)}))
     write_json(tmp_path / "t.json", coco({7: ["seven"], 8: []}))
     for name, numbers in (("one", range(4)), ("two", range(4, 9))):
         save_tensors(tmp_path / name, {str(n): torch.ones(1, 3) for n in numbers})
-    given = ("preprocess", "--captions", tmp_path / "c.json", "--out", tmp_path / "data")
+    command = ("preprocess", "--captions", tmp_path / "c.json", "--out", tmp_path / "data")
     both = ("--features", tmp_path / "one", "--features", tmp_path / "two")
-    assert run(*given, *both, "--valid", "2", "--test", tmp_path / "t.json") == 0
+    assert run(*command, *both, "--valid", "2", "--test", tmp_path / "t.json") == 0
     assert lines(tmp_path / "data", "pictures/valid.txt") == ["1", "4"]
-    assert any("1 pictures of `test` have no caption" in line for line in told)
-    assert run(*given, *both, "--overwrite") == 0
-    assert any("no validation pictures" in line for line in told)
+    assert any("1 pictures of `test` have no caption" in line for line in messages)
+    assert run(*command, *both, "--overwrite") == 0
+    assert any("no validation pictures" in line for line in messages)
     tests = ("--valid", "1", "--test", f"later={tmp_path / 't.json'}", "--test", "1", "--overwrite")
-    assert run(*given, *both, *tests) == 0
+    assert run(*command, *both, *tests) == 0
     names = ("train", "valid", "later", "test")
-    found = [lines(tmp_path / "data", f"pictures/{name}.txt") for name in names]
-    assert list(map(len, found)) == [4, 1, 1, 1] and found[2] == ["7"]
+    pictures = [lines(tmp_path / "data", f"pictures/{name}.txt") for name in names]
+    assert list(map(len, pictures)) == [4, 1, 1, 1] and pictures[2] == ["7"]
+
+
+BOTH = "--captions c --features f"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("options", "words"),
     [
-        (["--captions", "c.json"], ["`--features` is missing"]),
-        (["--features", "f"], ["`--captions` is missing"]),
-        (["--restval"], ["`--captions` is missing", "`--features` is missing"]),
+        ("--captions c.json", "`--features` is missing"),
+        ("--features f", "`--captions` is missing"),
+        ("--restval", "`--captions` is missing|`--features` is missing"),
         (
-            ["--captions", "c", "--features", "f", "--train", "t", "--xml", "--toy", "3"],
-            ["`--train` is about text", "`--xml` is about text", "`--toy` is about text"],
+            f"{BOTH} --train t --xml --toy 3",
+            "`--train` is about text|`--xml` is about text|`--toy` is about text",
         ),
         (
-            ["--captions", "c", "--features", "f", "--valid-every", "3", "--source-lang", "de"],
-            ["`--valid-every` is about text", "`--source-lang` is about text"],
+            f"{BOTH} --valid-every 3 --source-lang de",
+            "`--valid-every` is about text|`--source-lang` is about text",
         ),
         (
-            ["--captions", "c", "--features", "f", "--toy-difficulty", "2", "--toy-seed", "3"],
-            ["`--toy-difficulty` is about text", "`--toy-seed` belongs to `--toy-pictures N`"],
+            f"{BOTH} --toy-difficulty 2 --toy-seed 3",
+            "`--toy-difficulty` is about text|`--toy-seed` belongs to `--toy-pictures N`",
+        ),
+        (f"{BOTH} --valid 1 --valid 2", "`--valid` is given 2 times"),
+        (f"{BOTH} --test a=1 --test a=2", "`--test a=` is given 2 times"),
+        (
+            f"{BOTH} --max-ratio 3 --workers 2",
+            "`--max-ratio` is about text|`--workers` is about text",
         ),
         (
-            ["--captions", "c", "--features", "f", "--valid", "1", "--valid", "2"],
-            ["`--valid` is given 2 times"],
+            "--toy-pictures 5 --captions c --test t --restval",
+            "leave `--captions` out|leave `--test` out|leave `--restval` out",
         ),
-        (
-            ["--captions", "c", "--features", "f", "--test", "a=1", "--test", "a=2"],
-            ["`--test a=` is given 2 times"],
-        ),
-        (
-            ["--captions", "c", "--features", "f", "--max-ratio", "3", "--workers", "2"],
-            ["`--max-ratio` is about text", "`--workers` is about text"],
-        ),
-        (
-            ["--toy-pictures", "5", "--captions", "c", "--test", "t", "--restval"],
-            ["leave `--captions` out", "leave `--test` out", "leave `--restval` out"],
-        ),
-        (["--toy-pictures", "0"], ["--toy-pictures"]),
-        (["--captions", "none.json", "--features", "f"], ["none.json is missing"]),
+        ("--toy-pictures 0", "--toy-pictures"),
+        ("--captions none.json --features f", "none.json is missing"),
     ],
 )
 def test_options_that_do_not_go_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+    tmp_path: Path, refused: Callable[..., str], options: str, words: str
 ) -> None:
-    message = refused(capsys, "preprocess", "--out", tmp_path / "data", *arguments)
-    assert all(word in message for word in words)
+    message = refused("preprocess", "--out", tmp_path / "data", *options.split())
+    assert all(word in message for word in words.split("|"))
     assert not (tmp_path / "data").exists()

@@ -33,8 +33,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, settings in (
         ("model", {}), ("reader", {"reader": "own"}), ("both-ways", {"source_causal": False})
     ):  # fmt: skip
-        held = translator("pervasive", **settings)
-        save_model(folder / name, held.models[0], held.pipeline, {"search": search})
+        loaded = translator("pervasive", **settings)
+        save_model(folder / name, loaded.models[0], loaded.pipeline, {"search": search})
     return folder
 
 
@@ -52,7 +52,7 @@ def stream(
         more = [*map(str, arguments), "--device", "cpu"]
         code = main(["decode", str(home / model), "--stream", *more])
         shown = capsysbinary.readouterr()
-        run.told = " ".join(shown.err.decode().split())  # type: ignore[attr-defined]
+        run.message = " ".join(shown.err.decode().split())  # type: ignore[attr-defined]
         return code, shown.out.decode()
 
     return run
@@ -63,18 +63,18 @@ def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
     code, text = stream(LINES.encode(), "--k", "2", "--json", report)
     lines = text.split("\n")
     assert code == 0 and len(lines) == 5 and lines[1] == lines[4] == ""
-    assert all(lines[place] for place in (0, 2, 3))
-    found = json.loads(report.read_text())
-    assert (found["policy"], found["k"], found["sentences"]) == ("wait-k", 2, 4)
-    assert (found["unit"], found["convention"]) == ("token", "thesis") and found["al"] > 0
-    assert [one["unit"] for one in found["latencies"]] == ["token", "word"]
-    assert {one["skipped"] for one in found["latencies"]} == {1}
-    for one in found["latencies"]:
-        assert min(one[name] for name in ("ap", "al", "dal", "cw", "max_cw")) > 0
-        assert {one[name] for name in ("laal", "yaal", "length_ratio")} == {None}
-    assert found["target_tokens"] > 6 and found["tokens_per_second"] > 0
-    assert found["complete"] is True
-    assert found["search"]["beam"] == 1, "whatever the model's own setting"
+    assert all(lines[index] for index in (0, 2, 3))
+    values = json.loads(report.read_text())
+    assert (values["policy"], values["k"], values["sentences"]) == ("wait-k", 2, 4)
+    assert (values["unit"], values["convention"]) == ("token", "thesis") and values["al"] > 0
+    assert [latency["unit"] for latency in values["latencies"]] == ["token", "word"]
+    assert {latency["skipped"] for latency in values["latencies"]} == {1}
+    for latency in values["latencies"]:
+        assert min(latency[name] for name in ("ap", "al", "dal", "cw", "max_cw")) > 0
+        assert {latency[name] for name in ("laal", "yaal", "length_ratio")} == {None}
+    assert values["target_tokens"] > 6 and values["tokens_per_second"] > 0
+    assert values["complete"] is True
+    assert values["search"]["beam"] == 1, "whatever the model's own setting"
 
 
 def test_waiting_for_all_is_greedy_decoding(stream: Stream, home: Path, tmp_path: Path) -> None:
@@ -90,20 +90,20 @@ def test_waiting_for_all_is_greedy_decoding(stream: Stream, home: Path, tmp_path
 def test_traces_say_when_it_was_read(stream: Stream, tmp_path: Path) -> None:
     code, text = stream(LINES.encode(), "--k", "3", "--traces", tmp_path / "t.jsonl")
     assert code == 0
-    found = list(read_traces(tmp_path / "t.jsonl"))
-    assert [one.text for one in found] == text.split("\n")[:4]
-    for one in found:
-        whole = len(one.source) + 1
-        wanted = [min(3 + t, whole) for t in range(len(one.target) + 1)]
-        assert one.reads == (wanted if one.source else [])
+    traces = list(read_traces(tmp_path / "t.jsonl"))
+    assert [trace.text for trace in traces] == text.split("\n")[:4]
+    for trace in traces:
+        whole = len(trace.source) + 1
+        expected = [min(3 + t, whole) for t in range(len(trace.target) + 1)]
+        assert trace.reads == (expected if trace.source else [])
 
 
 def test_an_agent_decides(stream: Stream, tmp_path: Path) -> None:
     arguments = "--finish-reading", "--json", tmp_path / "r.json"
     code, text = stream(LINES.encode(), "--threshold", "0.5", *arguments, model="reader")
-    found = json.loads((tmp_path / "r.json").read_text())
+    facts = json.loads((tmp_path / "r.json").read_text())
     assert code == 0 and text.count("\n") == 4
-    assert (found["policy"], found["threshold"]) == ("threshold", 0.5) and found["finish_reading"]
+    assert (facts["policy"], facts["threshold"]) == ("threshold", 0.5) and facts["finish_reading"]
 
 
 def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
     pieces = stream(b"a b\nc d\ne\nab\n", "--k", "1")[1].split("\n")
     code, text = stream(raw, "--k", "1", "--max-source", "2", "--traces", tmp_path / "t.jsonl")
     assert code == 0 and text == f"{' '.join(pieces[:3])}\n{pieces[3]}\n"
-    assert "line 1 has more than 2 source units" in stream.told  # type: ignore[attr-defined]
+    assert "line 1 has more than 2 source units" in stream.message  # type: ignore[attr-defined]
     first = next(read_traces(tmp_path / "t.jsonl"))
     assert first.reads is not None and first.reads[-1] <= 6 and len(first.source) == 5
 
@@ -129,18 +129,23 @@ def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
 def test_streams_that_end_anyhow(stream: Stream, raw: bytes, lines: int, what: str) -> None:
     code, text = stream(raw, "--k", "1")
     assert code == 0 and text.count("\n") == lines
-    assert what in stream.told and bool(what) == bool(stream.told)  # type: ignore[attr-defined]
+    assert what in stream.message and bool(what) == bool(stream.message)  # type: ignore[attr-defined]
 
 
 def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
-    given = {"beam": "4", "nbest": "3", "alignments": "a", "length-penalty": "1", "data": "d"}
-    vain = ["--sample", *(word for name, held in given.items() for word in (f"--{name}", held))]
+    settings = {"beam": "4", "nbest": "3", "alignments": "a", "length-penalty": "1", "data": "d"}
+    vain = [
+        "--sample",
+        *(word for name, value in settings.items() for word in (f"--{name}", value)),
+    ]
     code, text = stream(b"a\n", *vain, "--k", "0", "--threshold", "1.5")
     assert code == 2 and text == ""
-    told = stream.told  # type: ignore[attr-defined]
+    message = stream.message  # type: ignore[attr-defined]
     for name in (word for word in vain if word.startswith("--")):
-        assert f"`{name}`" in told
-    assert "but both are given" in told and "`--k`" in told and "`threshold` must be" in told
+        assert f"`{name}`" in message
+    assert (
+        "but both are given" in message and "`--k`" in message and "`threshold` must be" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,15 +170,15 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
 def test_refusals(stream: Stream, arguments: list[str], model: str, what: str) -> None:
     code, text = stream(b"a\n", *arguments, model=model)
     assert code == 2 and text == ""
-    assert what in stream.told and "Traceback" not in stream.told  # type: ignore[attr-defined]
+    assert what in stream.message and "Traceback" not in stream.message  # type: ignore[attr-defined]
 
 
 def test_options_of_streams_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--k", "2", "--threshold", "0.5", "--finish-reading"]
-    assert main(["decode", str(home / "model"), *given]) == 2
-    told = capsys.readouterr().err
+    options = ["--k", "2", "--threshold", "0.5", "--finish-reading"]
+    assert main(["decode", str(home / "model"), *options]) == 2
+    message = capsys.readouterr().err
     for name in ("--k", "--threshold", "--finish-reading"):
-        assert f"`{name}` belongs to `--stream`" in told
+        assert f"`{name}` belongs to `--stream`" in message
 
 
 # As a process of its own.
@@ -221,8 +226,8 @@ def test_an_interrupted_stream_has_written_what_is_final(home: Path, project: Pa
         _push(run, b"ab cd e")
         first = _first_word(run)
         run.send_signal(signal.SIGINT)
-        out, told = run.communicate(timeout=60)
-    assert run.returncode == 130 and told == b"Interrupted.\n"
+        out, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors == b"Interrupted.\n"
     assert re.fullmatch(rb"[a-h ]+", first + out)
 
 
@@ -238,11 +243,11 @@ def test_an_interrupted_stream_keeps_traces_and_report(
         while not out.partition(b"\n")[2]:
             out += _first_word(run)
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate(timeout=60)
-    assert run.returncode == 130 and told == b"Interrupted.\n"
-    found = json.loads(report.read_text())
-    assert (found["sentences"], found["complete"]) == (1, False)
-    assert [one.text for one in read_traces(traces)] == [out.decode().split("\n")[0]]
+        _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors == b"Interrupted.\n"
+    values = json.loads(report.read_text())
+    assert (values["sentences"], values["complete"]) == (1, False)
+    assert [trace.text for trace in read_traces(traces)] == [out.decode().split("\n")[0]]
 
 
 def test_a_reader_that_has_gone_away(home: Path, project: Path, tmp_path: Path) -> None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.arrays import load_tensors
+from nmtgrid.cli.app import main
 from nmtgrid.cli.train.run import parse_seeds
+from nmtgrid.data.build import TextPlan, preprocess_files
+from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
-from nmtgrid.training import events
+from nmtgrid.training import checkpoint, events, prepare
+from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.events import MetricsLog
+from nmtgrid.training.prepare import check_folder
+from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
-from tests.unit.train_command import TINY_MODEL, toy_data, train
+from tests.unit.damage import contents, cut, flip
+from tests.unit.tiny_run import Sentences, trainer
+from tests.unit.train_command import TINY_MODEL, train
 
 SMALL = [
     *TINY_MODEL,
@@ -27,12 +38,14 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(toy_data(tmp_path_factory.mktemp("train") / "data"))
+@pytest.fixture
+def data(toy_dataset: Path) -> Path:
+    return toy_dataset
 
 
-def test_a_run_leaves_a_whole_model_directory(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_a_run_leaves_a_whole_model_directory(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
     out, report = tmp_path / "model", tmp_path / "report.json"
     code = train(data, "--out", out, "--max-updates", 4, "--average", 2, "--json", report, *SMALL)
     assert code == 0
@@ -46,14 +59,14 @@ def test_a_run_leaves_a_whole_model_directory(data: str, tmp_path: Path, told: l
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     updates = [line for line in lines if line["event"] == "updated"]
     assert [line["update"] for line in updates] == [1, 2, 3, 4]
-    wanted = {"epoch", "minutes", "loss", "nll", "perplexity", "gradient_norm",
+    keys = {"epoch", "minutes", "loss", "nll", "perplexity", "gradient_norm",
               "tokens_per_second", "cells_per_second", "learning_rate"}  # fmt: skip
-    assert wanted <= updates[0].keys()
+    assert keys <= updates[0].keys()
     assert any(line["event"] == "validated" and line["bleu"] is not None for line in lines)
-    assert any("tokens/s" in line for line in told)
+    assert any("tokens/s" in line for line in messages)
 
 
-def test_resuming_goes_on_where_it_stopped(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_resuming_goes_on_where_it_stopped(data: Path, tmp_path: Path, messages: list[str]) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     options = [*SMALL, "--set", "training.ema_decay=0.9"]
     assert train(data, "--out", straight, "--max-updates", 4, *options) == 0
@@ -62,17 +75,17 @@ def test_resuming_goes_on_where_it_stopped(data: str, tmp_path: Path, told: list
     with open(broken / "metrics.jsonl", "a") as file:
         file.write('{"event": "updated", "update": 3}\n{"torn')
     assert train(data, "--out", broken, "--resume", "--max-updates", 4) == 0
-    one, other = (load_tensors(folder / "last.safetensors") for folder in (straight, broken))
-    assert all((one[name] == other[name]).all() for name in one)
+    whole, other = (load_tensors(folder / "last.safetensors") for folder in (straight, broken))
+    assert all((whole[name] == other[name]).all() for name in whole)
     lines = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     assert [x["update"] for x in lines if x["event"] == "updated"] == [1, 2, 3, 4]
-    assert any("Going on from update 2" in line for line in told)
-    assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in told)
+    assert any("Going on from update 2" in line for line in messages)
+    assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in messages)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_leave(
-    data: str, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch, number: int
+    data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     out = tmp_path / "model"
     original = Trainer.run
@@ -85,8 +98,8 @@ def test_signals_save_and_leave(
 
     monkeypatch.setattr(Trainer, "run", interrupted)
     assert train(data, "--out", out, "--max-updates", 50, *SMALL) == 128 + number
-    assert any(f"stopped by {signal.Signals(number).name}" in line for line in told)
-    assert "Interrupted." not in told
+    assert any(f"stopped by {signal.Signals(number).name}" in line for line in messages)
+    assert "Interrupted." not in messages
     monkeypatch.undo()
     state = json.loads(next((out / "checkpoints").iterdir()).joinpath("training.json").read_text())
     assert state["progress"]["update"] in (2, 3)
@@ -95,13 +108,13 @@ def test_signals_save_and_leave(
 
 
 def test_a_taken_folder_is_refused_and_nothing_lost(
-    data: str, tmp_path: Path, told: list[str]
+    data: Path, tmp_path: Path, messages: list[str]
 ) -> None:
     out = tmp_path / "model"
     out.mkdir()
     (out / "mine.txt").write_text("keep")
     assert train(data, "--out", out, "--max-updates", 1, *SMALL) == 2
-    assert "--resume" in told[-1] and "--overwrite" in told[-1]
+    assert "--resume" in messages[-1] and "--overwrite" in messages[-1]
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
     assert train(data, "--out", out, "--overwrite", "--max-updates", 1, *SMALL) == 0
     assert (out / "mine.txt").read_text() == "keep"
@@ -127,52 +140,52 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_faults_are_told_before_data_is_read(
-    tmp_path: Path, told: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, messages: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     options, words = REFUSED[name]
     # The dataset does not exist: any of these faults is told without looking for it.
     assert train(tmp_path / "nowhere", "--out", tmp_path / "model", *options) == 2
-    assert all(word in told[-1] for word in words), told[-1]
+    assert all(word in messages[-1] for word in words), messages[-1]
     assert not (tmp_path / "model").exists()
 
 
-def test_a_resumed_run_keeps_what_made_it(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_a_resumed_run_keeps_what_made_it(data: Path, tmp_path: Path, messages: list[str]) -> None:
     out = tmp_path / "model"
     assert train(data, "--out", out, "--resume") == 2
-    assert "no run to resume" in told[-1]
+    assert "no run to resume" in messages[-1]
     assert train(data, "--out", out, "--max-updates", 1, *SMALL) == 0
     for change in ("model.depth=2", "batches.max_tokens=10", "training.seed=9"):
         assert train(data, "--out", out, "--resume", "--set", change) == 2
-        assert change.split("=")[0] in told[-1]
+        assert change.split("=")[0] in messages[-1]
     assert train(data, "--out", out, "--resume", "--preset", "toy") == 2
-    assert "was begun with none" in told[-1]
+    assert "was begun with none" in messages[-1]
 
 
-def test_init_begins_from_other_weights(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_init_begins_from_other_weights(data: Path, tmp_path: Path, messages: list[str]) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert train(data, "--out", first, "--max-updates", 1, *SMALL) == 0
     frozen = ["--set", "training.learning_rate=1e-30", "--set", "training.weight_decay=0",
               "--set", "training.initial_learning_rate=0", "--seed", "5"]  # fmt: skip
     assert train(data, "--out", second, "--init", first, "--max-updates", 1, *SMALL, *frozen) == 0
-    one, other = (load_tensors(folder / "last.safetensors") for folder in (first, second))
-    wanted = load_tensors(first / "model.safetensors")
-    assert all((other[name] == wanted[name]).all() for name in one)
+    before, other = (load_tensors(folder / "last.safetensors") for folder in (first, second))
+    best = load_tensors(first / "model.safetensors")
+    assert all((other[name] == best[name]).all() for name in before)
     wider = ["--set", "model.size=16"]
     assert train(data, "--out", tmp_path / "x", "--init", first, *SMALL, *wider) == 2
-    assert "shape" in told[-1] and "grid_map" in told[-1]
+    assert "shape" in messages[-1] and "grid_map" in messages[-1]
 
 
-def test_several_seeds_are_summed_up(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[str]) -> None:
     out, report = tmp_path / "models", tmp_path / "report.json"
     options = ["--seeds", "1..2", "--max-updates", 1, "--json", report, *SMALL]
     assert train(data, "--out", out, *options) == 0
     values = json.loads(report.read_text())
     losses = [run["valid_loss"] for run in values["seeds"]]
     assert [run["seed"] for run in values["seeds"]] == [1, 2] and losses[0] != losses[1]
-    found = values["valid_loss"]
-    assert found["mean"] == pytest.approx(sum(losses) / 2)
-    assert found["standard_deviation"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
+    loss = values["valid_loss"]
+    assert loss["mean"] == pytest.approx(sum(losses) / 2)
+    assert loss["standard_deviation"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
     assert (out / "seed-2" / "model.safetensors").is_file()
 
 
@@ -182,6 +195,9 @@ def test_seeds_are_lists_and_spans() -> None:
     for text in ("", "a", "1..", "3..1", "2,2"):
         with pytest.raises(ConfigError):
             parse_seeds(text)
+    for text in ("1..1000000000000000", "0..1000"):
+        with pytest.raises(ConfigError, match="at most 1,000"):
+            parse_seeds(text)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +206,7 @@ def test_seeds_are_lists_and_spans() -> None:
     [("iwslt14-de-en", 141, 71), ("wmt15-de-en", 161, 81)],
 )
 def test_the_plan_needs_no_data(
-    tmp_path: Path, told: list[str], preset: str, source: int, target: int
+    tmp_path: Path, messages: list[str], preset: str, source: int, target: int
 ) -> None:
     report = tmp_path / "plan.json"
     assert train("--dry-run", "--preset", preset, "--json", report) == 0
@@ -205,7 +221,7 @@ def test_the_plan_needs_no_data(
     assert {row["model"] for row in values["architectures"]} >= {"Transformer", "ConvS2S"}
 
 
-def test_the_plan_counts_the_real_batches(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_the_plan_counts_the_real_batches(data: Path, tmp_path: Path, messages: list[str]) -> None:
     report = tmp_path / "plan.json"
     assert train(data, "--dry-run", "--json", report, *SMALL, "--set", "batches.max_tokens=1") == 0
     values = json.loads(report.read_text())
@@ -213,11 +229,13 @@ def test_the_plan_counts_the_real_batches(data: str, tmp_path: Path, told: list[
     assert not list(tmp_path.glob("model*"))
 
 
-def test_the_plan_asks_for_vocabularies(told: list[str]) -> None:
+def test_the_plan_asks_for_vocabularies(messages: list[str]) -> None:
     assert train("--dry-run") == 2
-    assert "--source-vocab-size" in told[-1]
-    sizes = ["--source-vocab-size", 50, "--target-vocab-size", 60]
-    assert train("--dry-run", *sizes) == 0
+    assert "--source-vocab-size" in messages[-1]
+    assert train("--dry-run", "--source-vocab-size", 50, "--target-vocab-size", 60) == 0
+    # The special symbols count.
+    assert train("--dry-run", "--source-vocab-size", 4, "--target-vocab-size", 0) == 2
+    assert "`--source-vocab-size`" in messages[-1] and "`--target-vocab-size`" in messages[-1]
 
 
 @pytest.mark.parametrize("columns", ["80", None])
@@ -239,9 +257,9 @@ def test_the_list_goes_out_with_whole_names(
 
 def test_the_list_shows_names_and_settings(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert train("--list", "--json", "-") == 0
-    told = capfdbinary.readouterr()
-    values = json.loads(told.out)
-    assert b"architectures" in told.err, "the tables make room for it"
+    shown = capfdbinary.readouterr()
+    values = json.loads(shown.out)
+    assert b"architectures" in shown.err, "the tables make room for it"
     assert "multi30k" in [preset["name"] for preset in values["presets"]]
     assert "likelihood" in [objective["name"] for objective in values["objectives"]]
     names = {setting["name"]: setting for setting in values["settings"]["pervasive"]}
@@ -250,10 +268,211 @@ def test_the_list_shows_names_and_settings(capfdbinary: pytest.CaptureFixture[by
     assert names["training.schedule"]["type"].startswith("inverse-sqrt")
 
 
-def test_the_log_keeps_what_the_state_knows(tmp_path: Path) -> None:
+ONE_UPDATE = [
+    *TINY_MODEL,
+    "--set", "training.validate_bleu=false", "--max-updates", "1",
+]  # fmt: skip
+
+
+def snapshot(update: int) -> Snapshot:
+    return Snapshot({"w": torch.full((3,), float(update))}, {}, {"update": update})
+
+
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink])
+@pytest.mark.parametrize(
+    "name", ["last.safetensors", "model.safetensors", "training.safetensors", "training.json"]
+)
+def test_every_part_of_a_state_is_checked(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    """The best weights too: a damaged file must not take the place of good ones."""
+    states = Checkpoints(tmp_path)
+    path = states.save(snapshot(1), {"w": torch.full((3,), 7.0)}) / name
+    # The model directory's files are links to the state's: a copy is harmed.
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    harm(path)
+    before = contents(tmp_path, "*.safetensors")
+    with pytest.raises(StorageError, match=name.replace(".", r"\.")) as caught:
+        states.load()
+    assert "--init" in caught.value.advice
+    assert contents(tmp_path, "*.safetensors") == before
+
+
+def test_only_folders_of_numbers_are_states(tmp_path: Path) -> None:
+    states = Checkpoints(tmp_path)
+    counters = states.save(snapshot(1), None) / "training.json"
+    states.load()
+    states.publish(states.existing()[-1])
+    links = ["last.safetensors", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", *links]
+    (states.folder / "000009").write_text("a file")
+    for name in ("²", "notes"):
+        (states.folder / name).mkdir()
+    state = states.load()
+    assert state is not None and state.facts == {"update": 1}
+    counters.write_text(counters.read_text().replace('"update": 1', '"update": 2'))
+    with pytest.raises(StorageError, match=r"training\.json has been altered"):
+        states.load()
+
+
+def test_a_full_disk_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        raise StorageError(f"{path} could not be written: the disk is full.", "Free some space.")
+
+    states = Checkpoints(tmp_path)
+    for advice in ("begin again with `--overwrite`", "go on with `--resume`"):
+        monkeypatch.setattr(checkpoint, "save_tensors", full)
+        with pytest.raises(StorageError, match="could not be saved: the disk is full") as caught:
+            states.save(snapshot(1), None)
+        assert advice in caught.value.advice
+        monkeypatch.undo()
+        states.save(snapshot(1), None)
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, data: Path) -> None:
+    from nmtgrid.training.events import Validated
+
+    (tmp_path / "metrics.jsonl").mkdir()
+    event = Validated(1, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 0.1)
+    with pytest.raises(StorageError, match=r"metrics\.jsonl could not be written") as caught:
+        MetricsLog(tmp_path / "metrics.jsonl").write(event)
+    assert "--resume" in caught.value.advice
+
+
+def test_a_log_is_cut_back_to_what_the_state_knows(tmp_path: Path) -> None:
+    """What cannot be read stays, for its readers to tell of; a torn last line goes."""
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.keep_until(5)
     assert not log.path.exists()
     log.path.write_text('{"update": 1}\n{"update": 6}\n{"update": 5}\n{"upd')
     log.keep_until(5)
     assert log.path.read_text() == '{"update": 1}\n{"update": 5}\n'
+    unreadable = b'{"update": 1}\n\xff\xfe\n' + b"[" * 100_000 + b"\n"
+    log.path.write_bytes(unreadable + b'{"update": 2}\n{"update": 10}\n{"upd')
+    log.keep_until(9)
+    assert log.path.read_bytes() == unreadable + b'{"update": 2}\n'
+
+
+def test_as_many_other_pairs_are_not_the_same_data(tmp_path: Path) -> None:
+    list(trainer(tmp_path).run())
+    assert trainer(tmp_path, max_updates=8).resume()
+    for sentences, words in (
+        (Sentences(seed=4), "other training pairs"),
+        (Sentences(39), "40 usable training pairs, but there are 39"),
+    ):
+        with pytest.raises(DataError, match=words):
+            trainer(tmp_path, max_updates=8, sentences=sentences).resume()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_settings_are_finite(value: float) -> None:
+    for name in ("learning_rate", "max_minutes", "weight_decay", "clip_norm"):
+        changes: dict[str, Any] = {name: value}
+        faults = TrainingSettings(**changes).faults()
+        assert any(f"`training.{name}`" in fault for fault in faults)
+    assert BatchSettings(max_tokens=-1).faults()
+    assert "2^63" in TrainingSettings(seed=2**63).faults()[0]
+
+
+def test_overwrite_spares_what_is_no_model(tmp_path: Path, data: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "bert"}')
+    for folder in (data, tmp_path):
+        with pytest.raises(ModelError, match="something else"):
+            check_folder(folder, overwrite=True)
+    for ours in ('{"arch": "pervasive"}', '{"torn'):
+        config.write_text(ours)
+        check_folder(tmp_path, overwrite=True)
+        with pytest.raises(ModelError, match="--overwrite"):
+            check_folder(tmp_path, overwrite=False)
+
+
+def test_a_full_disk_at_the_start_leaves_no_folder(
+    data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, *_: Any) -> None:
+        folder.mkdir()
+        (folder / "vocab.qa.txt").write_text("x")
+        raise StorageError("The disk is full.")
+
+    monkeypatch.setattr(prepare, "save_description", full)
+    assert train(data, "--out", tmp_path / "m", *ONE_UPDATE) == 2
+    assert not (tmp_path / "m").exists()
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(prepare, "save_description", refuse)
+    assert train(data, "--out", tmp_path / "m", *ONE_UPDATE) == 2
+    assert "cannot be made: Read-only file system" in messages[-1]
+
+
+def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) -> None:
+    out, other = tmp_path / "m", tmp_path / "other"
+    tied = [*ONE_UPDATE, "--set", "model.tie=all"]
+    for more in (["--out", out], ["--dry-run"]):
+        assert train(data, *more, *tied) == 2
+        assert "--joint-vocabulary" in messages[-1]
+    assert train(data, "--out", out, *ONE_UPDATE) == 0
+    # As many types, but others: shapes alone would not tell.
+    assert main(["preprocess", "--toy", "60", "--toy-seed", "2", "--out", str(other)]) == 0
+    assert main(["bpe", "learn", str(other), "--merges", "40"]) == 0
+    assert train(other, "--out", tmp_path / "n", "--init", out, *ONE_UPDATE) == 2
+    assert "--init" in messages[-1]
+    assert train(other, "--out", out, "--resume") == 2
+    assert "other vocabularies" in messages[-1] and not (tmp_path / "n").exists()
+
+
+REFUSED_AT_ONCE = {
+    "sizes without a plan": (["--source-vocab-size", "9"], "`--dry-run` alone"),
+    "init and resume": (["--init", "x", "--resume"], "contradict"),
+    "twice": (["--set", "training.max_updates=3"], "`--max-updates` say the same"),
+    "seed": (["--seed", "99999999999999999999"], "2^63"),
+    "rate": (["--set", "training.learning_rate=1e999"], "learning_rate"),
+    "no name": (["--arch", ""], "no architecture ``"),
+    "json": (["--json", "{tmp}/none/x.json"], "there is no folder"),
+    "init": (["--init", "{tmp}/none"], "no model directory"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_AT_ONCE)
+def test_refused_before_anything_is_made(
+    data: Path, tmp_path: Path, messages: list[str], name: str
+) -> None:
+    options, words = REFUSED_AT_ONCE[name]
+    arguments = [option.replace("{tmp}", str(tmp_path)) for option in options]
+    assert train(data, "--out", tmp_path / "m", *ONE_UPDATE, *arguments) == 2
+    assert words in messages[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_validation_without_text_is_refused(tmp_path: Path, messages: list[str]) -> None:
+    for name, text in (("train", "ab ab\n" * 3), ("valid", "\n\n")):
+        for language in ("de", "en"):
+            (tmp_path / f"{name}.{language}").write_text(text)
+    plan, folder = TextPlan("de", "en"), tmp_path / "data"
+    preprocess_files(plan, {n: [str(tmp_path / n)] for n in ("train", "valid")}, folder)
+    learn_subwords(folder, SubwordPlan(words=True))
+    assert train(folder, "--out", tmp_path / "m", *ONE_UPDATE) == 2
+    assert "`valid` has text on both sides" in messages[-1] and not (tmp_path / "m").exists()
+
+
+def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, messages: list[str]) -> None:
+    out, path = tmp_path / "m", tmp_path / "m" / "config.json"
+    assert train(data, "--out", out, *ONE_UPDATE) == 0
+    config = json.loads(path.read_text())
+    config["settings"]["model"]["size"] = 16
+    altered = json.dumps(config)
+    del config["sha256"]
+    for text, words in (
+        ("{", ["is damaged"]),
+        (altered, ["config.json has been altered", "`sha256`"]),
+        (json.dumps(config), ["settings have been changed"]),
+    ):
+        path.write_text(text)
+        assert train(data, "--out", out, "--resume") == 2
+        assert all(word in messages[-1] for word in words) and "no run" not in messages[-1]

@@ -1,13 +1,18 @@
-"""Configurations: overrides, faults told at once, and the way to JSON and back."""
+"""Configurations, faults told at once, and tables for people."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from nmtgrid.base import console
 from nmtgrid.base.config import check, describe, from_json, override, to_json
 from nmtgrid.base.errors import ConfigError, nearest
 
@@ -45,23 +50,21 @@ def test_overrides_are_read_as_their_settings_want_them() -> None:
     assert changed == Outer(5, "deep", True, Inner(1.0, (3, 4), "two"))
     assert isinstance(changed.inner.rate, float)
     assert override(changed, ["name=none"]).name is None
+    assert override(Empty(), ["kind=none", "size=none"]) == Empty("none", None)
+    with pytest.raises(ConfigError, match="must be one of"):
+        override(Outer(), ["inner.kind=none"])
+    config = Outer(7, "x", True, Inner(0.5, (9,), "two"))
+    assert from_json(Outer, to_json(config)) == config
+    assert dict(describe(Outer))["inner.kind"] == "one | two"
+    assert [name for name, _ in describe(Outer)] == [
+        "depth", "name", "flag", "inner.rate", "inner.sizes", "inner.kind",
+    ]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Empty:
     kind: Literal["none", "some"] = "some"
     size: int | None = 3
-
-
-def test_none_is_a_choice_where_it_is_one_of_them() -> None:
-    assert override(Empty(), ["kind=none", "size=none"]) == Empty("none", None)
-    with pytest.raises(ConfigError, match="must be one of"):
-        override(Outer(), ["inner.kind=none"])
-
-
-def test_json_and_back() -> None:
-    config = Outer(7, "x", True, Inner(0.5, (9,), "two"))
-    assert from_json(Outer, to_json(config)) == config
 
 
 def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
@@ -77,9 +80,6 @@ def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
     assert "name a setting in it" in faults
     assert "`--set depth` is not of the form name=value" in faults
     assert "must be a whole number, but is `x`" in faults
-
-
-def test_abbreviations_and_other_groups_are_near() -> None:
     known = ["training.learning_rate", "training.shard", "model.dropout", "batches.max_tokens"]
     assert "`training.learning_rate`" in nearest("training.lr", known)
     assert "`model.dropout`" in nearest("dropout", known)
@@ -92,15 +92,9 @@ def test_values_are_checked_too() -> None:
         override(Outer(), {"inner.rate": -1})
     with pytest.raises(ConfigError, match="must not be negative"):
         check(Outer(inner=Inner(-2.0)))
-
-
-def test_wrong_names_and_wrong_values_are_told_together() -> None:
     with pytest.raises(ConfigError) as caught:
         override(Outer(), {"inner.rate": -1, "detph": 3, "depth.more": 1})
     assert len(caught.value.faults) == 3
-
-
-def test_whole_numbers_are_not_booleans_and_numbers_not_texts() -> None:
     for bad in ({"depth": True}, {"depth": 1.5}, {"inner.rate": "fast"}, {"name": 3}):
         with pytest.raises(ConfigError):
             override(Outer(), bad)
@@ -119,8 +113,30 @@ def test_endless_numbers_and_missing_settings_are_refused() -> None:
         from_json(Needy, {"rate": 2}, "group.")
 
 
-def test_describe_lists_every_setting() -> None:
-    assert dict(describe(Outer))["inner.kind"] == "one | two"
-    assert [name for name, _ in describe(Outer)] == [
-        "depth", "name", "flag", "inner.rate", "inner.sizes", "inner.kind",
-    ]  # fmt: skip
+TITLE = "runs/[b]old[/b]: " + "a title longer than its table, " * 4 + "in whole"
+
+
+def test_brackets_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words of corpora such as `[Applause]`, and folders: rich would swallow or refuse them."""
+    console.table("[/u] of [red]", ["word[s]", "[b]"], [["[Applause]", 1.5], ["[/music]", 2]])
+    shown = capsys.readouterr().err
+    for part in ("[/u] of [red]", "word[s]", "[b]", "[Applause]", "1.50", "[/music]"):
+        assert part in shown
+
+
+@pytest.mark.parametrize("width", [None, "60"])
+def test_titles_are_whole_lines(project: Path, width: str | None) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    env |= {"PYTHONPATH": str(project)} | ({} if width is None else {"COLUMNS": width})
+    code = f"from nmtgrid.base import console; console.table({TITLE!r}, ['a', 'b'], [['x', 1]])"
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stderr.splitlines()[0] == TITLE
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+def test_standard_error_may_be_closed(project: Path, tmp_path: Path, closed: str) -> None:
+    """A progress bar asks whether it is a terminal; the work is done all the same."""
+    command = f"{sys.executable} -m nmtgrid preprocess --toy 5 --out {tmp_path / 'data'} {closed}"
+    env = {**os.environ, "PYTHONPATH": str(project)}
+    run = subprocess.run(["sh", "-c", command], env=env, stdout=subprocess.PIPE)
+    assert run.returncode == 0 and (tmp_path / "data" / "manifest.json").is_file()

@@ -12,11 +12,7 @@ from torch import Tensor
 from nmtgrid.base.masks import is_token
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
 from nmtgrid.layers.kernels import linear as products
-from nmtgrid.layers.kernels.gated_conv import (
-    Window,
-    gated_convolution,
-    plain_gated_convolution,
-)
+from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution, plain_gated_convolution
 from nmtgrid.layers.kernels.linear import linear, product
 
 
@@ -24,27 +20,24 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def test_a_causal_gate_by_hand() -> None:
+def test_gates_by_hand() -> None:
     """One channel, two taps: a = x_{l-1} + 2 x_l, b = 3 x_{l-1} - x_l + 0.5."""
     x = torch.tensor([[[1.0], [2.0], [-1.0]]])
     weight, bias = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), torch.tensor([0.0, 0.5])
-    found = gated_convolution(x, weight, bias, Window.causal(2))
-    wanted = [2 * sigmoid(-0.5), 5 * sigmoid(1.5), 0 * sigmoid(7.5)]
-    assert found.flatten().tolist() == pytest.approx(wanted, abs=1e-6)
+    actual = gated_convolution(x, weight, bias, Window.causal(2))
+    expected = [2 * sigmoid(-0.5), 5 * sigmoid(1.5), 0 * sigmoid(7.5)]
+    assert actual.flatten().tolist() == pytest.approx(expected, abs=1e-6)
     scaled = gated_convolution(x, weight, bias, Window.causal(2), residual_scale=0.5)
     assert scaled.flatten().tolist() == pytest.approx(
-        [(one + gate) / 2 for one, gate in zip([1, 2, -1], wanted, strict=True)], abs=1e-6
+        [(value + gate) / 2 for value, gate in zip([1, 2, -1], expected, strict=True)], abs=1e-6
     )
-
-
-def test_a_centred_gate_reads_nothing_of_padding() -> None:
-    """Three taps of ones and an open gate: each position sums its real neighbours."""
+    # Three taps of ones and an open gate: each position sums its real neighbours.
     x = torch.tensor([[[1.0], [2.0], [4.0]], [[1.0], [2.0], [99.0]]])
     weight, bias = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([0.0, 50.0])
     window = Window.centred(3, is_token(torch.tensor([3, 2]), 3))
-    found = gated_convolution(x, weight, bias, window)[..., 0]
-    assert found[0].tolist() == [3, 7, 6]
-    assert found[1, :2].tolist() == [3, 3]
+    actual = gated_convolution(x, weight, bias, window)[..., 0]
+    assert actual[0].tolist() == [3, 7, 6]
+    assert actual[1, :2].tolist() == [3, 3]
 
 
 def test_cut_taps_are_enumerated() -> None:
@@ -75,13 +68,12 @@ def test_fast_equals_plain(kernel: int, centred: bool, scale: float | None) -> N
     x, weight, bias = parts
     readout = torch.randn(3, size, channels, dtype=torch.float64) * real
     clean = x * real if centred else x
-    found = gated_convolution(x, weight, bias, window, residual_scale=scale)
-    wanted = plain_gated_convolution(clean, weight, bias, window, scale)
-    assert torch.allclose(found * real, wanted * real, atol=1e-12)
-    ours = torch.autograd.grad((found * readout).sum(), parts)
-    theirs = torch.autograd.grad((wanted * readout).sum(), parts)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, atol=1e-12)
+    actual = gated_convolution(x, weight, bias, window, residual_scale=scale)
+    expected = plain_gated_convolution(clean, weight, bias, window, scale)
+    assert torch.allclose(actual * real, expected * real, atol=1e-12)
+    ours = torch.autograd.grad((actual * readout).sum(), parts)
+    theirs = torch.autograd.grad((expected * readout).sum(), parts)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-5)
 
 
 def test_dropout_zeroes_and_scales_what_the_convolution_reads() -> None:
@@ -89,11 +81,11 @@ def test_dropout_zeroes_and_scales_what_the_convolution_reads() -> None:
     torch.manual_seed(1)
     x = torch.ones(1, 4000, 1, requires_grad=True)
     weight, bias = torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 50.0])
-    found = gated_convolution(x, weight, bias, Window.causal(1), rate=0.25, training=True)
-    dropped = found == 0
+    actual = gated_convolution(x, weight, bias, Window.causal(1), rate=0.25, training=True)
+    dropped = actual == 0
     assert 0.22 < dropped.float().mean() < 0.28
-    assert torch.allclose(found[~dropped], torch.tensor(4 / 3))
-    found.sum().backward()
+    assert torch.allclose(actual[~dropped], torch.tensor(4 / 3))
+    actual.sum().backward()
     assert x.grad is not None and torch.equal(x.grad == 0, dropped)
     rested = gated_convolution(x, weight, bias, Window.causal(1), rate=0.25, training=False)
     assert torch.equal(rested, x)
@@ -102,10 +94,10 @@ def test_dropout_zeroes_and_scales_what_the_convolution_reads() -> None:
 def test_bf16_stays_near_fp32() -> None:
     layer = GatedConvolution(16, 3, normalise=True, dropout=0.0)
     x = torch.randn(2, 7, 16)
-    wanted = layer(x, Window.causal(3), 0.7)
-    found = layer(x.bfloat16(), Window.causal(3), 0.7)
-    assert found.dtype is torch.bfloat16
-    assert (found.float() - wanted).abs().max() < 0.05
+    expected = layer(x, Window.causal(3), 0.7)
+    actual = layer(x.bfloat16(), Window.causal(3), 0.7)
+    assert actual.dtype is torch.bfloat16
+    assert (actual.float() - expected).abs().max() < 0.05
 
 
 def test_normalised_weight_by_hand() -> None:
@@ -155,8 +147,8 @@ def test_windows_step_by_step_equal_all_at_once(kernel: int) -> None:
     layers, steps, size = 2, 25, 4
     weight, bias = torch.randn(2 * size, kernel * size), torch.randn(2 * size)
     x = torch.randn(layers, 3, steps, size)
-    wanted = gated_convolution(x.flatten(0, 1), weight, bias, Window.causal(kernel))
-    wanted = wanted.view(layers, 3, steps, size)
+    expected = gated_convolution(x.flatten(0, 1), weight, bias, Window.causal(kernel))
+    expected = expected.view(layers, 3, steps, size)
     rows = torch.arange(3)
     cache = WindowCache.empty(x[0, :, 0], layers, kernel, spare=5)
     for step in range(steps):
@@ -167,8 +159,8 @@ def test_windows_step_by_step_equal_all_at_once(kernel: int) -> None:
         for layer in range(layers):
             window = cache.push(layer, x[layer, rows, step])
             assert window.stride(1) == 1
-            found = F.glu(F.linear(window, weight, bias), -1)
-            assert torch.allclose(found, wanted[layer, rows, step], atol=1e-5)
+            actual = F.glu(F.linear(window, weight, bias), -1)
+            assert torch.allclose(actual, expected[layer, rows, step], atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 6), (5, 6), (0, 6)])
@@ -184,12 +176,11 @@ def test_products_through_onednn_equal_the_library(
     bias = torch.randn(7, requires_grad=True) if has_bias else None
     parts: list[Tensor] = [x, weight] if bias is None else [x, weight, bias]
     readout = torch.randn(*shape[:-1], 7)
-    found, wanted = linear(x, weight, bias), F.linear(x, weight, bias)
-    assert torch.allclose(found, wanted, atol=1e-6)
-    ours = torch.autograd.grad((found * readout).sum(), parts)
-    theirs = torch.autograd.grad((wanted * readout).sum(), parts)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+    actual, expected = linear(x, weight, bias), F.linear(x, weight, bias)
+    assert torch.allclose(actual, expected, atol=1e-6)
+    ours = torch.autograd.grad((actual * readout).sum(), parts)
+    theirs = torch.autograd.grad((expected * readout).sum(), parts)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         assert torch.allclose(product(x, weight), F.linear(x, weight), atol=1e-6)
         assert product(x.double(), weight.double()).dtype is torch.float64

@@ -34,7 +34,7 @@ def typed(name: str) -> list[list[str]]:
     """Return the commands on a page, a list of words each, without the program's name."""
     text = (DOCS / name).read_text(encoding="utf-8")
     lines = [line for block in _SHELL.findall(text) for line in block.splitlines()]
-    lines += [found.replace("\\\n", " ") for found in _INDENTED.findall(text)]
+    lines += [command.replace("\\\n", " ") for command in _INDENTED.findall(text)]
     # Where the screen's text goes is the shell's business.
     words = [shlex.split(line.partition(" > ")[0]) for line in lines]
     return [line[1:] for line in words if line[0] == "nmtgrid"]
@@ -44,13 +44,10 @@ HAND_WRITTEN = [name for name in PAGE_NAMES if name not in PAGES]
 COMMANDS = [(name, words) for name in HAND_WRITTEN for words in typed(name)]
 
 
-def test_what_is_generated_is_current() -> None:
+def test_what_is_generated_is_current(tmp_path: Path) -> None:
     """Run `python -m docs.generate` where this fails."""
     assert [path.name for path in stale()] == []
-
-
-def test_generating_again_changes_nothing(tmp_path: Path) -> None:
-    """Not for another width of the terminal, another folder or another language either."""
+    # Not for another width of the terminal, another folder or another language either.
     environment = {**os.environ, "COLUMNS": "31", "LC_ALL": "C", "PYTHONPATH": str(DOCS.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "docs.generate", "--check"],
@@ -59,20 +56,17 @@ def test_generating_again_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_missing_is_written(tmp_path: Path) -> None:
+def test_stale_pages_are_written_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "own.md").write_text(
         "# Own\n\n<!-- generated: departures -->\nold\n<!-- end -->\nkept\n", encoding="utf-8"
     )
     pages = stale(tmp_path)
     assert {path.name for path in pages} == {*PAGES, "own.md"}
-    held = pages[tmp_path / "own.md"]
-    assert held.endswith("<!-- end -->\nkept\n") and departures() in held and "\nold\n" not in held
+    page = pages[tmp_path / "own.md"]
+    assert page.endswith("<!-- end -->\nkept\n") and departures() in page and "\nold\n" not in page
     assert not (tmp_path / "reference-commands.md").exists()
-
-
-def test_checking_writes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr("docs.generate.stale", lambda: {DOCS / "never-written.md": "x"})
     assert main(["--check"]) == 1
     assert not (DOCS / "never-written.md").exists()
@@ -90,7 +84,7 @@ def test_links_lead_somewhere(name: str) -> None:
         assert block in BLOCKS
 
 
-def test_every_page_can_be_reached_from_the_first() -> None:
+def test_every_page_can_be_reached_and_tutorials_are_in_order() -> None:
     seen, open_ = set(), {"index.md"}
     while open_:
         name = open_.pop()
@@ -98,6 +92,10 @@ def test_every_page_can_be_reached_from_the_first() -> None:
         links = re.findall(r"\]\(([\w-]+\.md)", (DOCS / name).read_text(encoding="utf-8"))
         open_ |= set(links) - seen
     assert seen == set(PAGE_NAMES)
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    there = [name for name in TUTORIALS if (DOCS / f"{name}.md").is_file()]
+    places = [text.index(f"]({name}.md)") for name in there]
+    assert len(there) >= 4 and places == sorted(places)
 
 
 def _parse(words: list[str]) -> Any:
@@ -118,14 +116,14 @@ def test_commands_can_be_called(page: str, words: list[str]) -> None:
     assert parameters
     if words[0] == "train" and "--list" not in words:
         kept = [f"--{name}" for name in ("arch", "preset", "objective")]
-        plan = [w for key in kept for w in _given(words, key)] + _given(words, "--set")
+        plan = [w for key in kept for w in _values_of(words, key)] + _values_of(words, "--set")
         sizes = ["--source-vocab-size", "99", "--target-vocab-size", "99"]
         assert app.main(["train", "--dry-run", *plan, *sizes]) == 0
 
 
-def _given(words: list[str], option: str) -> list[str]:
-    places = [place for place, word in enumerate(words) if word == option]
-    return [word for place in places for word in words[place : place + 2]]
+def _values_of(words: list[str], option: str) -> list[str]:
+    places = [index for index, word in enumerate(words) if word == option]
+    return [word for index in places for word in words[index : index + 2]]
 
 
 def test_a_wrong_option_would_be_seen() -> None:
@@ -149,8 +147,8 @@ def test_tutorials_run_from_the_first_command_to_the_last(
     One test, for later pages need what earlier ones made.
     """
     monkeypatch.chdir(tmp_path)
-    given = [words for name in RUN_WHOLE for words in typed(f"{name}.md")]
-    for words in given:
+    commands_typed = [words for name in RUN_WHOLE for words in typed(f"{name}.md")]
+    for words in commands_typed:
         quicker = [QUICKER.get(word, word) for word in words]
         if words[0] == "train" and "--dry-run" not in words and "--list" not in words:
             quicker += ["--max-updates", "3", "--set", "model.size=32"]
@@ -163,15 +161,8 @@ def test_tutorials_run_from_the_first_command_to_the_last(
             tmp_path.joinpath("one.qa").write_text("ba\n", encoding="utf-8")
             quicker = ["one.qa" if word.endswith("test.qa") else word for word in quicker]
         assert app.main(quicker) == 0, " ".join(quicker)
-    outs = [Path(words[words.index("--out") + 1]) for words in given if "--out" in words]
+    outs = [Path(words[words.index("--out") + 1]) for words in commands_typed if "--out" in words]
     assert outs and all(out.exists() for out in outs)
-
-
-def test_tutorials_are_listed_in_order() -> None:
-    text = (DOCS / "index.md").read_text(encoding="utf-8")
-    there = [name for name in TUTORIALS if (DOCS / f"{name}.md").is_file()]
-    places = [text.index(f"]({name}.md)") for name in there]
-    assert len(there) >= 4 and places == sorted(places)
 
 
 def test_references_name_everything() -> None:
@@ -184,18 +175,17 @@ def test_references_name_everything() -> None:
     for name in every:
         assert all(f"### `--preset {preset}`\n" in presets() for preset in zoo.presets(name))
     assert "| `training.momentum` | a number | `0.99` | Of Nesterov's SGD. |" in settings()
-
-
-def test_texts_below_fields_are_found() -> None:
     assert meanings(TrainingSettings)["decay_updates"] == "Updates between decays (step)."
     assert meanings(RunSettings)["batches.accumulation"] == "Batches of an update."
+    assert table(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |\n"
+    assert plain("a <b>\n  `<s>` c") == "a &lt;b> `<s>` c"
 
 
 @pytest.mark.parametrize("arch", [*zoo.architectures()])
 def test_every_setting_has_a_meaning(arch: str) -> None:
     for name in objectives:
-        held = zoo.architectures().get(arch)
-        root = settings_type(held.config, objectives.get(name).settings)
+        architecture = zoo.architectures().get(arch)
+        root = settings_type(architecture.config, objectives.get(name).settings)
         known = meanings(root)
         assert [name for name, _ in describe(root) if "." in name and name not in known] == []
 
@@ -210,6 +200,51 @@ def test_every_departure_is_listed() -> None:
     assert "`layers/grid/convolution.py` `DepthwiseConvolution`" in page
 
 
-def test_tables_hold_any_text() -> None:
-    assert table(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |\n"
-    assert plain("a <b>\n  `<s>` c") == "a &lt;b> `<s>` c"
+PAGE = DOCS / "own-architecture.md"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page's code in `my_model.py`."""
+    folder = tmp_path_factory.mktemp("own")
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    (folder / "my_model.py").write_text(block, encoding="utf-8")
+    return folder
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = f"{home}{os.pathsep}{DOCS.parent}"
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=DOCS.parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_page_of_80_lines_trains_and_translates(home: Path) -> None:
+    lines = (home / "my_model.py").read_text(encoding="utf-8").splitlines()
+    assert 60 < len(lines) <= 80 and max(map(len, lines)) <= 100
+    # As they stand there, in a folder of their own, with fewer pairs and updates.
+    text = PAGE.read_text(encoding="utf-8")
+    commands = re.findall(r"^    python my_model\.py (.*)$", text, re.MULTILINE)
+    assert [line.split()[0] for line in commands] == ["preprocess", "bpe", "train", "decode"]
+    for line in commands:
+        for word in ("DATA", "MODEL"):
+            line = line.replace(word, str(home / word))
+        words = line.replace("2000", "100").replace("updates 300", "updates 4").split()
+        if words[0] in ("preprocess", "bpe"):  # they know no architecture
+            assert app.main(words) == 0
+        else:
+            done = run(home, str(home / "my_model.py"), *words)
+            assert done.returncode == 0, done.stderr
+    assert (home / "MODEL" / "model.safetensors").is_file()
+
+
+def test_the_invariant_tests_run_over_it(home: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (command,) = re.findall(r'python -m (pytest tests/laws .*) -k "(.*)"$', text, re.MULTILINE)
+    done = run(home, "-m", *command[0].split(), "-k", command[1], "-q", "-n", "0",
+               "-p", "no:cacheprovider")  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) > 50 and "failed" not in done.stdout

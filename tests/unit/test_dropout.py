@@ -43,32 +43,22 @@ def test_kept_share_is_the_nearest_multiple(rate: float, share: float) -> None:
 def test_share_and_expectation(rate: float, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     count = 200_003
-    found = dropout(torch.ones(count, dtype=dtype), rate, True)
+    dropped = dropout(torch.ones(count, dtype=dtype), rate, True)
     share = kept_share(rate)
     # Five standard deviations of the mean of `count` coins.
     margin = 5 * math.sqrt(share * (1 - share) / count)
-    assert float((found != 0).double().mean()) == pytest.approx(share, abs=margin)
-    kept = found[found != 0]
+    assert float((dropped != 0).double().mean()) == pytest.approx(share, abs=margin)
+    kept = dropped[dropped != 0]
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / share))
-    assert float(found.double().mean()) == pytest.approx(1.0, abs=margin / share + 2e-3)
+    assert float(dropped.double().mean()) == pytest.approx(1.0, abs=margin / share + 2e-3)
 
 
-def test_neighbours_are_independent() -> None:
+def test_masks_are_independent_and_seeded() -> None:
     torch.manual_seed(2)
     mask = draw_mask(torch.empty(400_000), 0.5).double() - 0.5
     for distance in (1, 2, 7, 8, 64):
         correlation = float((mask[distance:] * mask[:-distance]).mean()) * 4
         assert abs(correlation) < 5 / math.sqrt(400_000)
-
-
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 7), (8,), (0, 4)])
-def test_any_number_of_elements(shape: tuple[int, ...]) -> None:
-    x = torch.ones(shape)
-    assert dropout(x, 0.5, True).shape == shape
-    assert residual_dropout(x, x, 0.5, 0.5, True).shape == shape
-
-
-def test_same_seed_same_mask() -> None:
     x = torch.ones(1001)
     torch.manual_seed(3)
     state = torch.get_rng_state()
@@ -77,6 +67,13 @@ def test_same_seed_same_mask() -> None:
     assert torch.equal(dropout(x, 0.3, True), first)
     assert torch.equal(dropout(x, 0.3, True), second)
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 7), (8,), (0, 4)])
+def test_any_number_of_elements(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert dropout(x, 0.5, True).shape == shape
+    assert residual_dropout(x, x, 0.5, 0.5, True).shape == shape
 
 
 @pytest.mark.parametrize(("rate", "training"), [(0.0, True), (0.3, False)])
@@ -104,27 +101,24 @@ def test_residual_equals_the_plain_twin(dtype: torch.dtype, scale: float, rate: 
     torch.manual_seed(4)
     mask = draw_mask(h, rate) if rate else torch.ones_like(h)
     torch.manual_seed(4)
-    found = residual_dropout(h, y, rate, scale, True)
+    actual = residual_dropout(h, y, rate, scale, True)
     share = kept_share(rate)
     exact = [tensor.detach().double().requires_grad_() for tensor in (h, y)]
     expected = plain_residual_dropout(exact[0], exact[1], mask.double(), share, scale)
     outer = torch.randn(33, 7).to(dtype)
-    gradients = torch.autograd.grad(found, (h, y), outer)
+    gradients = torch.autograd.grad(actual, (h, y), outer)
     right = torch.autograd.grad(expected, exact, outer.double())
     tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-6
-    for value, wanted in zip((found, *gradients), (expected, *right), strict=True):
+    for value, reference in zip((actual, *gradients), (expected, *right), strict=True):
         assert value.dtype == dtype
-        torch.testing.assert_close(value, wanted.to(dtype), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(value, reference.to(dtype), rtol=tolerance, atol=tolerance)
 
 
-def test_gradient_is_mask_times_scale() -> None:
+def test_gradients_and_dtypes() -> None:
     x = torch.randn(999, requires_grad=True)
-    found = dropout(x, 0.25, True)
-    (gradient,) = torch.autograd.grad(found.sum(), x)
-    torch.testing.assert_close(gradient, (found != 0).float() / 0.75)
-
-
-def test_a_wide_branch_comes_back_in_its_own_dtype() -> None:
+    dropped = dropout(x, 0.25, True)
+    (gradient,) = torch.autograd.grad(dropped.sum(), x)
+    torch.testing.assert_close(gradient, (dropped != 0).float() / 0.75)
     h = torch.randn(4, 3).bfloat16().requires_grad_()
     y = torch.randn(4, 3, requires_grad=True)
     result = residual_dropout(h, y, 0.5, 1.0, True)
@@ -157,6 +151,6 @@ def test_triton_form_in_the_interpreter(project: Path) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     h, y = torch.zeros(500, 40, device="cuda"), torch.ones(500, 40, device="cuda")
-    found = residual_dropout(h, y, 0.5, 0.5, True)
-    assert set(found.unique().tolist()) == {0.0, 1.0}
-    assert float(found.mean()) == pytest.approx(0.5, abs=0.03)
+    dropped = residual_dropout(h, y, 0.5, 0.5, True)
+    assert set(dropped.unique().tolist()) == {0.0, 1.0}
+    assert float(dropped.mean()) == pytest.approx(0.5, abs=0.03)

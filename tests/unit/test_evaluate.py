@@ -42,21 +42,21 @@ ONLINE: list[tuple[str, dict[str, Any]]] = [
 
 
 def run(decoder: OnlineDecoder, *settings: Setting) -> list[list[Outcome]]:
-    return [found.outcomes for found in decoder.run(sentences(), settings)]
+    return [decoded.outcomes for decoded in decoder.run(sentences(), settings)]
 
 
 @pytest.mark.parametrize(("arch", "changes"), ONLINE)
 def test_wait_k_delays_are_those_of_the_formula(arch: str, changes: dict[str, Any]) -> None:
     ks = (1, 3, 100, math.inf)
-    found = run(OnlineDecoder(translator(arch, **changes)), *(Setting("wait-k", k) for k in ks))
-    for k, outcomes in zip(ks, found, strict=True):
-        for one, outcome in zip(sentences(), outcomes, strict=True):
-            if not one.source:
+    results = run(OnlineDecoder(translator(arch, **changes)), *(Setting("wait-k", k) for k in ks))
+    for k, outcomes in zip(ks, results, strict=True):
+        for pair, outcome in zip(sentences(), outcomes, strict=True):
+            if not pair.source:
                 assert outcome == Outcome([], "", "", [], [])
                 continue
-            whole = len(one.source) + 1
+            whole = len(pair.source) + 1
             assert outcome.reads == [min(k + t, whole) for t in range(len(outcome.units) + 1)]
-    assert found[2] == found[3], "a k beyond every source is offline"
+    assert results[2] == results[3], "a k beyond every source is offline"
 
 
 @pytest.mark.parametrize(("arch", "changes"), ONLINE)
@@ -66,63 +66,63 @@ def test_the_batch_changes_nothing(arch: str, changes: dict[str, Any]) -> None:
         settings += [Setting("threshold", 0.4), Setting("oracle", 0.0), Setting("oracle", 0.5)]
     together = run(OnlineDecoder(translator(arch, **changes)), *settings)
     alone = run(OnlineDecoder(translator(arch, batch_tokens=1, **changes)), *settings)
-    for many, one in zip(together, alone, strict=True):
-        assert [(a.units, a.reads) for a in many] == [(b.units, b.reads) for b in one]
+    for many, single in zip(together, alone, strict=True):
+        assert [(a.units, a.reads) for a in many] == [(b.units, b.reads) for b in single]
     if changes:
         assert len({tuple(map(tuple, (a.reads for a in many))) for many in together}) >= 3
 
 
 def test_a_beam_follows_paths_too() -> None:
-    held = translator("transformer")
-    held.plan = dataclasses.replace(held.plan, beam=3)
-    found = run(OnlineDecoder(held), Setting("wait-k", 2))[0]
-    for one, outcome in zip(sentences(), found, strict=True):
-        whole = len(one.source) + 1
+    online = translator("transformer")
+    online.plan = dataclasses.replace(online.plan, beam=3)
+    outcomes = run(OnlineDecoder(online), Setting("wait-k", 2))[0]
+    for pair, outcome in zip(sentences(), outcomes, strict=True):
+        whole = len(pair.source) + 1
         assert outcome.reads == [min(2 + t, whole) for t in range(len(outcome.reads))]
 
 
 def test_finish_reading() -> None:
     """A model that would end at once has to write until all is read."""
-    held = translator("pervasive")
-    (model,) = held.models
+    online = translator("pervasive")
+    (model,) = online.models
     bias = model.classifier().bias
     assert bias is not None
     with torch.no_grad():
         bias[END] = 1e6
     plain, finished = (
-        run(OnlineDecoder(held, finish_reading=wanted), Setting("wait-k", 1))[0]
-        for wanted in (False, True)
+        run(OnlineDecoder(online, finish_reading=finish), Setting("wait-k", 1))[0]
+        for finish in (False, True)
     )
-    for one, early, late in zip(sentences(), plain, finished, strict=True):
-        if one.source:
-            assert early.reads == [1] and late.reads == list(range(1, len(one.source) + 2))
+    for pair, early, late in zip(sentences(), plain, finished, strict=True):
+        if pair.source:
+            assert early.reads == [1] and late.reads == list(range(1, len(pair.source) + 2))
 
 
 def test_without_a_source_end_the_length_is_the_sources() -> None:
-    found = run(
+    outcomes = run(
         OnlineDecoder(translator("transformer", source_marker="none")), Setting("wait-k", 1)
     )
-    assert [len(outcome.units) for outcome in found[0]] == [len(o.source) for o in sentences()]
+    assert [len(outcome.units) for outcome in outcomes[0]] == [len(o.source) for o in sentences()]
 
 
 @pytest.mark.parametrize("min_length", [0, 5])
-def test_without_a_source_end_all_doors_write_the_same(min_length: int) -> None:
+def test_without_a_source_end_all_ways_write_the_same(min_length: int) -> None:
     """What is translated, evaluated with k = inf, and streamed; the least length does not count."""
-    held = translator("transformer", source_marker="none")
-    held.plan = dataclasses.replace(held.plan, min_length=min_length)
-    given = [one for one in sentences() if one.source]
-    decoder = OnlineDecoder(held)
+    online = translator("transformer", source_marker="none")
+    online.plan = dataclasses.replace(online.plan, min_length=min_length)
+    pairs = [pair for pair in sentences() if pair.source]
+    decoder = OnlineDecoder(online)
     offline, early = (
-        found.outcomes
-        for found in decoder.run(given, [Setting("wait-k", math.inf), Setting("wait-k", 2)])
+        decoded.outcomes
+        for decoded in decoder.run(pairs, [Setting("wait-k", math.inf), Setting("wait-k", 2)])
     )
-    assert [one.text for one in offline] == held.translate([" ".join(o.words) for o in given])
-    assert [len(one.units) for one in offline] == [len(one.source) for one in given]
+    assert [pair.text for pair in offline] == online.translate([" ".join(o.words) for o in pairs])
+    assert [len(pair.units) for pair in offline] == [len(pair.source) for pair in pairs]
     for k, outcomes in ((math.inf, offline), (2, early)):
-        streams = StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan)
-        for one, outcome in zip(given, outcomes, strict=True):
+        streams = StreamTranslator(online.models, online.pipeline, WaitK(k), online.plan)
+        for pair, outcome in zip(pairs, outcomes, strict=True):
             stream = streams.begin()
-            for word in one.words:
+            for word in pair.words:
                 stream.read(word)
             stream.end()
             assert (stream.target, stream.hypothesis().reads) == (outcome.units, outcome.reads)
@@ -170,12 +170,12 @@ def test_writing_costs_and_the_oracle_of_a_known_delay() -> None:
     assert costs[0, 1].tolist() == pytest.approx([unknown, unknown, known, known, known], abs=1e-5)
     assert costs[1, 0].tolist() == pytest.approx([unknown, known, 0, 0, 0], abs=1e-5)
     assert costs[1, 3].tolist() == [0.0] * 5
-    held = translator("pervasive")
-    held.models = [model]
-    decoder = OnlineDecoder(held)
-    given = [sentence(1, "c d e f", "c d e"), sentence(2, "", "c"), sentence(3, "c", "c d")]
+    online = translator("pervasive")
+    online.models = [model]
+    decoder = OnlineDecoder(online)
+    pairs = [sentence(1, "c d e f", "c d e"), sentence(2, "", "c"), sentence(3, "c", "c d")]
     # 4 source tokens and the end symbol; the dearest delay writes at once.
-    assert decoder.oracle(given, [0.0, 1000.0]) == {
+    assert decoder.oracle(pairs, [0.0, 1000.0]) == {
         0.0: {1: [2, 3, 4, 5], 3: [2, 2, 2]},
         1000.0: {1: [1, 1, 1, 1], 3: [1, 1, 1]},
     }
@@ -183,25 +183,25 @@ def test_writing_costs_and_the_oracle_of_a_known_delay() -> None:
 
 def test_measures_of_a_known_outcome() -> None:
     """Words `ab c de`: units ab c d@@ e. Written: c@@ d e, with 2, 3 and 5 (all) units read."""
-    one = sentence(1, "ab c de", "c e")
-    assert one.sizes == [1, 1, 2] and len(one.source) == 4
+    pair = sentence(1, "ab c de", "c e")
+    assert pair.sizes == [1, 1, 2] and len(pair.source) == 4
     outcome = Outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5], [-1.0] * 4)
     empty = sentence(2, "", "c")
     outcomes = [outcome, Outcome([], "", "", [], [])]
-    assert delays_of_tokens(one, outcome) == [2, 3, 4]
-    found = measure(
-        [one, empty], Decoded(Setting("wait-k", 2), outcomes, 2.0), "@@", lowercase=False
+    assert delays_of_tokens(pair, outcome) == [2, 3, 4]
+    measured = measure(
+        [pair, empty], Decoded(Setting("wait-k", 2), outcomes, 2.0), "@@", lowercase=False
     )
-    tokens, words, log = found.latencies.values()
+    tokens, words, log = measured.latencies.values()
     assert (tokens.unit, words.unit, log.convention) == ("token", "word", "simuleval")
     assert tokens.sentences == 2 and tokens.skipped == 1
     assert tokens.ap == pytest.approx((2 + 3 + 4) / 3 / 4)
     assert tokens.length_ratio == pytest.approx(3 / 3), "the empty source has a reference"
     assert words.al == pytest.approx(3.0), "`cd` with its second unit, when `de` has begun"
-    values = found.values("token", "thesis")
+    values = measured.values("token", "thesis")
     assert values["policy"] == "wait-k" and values["k"] == 2 and values["al"] == tokens.al
     assert values["tokens_per_second"] == 2.0 and len(values["latencies"]) == 3
-    logged = instances([one, empty], outcomes, "@@")
+    logged = instances([pair, empty], outcomes, "@@")
     assert logged[0].delays == [3, 3] and logged[0].source_length == 3 and logged[1].delays == []
     assert logged[0].source == "ab c de" and logged[0].reference == "c e"
 
@@ -209,63 +209,60 @@ def test_measures_of_a_known_outcome() -> None:
 def test_logs_are_without_the_escapes_of_the_tokenizer(tmp_path: Path) -> None:
     """Words, delays and lengths are the same with and without, and so is tokenised BLEU."""
     target = "it &apos;s &lt; &#91; &amp;apos; |"
-    one = dataclasses.replace(sentence(1, "a b c", "ab"), reference=f"{target} yes")
+    pair = dataclasses.replace(sentence(1, "a b c", "ab"), reference=f"{target} yes")
     units = target.split()
     outcome = Outcome(units, target, "", [1, 1, 2, 2, 3, 3, 4], [-1.0] * 7)
-    logged = instances([one], [outcome], "@@")
+    logged = instances([pair], [outcome], "@@")
     assert logged[0].prediction == "it 's < [ &apos; |"
     assert logged[0].reference == "it 's < [ &apos; | yes"
-    escaped = dataclasses.replace(logged[0], prediction=target, reference=one.reference)
+    escaped = dataclasses.replace(logged[0], prediction=target, reference=pair.reference)
     assert score(logged) == score([escaped])
     assert bleu([logged[0].prediction], [logged[0].reference], "none") == bleu(
-        [target], [one.reference], "none"
+        [target], [pair.reference], "none"
     )
     write_log(tmp_path, logged)
     assert read_log(tmp_path) == logged
 
 
 def test_settings() -> None:
-    found = read_settings("1..3,inf", "0.1..0.3:0.1", "0,1")
-    assert [one.slug for one in found] == [
+    parsed = read_settings("1..3,inf", "0.1..0.3:0.1", "0,1")
+    assert [setting.slug for setting in parsed] == [
         "k-1", "k-2", "k-3", "k-inf", "threshold-0.1", "threshold-0.2", "threshold-0.3",
         "lambda-0", "lambda-1",
     ]  # fmt: skip
-    assert [one.title for one in found][3:5] == ["k = ∞", "τ = 0.1"]
-    assert found[3].values() == {"policy": "wait-k", "k": None} and found[3].is_offline
-    assert found[-1].values() == {"policy": "oracle", "lambda": 1.0}
-    assert [one.value for one in read_settings(None, None, None)] == [1, 3, 5, 7, 9]
-    assert [one.policy for one in read_settings(None, "0.5", None)] == ["threshold"]
-
-
-def test_all_faults_of_the_settings_at_once() -> None:
+    assert [setting.title for setting in parsed][3:5] == ["k = ∞", "τ = 0.1"]
+    assert parsed[3].values() == {"policy": "wait-k", "k": None} and parsed[3].is_offline
+    assert parsed[-1].values() == {"policy": "oracle", "lambda": 1.0}
+    assert [setting.value for setting in read_settings(None, None, None)] == [1, 3, 5, 7, 9]
+    assert [setting.policy for setting in read_settings(None, "0.5", None)] == ["threshold"]
     with pytest.raises(ConfigError) as caught:
         read_settings("0,x", "0,1", "-1")
     assert len(caught.value.faults) == 5
 
 
 def test_unknown_words_are_translated() -> None:
-    one = sentence(1, "zz", "c")
-    assert UNKNOWN in one.source
-    found = OnlineDecoder(translator("pervasive")).run([one], [Setting("wait-k", 1)])
-    assert next(found).outcomes[0].reads
+    pair = sentence(1, "zz", "c")
+    assert UNKNOWN in pair.source
+    decoded = OnlineDecoder(translator("pervasive")).run([pair], [Setting("wait-k", 1)])
+    assert next(decoded).outcomes[0].reads
 
 
 def test_a_stream_writes_the_same_with_the_same_delays() -> None:
-    held = translator("pervasive", reader="shared")
+    online = translator("pervasive", reader="shared")
     for setting, agent in (
         (Setting("wait-k", 2), WaitK(2)),
         (Setting("threshold", 0.4), Threshold(0.4)),
     ):
-        found = run(OnlineDecoder(held), setting)[0]
-        streams = StreamTranslator(held.models, held.pipeline, agent, held.plan)
-        for one, outcome in zip(sentences(), found, strict=True):
-            if not one.source:
+        outcomes = run(OnlineDecoder(online), setting)[0]
+        streams = StreamTranslator(online.models, online.pipeline, agent, online.plan)
+        for pair, outcome in zip(sentences(), outcomes, strict=True):
+            if not pair.source:
                 continue
             stream = streams.begin()
-            written = [word for source in one.words for word in stream.read(source)]
+            written = [word for source in pair.words for word in stream.read(source)]
             written += stream.end()
             assert " ".join(written) == outcome.words
-            assert stream.word_delays() == delays_of_words(one, outcome, "@@")
+            assert stream.word_delays() == delays_of_words(pair, outcome, "@@")
 
 
 def test_a_source_that_is_tokenised_by_line_is_the_datasets(tmp_path: Path) -> None:
@@ -281,7 +278,7 @@ def test_a_source_that_is_tokenised_by_line_is_the_datasets(tmp_path: Path) -> N
     split = data.split("test")
     ways: tuple[SourceText, ...] = ("words", "line")
     by_word, by_line = (read_sentences(data.pipeline, split, source_text=way) for way in ways)
-    assert [one.source for one in by_line] == [split.source(place) for place in range(3)]
+    assert [pair.source for pair in by_line] == [split.source(index) for index in range(3)]
     assert by_line[0].words == ["Mr.", "Smith", "left", "."] and by_line[0].sizes == [1, 1, 1, 1]
     assert by_word[0].words == ["Mr.", "Smith", "left."] and by_word[0].sizes == [2, 1, 2]
-    assert [one.words for one in by_line + by_word][2::3] == [[], []]
+    assert [pair.words for pair in by_line + by_word][2::3] == [[], []]

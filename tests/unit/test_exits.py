@@ -1,11 +1,13 @@
-"""Exits: relative positions, shares, joint histograms and pictures, by hand."""
+"""Exits: positions, shares, histograms and pictures by hand; quality against cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -22,7 +24,9 @@ from nmtgrid.analysis.exits import (
     token_confidence,
     tokens_of,
 )
-from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.analysis.tuning import Curve, Mark, curves, draw_exit_curves, read_tuned, tuned
+from nmtgrid.analysis.tuning import section as tuning_section
+from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
 
@@ -50,143 +54,132 @@ HERE = Path("t.jsonl")
 
 
 @pytest.fixture
-def found() -> ExitTraces:
+def exit_traces() -> ExitTraces:
     return exits_of_traces("one", ALL, HERE)
 
 
-def test_tokens_by_hand(found: ExitTraces) -> None:
-    assert found.num_exits == 4 and not found.is_by_sentence
-    assert found.average_exit == pytest.approx((4 + 9 * 3 + 1 + 2 + 1 + 2 + 2) / 15)
+def test_tokens_and_sentences_by_hand(exit_traces: ExitTraces) -> None:
+    assert exit_traces.num_exits == 4 and not exit_traces.is_by_sentence
+    assert exit_traces.average_exit == pytest.approx((4 + 9 * 3 + 1 + 2 + 1 + 2 + 2) / 15)
     # 0.1 is not below 0.1 and 0.9 not above 0.9; the end symbol alone has no relative position.
-    assert found.exits[found.at_beginning].tolist() == [4, 2]
-    assert found.exits[found.near_end].tolist() == [1, 2]
-    assert found.distribution() == pytest.approx([2 / 15, 3 / 15, 9 / 15, 1 / 15])
-    assert found.distribution(found.at_beginning) == pytest.approx([0, 0.5, 0, 0.5])
-    assert found.distribution(found.exits > 4) is None
-
-
-def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
-    """Six blocks, all tokens leave behind the first two: four shares and rows are empty."""
-    held = [dataclasses.replace(SHORT, exit_scores=None, num_exits=6)]
-    found = exits_of_traces("one", held, HERE)
-    assert found.num_exits == 6
-    assert found.distribution() == pytest.approx([1 / 3, 2 / 3, 0, 0, 0, 0])
-    assert token_confidence(found).rows == [1, 2, 3, 4, 5, 6]
-    assert sentence_confidence(found, 0.5).counts.sum(1).tolist() == [0, 1, *[0] * 9]
-    old = exits_of_traces("one", [dataclasses.replace(held[0], num_exits=None)], HERE)
-    assert old.num_exits == 2
-
-
-def test_sentences_by_hand(found: ExitTraces) -> None:
-    assert found.sentence_exits.tolist() == pytest.approx([32 / 11, 5 / 3, 2])
-    assert found.sentence_confidence.tolist() == pytest.approx([5.55 / 11, 0.8, 0.25])
-    assert found.source_lengths.tolist() == [12, 2, 1]
-    assert found.examples == [LONG, SHORT]
+    assert exit_traces.exits[exit_traces.at_beginning].tolist() == [4, 2]
+    assert exit_traces.exits[exit_traces.near_end].tolist() == [1, 2]
+    assert exit_traces.distribution() == pytest.approx([2 / 15, 3 / 15, 9 / 15, 1 / 15])
+    assert exit_traces.distribution(exit_traces.at_beginning) == pytest.approx([0, 0.5, 0, 0.5])
+    assert exit_traces.distribution(exit_traces.exits > 4) is None
+    assert exit_traces.sentence_exits.tolist() == pytest.approx([32 / 11, 5 / 3, 2])
+    assert exit_traces.sentence_confidence.tolist() == pytest.approx([5.55 / 11, 0.8, 0.25])
+    assert exit_traces.source_lengths.tolist() == [12, 2, 1]
+    assert exit_traces.examples == [LONG, SHORT]
     token, exit, confidence = tokens_of(SHORT)[-1]
     assert (token, exit) == ("</s>", 2) and confidence == pytest.approx(0.5)
 
 
-def test_joint_histograms_by_hand(found: ExitTraces) -> None:
-    counts = token_confidence(found).counts
+def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
+    """Six blocks, all tokens leave behind the first two: four shares and rows are empty."""
+    traces = [dataclasses.replace(SHORT, exit_scores=None, num_exits=6)]
+    exit_traces = exits_of_traces("one", traces, HERE)
+    assert exit_traces.num_exits == 6
+    assert exit_traces.distribution() == pytest.approx([1 / 3, 2 / 3, 0, 0, 0, 0])
+    assert token_confidence(exit_traces).rows == [1, 2, 3, 4, 5, 6]
+    assert sentence_confidence(exit_traces, 0.5).counts.sum(1).tolist() == [0, 1, *[0] * 9]
+    old = exits_of_traces("one", [dataclasses.replace(traces[0], num_exits=None)], HERE)
+    assert old.num_exits == 2
+
+
+def test_joint_histograms_by_hand(exit_traces: ExitTraces) -> None:
+    counts = token_confidence(exit_traces).counts
     assert counts.sum() == 15
-    held = {(int(r) + 1, int(c)): int(counts[r, c]) for r, c in zip(*counts.nonzero(), strict=True)}
+    cells = {
+        (int(r) + 1, int(c)): int(counts[r, c]) for r, c in zip(*counts.nonzero(), strict=True)
+    }
     # 0.5 lies in the class that begins with it, 1 in the last.
-    assert held == {(4, 0): 1, (3, 5): 9, (1, 9): 2, (2, 9): 1, (2, 5): 1, (2, 2): 1}
-    edges = length_edges([found])
+    assert cells == {(4, 0): 1, (3, 5): 9, (1, 9): 2, (2, 9): 1, (2, 5): 1, (2, 2): 1}
+    edges = length_edges([exit_traces])
     assert edges == [0, 2, 4, 6, 8, 10, 12, 14]
-    lengths = sentence_lengths(found, 0.5, edges)
+    lengths = sentence_lengths(exit_traces, 0.5, edges)
     assert lengths.rows == [1, 1.5, 2, 2.5, 3, 3.5, 4]
     # 32/11 = 2.9 goes to 3, 5/3 to 1.5, 2 to 2; lengths 12, 2, 1.
     assert lengths.counts[4, 6] == lengths.counts[1, 1] == lengths.counts[2, 0] == 1
-    confidence = sentence_confidence(found, 1.0)
+    confidence = sentence_confidence(exit_traces, 1.0)
     assert [int(n) for n in confidence.counts.sum(1)] == [0, 2, 1, 0]
 
 
-def test_a_probability_is_in_the_class_that_it_begins(found: ExitTraces) -> None:
+def test_a_probability_is_in_the_class_that_it_begins(exit_traces: ExitTraces) -> None:
     """0.3 = 3 / 10 must not fall below its own border for a rounding error."""
     for tenth in range(1, 10):
-        held = exits_of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)
+        single = exits_of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)
         sure = numpy.array([tenth / 10])
         placed = token_confidence(
-            ExitTraces(**{**vars(held), "confidence": sure})
+            ExitTraces(**{**vars(single), "confidence": sure})
         ).counts  # as given, not through a logarithm
         assert placed[0].nonzero()[0].tolist() == [tenth]
 
 
 def test_alike_in_each_sentence() -> None:
-    held = exits_of_traces(
+    alike = exits_of_traces(
         "x", [trace(1, "a", [3, 3], [1, 1]), trace(2, "a", [1, 1], [1, 1])], HERE
     )
-    assert held.is_by_sentence
-    report = section([held])
+    assert alike.is_by_sentence
+    report = section([alike])
     assert report.values["systems"][0]["exits_by_sentence"]
     rows = report.values["systems"][0]["sentences_by_exit_and_confidence"]["exits"]
     assert rows == [1, 2, 3, 4]
-
-
-def test_correlation() -> None:
     assert correlation(numpy.array([1, 2, 3]), numpy.array([6.0, 4.0, 2.0])) == pytest.approx(-1)
     assert correlation(numpy.array([1, 1]), numpy.array([6.0, 4.0])) is None
 
 
 @pytest.mark.parametrize(("count", "suffix"), [(1, ".svg"), (4, ".png")])
-def test_pictures(found: ExitTraces, count: int, suffix: str, tmp_path: Path) -> None:
+def test_pictures(exit_traces: ExitTraces, count: int, suffix: str, tmp_path: Path) -> None:
     name = "a system with quite a long name that nobody can read in a small diagram"
-    systems = [ExitTraces(**{**vars(found), "system": f"{n} {name}"}) for n in range(count)]
-    made = section(systems, ["r " * 40, "second $x_1$", "", ""])
-    for picture in made.pictures:
+    systems = [ExitTraces(**{**vars(exit_traces), "system": f"{n} {name}"}) for n in range(count)]
+    report = section(systems, ["r " * 40, "second $x_1$", "", ""])
+    for picture in report.pictures:
         picture.draw(tmp_path / f"{picture.name}{suffix}")
         assert (tmp_path / f"{picture.name}{suffix}").stat().st_size > 1000
-    assert json.loads(json.dumps(made.values))["systems"][0]["tokens"] == 15
+    assert json.loads(json.dumps(report.values))["systems"][0]["tokens"] == 15
 
 
 def write(path: Path, traces: list[Trace]) -> Path:
-    path.write_text("".join(f"{one.to_line()}\n" for one in traces))
+    path.write_text("".join(f"{trace.to_line()}\n" for trace in traces))
     return path
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = write(tmp_path / "one.jsonl", ALL)
+    system = write(tmp_path / "one.jsonl", ALL)
     report = tmp_path / "r.json"
-    code = main(
-        ["analyze", "exits", f"A={one}", f"B={one}", "--line", "2", "--out", str(tmp_path / "o"),
-         "--json", str(report)]
-    )  # fmt: skip
-    assert code == 0
+    options = ["--line", "2", "--out", str(tmp_path / "o"), "--json", str(report)]
+    assert main(["analyze", "exits", f"A={system}", f"B={system}", *options]) == 0
     values = json.loads(report.read_text())
-    assert [one["system"] for one in values["systems"]] == ["A", "B"]
-    assert [one["line"] for one in values["systems"][0]["examples"]] == [2]
+    assert [system["system"] for system in values["systems"]] == ["A", "B"]
+    assert [system["line"] for system in values["systems"][0]["examples"]] == [2]
     assert len(values["pictures"]) == 5 and all(Path(p).is_file() for p in values["pictures"])
     assert "15" in capsys.readouterr().err
 
 
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     good = write(tmp_path / "good.jsonl", ALL)
     plain = write(tmp_path / "plain.jsonl", [trace(1, "a", None, [0.5, 0.5])])
     mixed = write(tmp_path / "mixed.jsonl", [SHORT, trace(3, "a", None, [0.5, 0.5])])
-    nothing = write(tmp_path / "nothing.jsonl", [])
-    old = tmp_path / "old.jsonl"
+    nothing, short = write(tmp_path / "no.jsonl", []), write(tmp_path / "short.jsonl", [SHORT])
+    old, words = tmp_path / "old.jsonl", tmp_path / "words.txt"
     old.write_text('{"line": 1, "hypothesis": "a"}\n')
-    words = tmp_path / "words.txt"
     words.write_text("a b c\n")
-    cases: dict[str, list[object]] = {
-        "no exits in it": [plain],
-        "has no exits, though others have": [mixed],
-        "is empty": [nothing],
-        "`source` is missing": [old],
-        "not JSON": [words],
-        "Two systems are called `good`": [good, good],
-        "has 1 lines": [good, f"B={write(tmp_path / 'short.jsonl', [SHORT])}"],
-        "no translation of line 9": [good, "--line", "9"],
-        "counts from 1": [good, "--line", "0"],
-        "has 1 lines, but": [good, "--reference", words],
-    }
-    for told, arguments in cases.items():
-        assert main(["analyze", "exits", *map(str, arguments)]) == 2
-        shown = " ".join(capsys.readouterr().err.split())
-        assert told in shown, shown
-    assert main(["analyze", "exits", str(plain)]) == 2
-    assert "--exit" in capsys.readouterr().err
+    cases: list[tuple[str, list[object]]] = [
+        ("no exits in it", [plain]),
+        ("--exit", [plain]),
+        ("has no exits, though others have", [mixed]),
+        ("is empty", [nothing]),
+        ("`source` is missing", [old]),
+        ("not JSON", [words]),
+        ("Two systems are called `good`", [good, good]),
+        ("has 1 lines", [good, f"B={short}"]),
+        ("no translation of line 9", [good, "--line", "9"]),
+        ("counts from 1", [good, "--line", "0"]),
+        ("has 1 lines, but", [good, "--reference", words]),
+    ]
+    for message, arguments in cases:
+        assert message in refused("analyze", "exits", *arguments)
 
 
 def test_examples_must_be_there() -> None:
@@ -195,3 +188,110 @@ def test_examples_must_be_there() -> None:
     with pytest.raises(ConfigError):
         section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
     assert read_exits({}) == []
+
+
+LABELS = ["average exit", "MFLOPs", "seconds"]
+
+
+def draw(path: Path, *drawn: Curve) -> str:
+    draw_exit_curves(drawn, path, title="Test $x", x_labels=LABELS, y_label="BLEU")
+    return path.read_text() if path.suffix == ".svg" else ""
+
+
+def test_all_that_is_named_is_written(tmp_path: Path) -> None:
+    ours = Curve("confidence", "adaptive", [Mark((1.2, 3.0, 9.0), 30, "1.5"), Mark((2, 4, 9), 31)])
+    others = [
+        Curve("fixed exits", "fixed", [Mark((1, 2, 7), 25, "n 1"), Mark((3, 5, 9), 32, "n 2")]),
+        Curve("random", "uniform", [Mark((2, 3, 8), 20)]),
+        Curve("nothing", "baseline", []),
+    ]
+    text = draw(tmp_path / "curve.svg", ours, *others)
+    for name in ("confidence", "fixed exits", "random", "1.5", "n 2", *LABELS):
+        assert f"<!-- {name}" in text
+    assert "nothing" not in text and text.count("<!-- confidence") == 1
+    assert draw(tmp_path / "again.svg", ours, *others) == text, "the same values, the same file"
+    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
+        draw(tmp_path / "curve.pdf", ours)
+    curve = Curve("pervasive", "baseline", [Mark((1.0, math.nan, 4.0), 30.0)])
+    text = draw(tmp_path / "curve.svg", curve)
+    assert "<!-- seconds" in text and "MFLOPs" not in text
+    draw(tmp_path / "none.png")
+    assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
+
+
+def row(bleu: float, depth: float, seconds: float = 1.0, **more: Any) -> dict[str, Any]:
+    base = {"bleu": bleu, "average_exit": depth, "seconds": seconds, "flops_per_token": 2e6 * depth}
+    return base | {"test": {**base, "bleu": bleu - 1}} | more
+
+
+def results(points: list[dict[str, Any]], test_split: str | None = "test") -> dict[str, Any]:
+    return {
+        "name": "ours", "split": "valid", "test_split": test_split, "sentences": 10,
+        "test_sentences": 20, "points": points, "full": row(30, 2, 4.0),
+        "fixed": [row(20, 1, exit=1), row(30, 2, 4.0, exit=2)], "uniform": row(22, 1.5),
+        "baselines": [row(21, 1, name="b", flops_per_token=None) | {"depth": 1}],
+    }  # fmt: skip
+
+
+def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
+    points = [row(28, 1.4, 3.0, budget=1.5), row(29, 1.8, budget=2.0)]
+    drawn = curves([tuned(results(points))], seconds=True)
+    assert [curve.kind for curve in drawn] == ["adaptive", "fixed", "uniform", "baseline"]
+    assert drawn[0].marks[0] == Mark((1.4, 2.8, 3.0), 27, "1.5")
+    assert drawn[1].marks[1].label == "2" and drawn[3].marks[0].y == 20
+    plain = curves([tuned(results(points, None))], seconds=False)
+    assert plain[0].marks[0] == Mark((1.4, 2.8, 75.0), 28, "1.5")
+
+
+def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
+    values = results([row(28, 1.4, 3.0, budget=1.5)], None)
+    baseline = row(21, 1, name="b", flops_per_token=None, average_exit=None)
+    values["baselines"] = [baseline | {"depth": None}]
+    tuning = tuned(values)
+    (mark,) = curves([tuning], seconds=True)[-1].marks
+    assert [math.isnan(x) for x in mark.x] == [True, True, False] and mark.label == ""
+    report = tuning_section([tuning])
+    row_of = report.values["rows"][-1]
+    assert (row_of["average_exit"], row_of["flops_per_token"]) == (None, None)
+    assert report.tables[0].told()[-1][3:5] == ["-", "-"]
+    json.dumps(report.values, allow_nan=False)
+
+
+def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
+    """The best of a budget on the split tuned on is shown, even if another is better on test."""
+    first = results([row(28, 1.4, budget=1.5), row(29, 2.0, budget=2.0)])
+    better = row(28.5, 1.1, budget=1.5)
+    better["test"]["bleu"] = 3.0
+    pooled = curves([tuned(first), tuned(results([better]), "ours")], seconds=True)
+    assert [mark.y for mark in pooled[0].marks] == [3.0, 28]
+    apart = curves([tuned(first), tuned(results([better]), "theirs")], seconds=True)
+    assert [curve.name for curve in apart][:2] == ["ours", "theirs"]
+
+
+def test_reading(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(results([row(28, 1.4, budget=1.5)])))
+    assert read_tuned(tmp_path).name == "ours" and read_tuned(tmp_path, "x").name == "x"
+    (tmp_path / "other.json").write_text('{"points": 3}')
+    with pytest.raises(InputError, match="no results of adaptive-tune"):
+        read_tuned(tmp_path / "other.json")
+    with pytest.raises(StorageError, match="missing"):
+        read_tuned(tmp_path / "nothing")
+
+
+def test_only_tunings_measured_alike_stand_in_one_picture() -> None:
+    same = {"beam": 4, "precision": "fp32", "exits": 2, "budget": 0.5}
+    values = results([row(28, 1.4, budget=1.5)])
+    report = tuning_section(
+        [tuned(values | same), tuned(values | same | {"budget": 0.50}, "b"), tuned(values)]
+    )
+    assert report.tables[0].title.startswith("test (20 sentences), beam 4; BLEU")
+    assert ", greedy; BLEU" in tuning_section([tuned(values | {"beam": 1})]).tables[0].title
+    other: dict[str, Any] = {
+        "beam": 1, "precision": "bf16", "exits": 3, "budget": 1, "split": "dev",
+    }  # fmt: skip
+    names = ["beam", "precision", "number of exits", "budget width", "split tuned on"]
+    for (key, value), name in zip(other.items(), names, strict=True):
+        with pytest.raises(ConfigError, match=f"differ in their {name}: .*ours.*{value} .`b`"):
+            tuning_section([tuned(values | same), tuned(values | same | {key: value}, "b")])
+    with pytest.raises(ConfigError, match="different splits"):
+        tuning_section([tuned(values), tuned(values | {"test_sentences": 21})])

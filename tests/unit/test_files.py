@@ -1,4 +1,4 @@
-"""Reading text: what is put right is counted, what cannot be is named by file and line."""
+"""Text files, archives, pipes: what is put right, what is refused by file and line."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import bz2
 import errno
 import gzip
 import io
+import json
 import lzma
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
+from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
+from nmtgrid.base.io.text import Meter, find_text, is_stream, open_writer, read_lines
+from nmtgrid.data import directory
+from nmtgrid.data.build import TextPlan, preprocess_files
+from nmtgrid.text.bpe import Codes, learn
+from nmtgrid.text.cleaning import Filters
+from nmtgrid.text.vocabulary import Vocabulary
+from tests.unit.damage import contents
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress,
 }  # fmt: skip
+ARCHIVES = [ending for ending in PACKERS if ending]
 
 
 def _file(folder: Path, content: bytes, name: str = "text.de") -> Path:
@@ -33,23 +42,34 @@ def test_plain_and_packed_files_read_the_same(tmp_path: Path, ending: str) -> No
     assert list(read_lines(_file(tmp_path, packed, f"a.de{ending}"))) == ["eins", "", "zwölf"]
 
 
-def test_packing_is_told_by_the_bytes_not_the_name(tmp_path: Path) -> None:
+def test_packing_is_told_by_the_bytes_and_padding_passed_over(tmp_path: Path) -> None:
     assert list(read_lines(_file(tmp_path, gzip.compress(b"a\n"), "a.txt"))) == ["a"]
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(b"a\n") + b"\0" * 300_000 + lzma.compress(b"b\n") + b"\0" * 4)
+    assert list(read_lines(path)) == ["a", "b"]
 
 
-def test_only_the_line_feed_ends_a_line(tmp_path: Path) -> None:
-    inside = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
-    notes: Counter[str] = Counter()
-    path = _file(tmp_path, f"{inside}\nü\n".encode())
-    assert list(read_lines(path, notes)) == [inside, "ü"]
-    assert notes["line_separators"] == 1
+INSIDE = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
 
 
-def test_carriage_returns_and_byte_order_mark_go_and_are_counted(tmp_path: Path) -> None:
-    notes: Counter[str] = Counter()
-    path = _file(tmp_path, b"\xef\xbb\xbfa\r\nb\r\nc\n\xef\xbb\xbfd")
-    assert list(read_lines(path, notes)) == ["a", "b", "c", "\ufeffd"]
-    assert notes == {"byte_order_marks": 1, "carriage_returns": 2, "line_separators": 0}
+@pytest.mark.parametrize(
+    ("content", "lines", "notes"),
+    [
+        (f"{INSIDE}\nü\n".encode(), [INSIDE, "ü"], (0, None, 1)),
+        (b"\xef\xbb\xbfa\r\nb\r\nc\n\xef\xbb\xbfd", ["a", "b", "c", "\ufeffd"], (1, 2, 0)),
+        (b"eins\rzwei\rdrei\r", ["eins\rzwei\rdrei"], (0, 1, 1)),
+    ],
+    ids=["separators", "carriage returns", "old Macs"],
+)
+def test_only_the_line_feed_ends_a_line(
+    tmp_path: Path, content: bytes, lines: list[str], notes: tuple[int | None, ...]
+) -> None:
+    """Byte-order marks and carriage returns go and are counted."""
+    counts: Counter[str] = Counter()
+    assert list(read_lines(_file(tmp_path, content), counts)) == lines
+    names = ("byte_order_marks", "carriage_returns", "line_separators")
+    for name, count in zip(names, notes, strict=True):
+        assert count is None or counts[name] == count
 
 
 @pytest.mark.parametrize(
@@ -73,31 +93,14 @@ def test_bytes_that_are_no_text_are_named_by_line(tmp_path: Path, bad: bytes, wo
     assert caught.value.advice
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])
-def test_a_cut_archive_is_refused(tmp_path: Path, ending: str) -> None:
-    whole = PACKERS[ending](b"".join(b"%d\n" % n for n in range(20_000)))
-    path = _file(tmp_path, whole[: len(whole) // 2], f"a{ending}")
-    with pytest.raises(InputError, match="damaged"):
-        list(read_lines(path))
-
-
 def test_missing_empty_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        list(read_lines(tmp_path / "none.de"))
-    with pytest.raises(InputError, match="empty"):
-        list(read_lines(_file(tmp_path, b"")))
-    with pytest.raises(InputError, match="folder"):
-        list(read_lines(tmp_path))
-    assert list(read_lines(_file(tmp_path, b""), allow_empty=True)) == []
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Standard:
-        buffer = io.BytesIO(b"a\r\nb")
-
-    monkeypatch.setattr("sys.stdin", Standard)
-    assert list(read_lines("-")) == ["a", "b"]
-    assert list(read_lines("-")) == []
+    empty = _file(tmp_path, b"")
+    for path, words in ((tmp_path / "none.de", "no such file"), (empty, "empty"),
+                        (tmp_path, "folder"),
+                        (_file(tmp_path, b"caf\xe9\n", "a.gz"), "not valid UTF-8")):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            list(read_lines(path))
+    assert list(read_lines(empty, allow_empty=True)) == []
 
 
 def test_the_meter_ends_full(tmp_path: Path) -> None:
@@ -115,13 +118,19 @@ def test_find_text_takes_any_packing_and_says_what_is_there(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"`p\.fr`") as caught:
         find_text(str(tmp_path / "p"), "fr")
     assert "`.de.xz`, `.en`" in caught.value.advice
-    with pytest.raises(InputError, match=r"`q\.de`"):
-        find_text(str(tmp_path / "q"), "de")
-    with pytest.raises(InputError, match="folder"):
-        find_text(str(tmp_path / "none" / "p"), "de")
     _file(tmp_path, b"a", "p.de")
-    with pytest.raises(InputError, match="both"):
-        find_text(str(tmp_path / "p"), "de")
+    for prefix, words in (("q", r"`q\.de`"), ("none/p", "folder"), ("p", "both")):
+        with pytest.raises(InputError, match=words):
+            find_text(str(tmp_path / prefix), "de")
+    # A folder is no prefix.
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    _file(folder, b"a\n", "train.de")
+    for name in (f"{folder}/", str(folder)):
+        with pytest.raises(InputError, match="is a folder") as caught:
+            find_text(name, "de")
+        assert f"`{folder}/train`" in caught.value.advice
+    assert find_text(f"{folder}/train", "de").name == "train.de"
 
 
 @pytest.mark.parametrize("ending", PACKERS)
@@ -140,3 +149,141 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
     assert path.read_bytes() == b"old\n"
     assert [p.name for p in tmp_path.iterdir()] == ["text.de"]
+
+
+TEXT = b"".join(b"%d %d\n" % (n, n * n) for n in range(5000))
+
+
+def _flip(data: bytes, offset: int) -> bytes:
+    return data[:offset] + bytes([data[offset] ^ 0xFF]) + data[offset + 1 :]
+
+
+@pytest.mark.parametrize("ending", ARCHIVES)
+def test_streams_behind_each_other_are_all_read(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(PACKERS[ending](TEXT) + PACKERS[ending](b"") + PACKERS[ending](b"more\n"))
+    lines = list(read_lines(path))
+    assert len(lines) == 5001 and lines[0] == "0 0" and lines[-1] == "more"
+
+
+@pytest.mark.parametrize("ending", ARCHIVES)
+@pytest.mark.parametrize(
+    "harm", ["second stream", "garbage behind", "middle", "half", "cut", "start"]
+)
+def test_a_damaged_archive_loses_no_text_silently(tmp_path: Path, ending: str, harm: str) -> None:
+    whole = PACKERS[ending](TEXT)
+    damaged = {
+        "second stream": whole + _flip(PACKERS[ending](TEXT), 1),
+        "garbage behind": whole + b"garbage",
+        "middle": _flip(whole, len(whole) // 2),
+        "half": whole[: len(whole) // 2],
+        "cut": whole[:-9],
+        "start": whole[:5],
+    }
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(damaged[harm])
+    with pytest.raises(InputError, match=r"compressed file is damaged") as caught:
+        list(read_lines(path))
+    assert caught.value.line > 0 and str(path) in caught.value.problem
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_standard_input_may_be_packed(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    class Standard:
+        buffer = io.BufferedReader(io.BytesIO(PACKERS[ending](b"a\r\nb\n")))
+
+    monkeypatch.setattr("sys.stdin", Standard)
+    assert list(read_lines("-")) == ["a", "b"] and list(read_lines("-")) == []
+
+
+def test_closed_input_and_output_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input is closed"):
+        list(read_lines("-"))
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(StorageError, match="Standard output is closed"), open_writer("-"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
+def test_devices_are_written_to_and_never_replaced() -> None:
+    with pytest.raises(StorageError, match="/dev/full could not"), open_writer("/dev/full") as file:
+        file.write(b"x" * 100_000)
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_named_pipe_takes_text(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert is_stream(pipe) and not is_stream(tmp_path) and not is_stream(tmp_path / "none")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with open_writer(pipe) as file:
+        file.write(b"a\n")
+    assert os.read(reader, 9) == b"a\n"
+    os.close(reader)
+    assert is_stream(pipe)
+
+
+def test_codes_without_a_merge_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "codes"
+    path.write_text("#version: 0.2\n")
+    with pytest.raises(InputError, match="no merge"):
+        Codes.load(path)
+    with pytest.raises(ConfigError, match="no two characters stand together twice"):
+        learn({"ab": 1, "cd": 1}, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("<unk>\n<s>\n</s>\n", "special symbols"), (f"a {'9' * 5000}\n", "one word")],
+)
+def test_dictionaries_that_make_no_sense(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "dict"
+    path.write_text(content)
+    with pytest.raises(InputError, match=words):
+        Vocabulary.read_foreign(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [(Filters(max_ratio=ratio), "--max-ratio") for ratio in (float("inf"), float("nan"), 0.5)]
+    + [(TextPlan("de", "en", workers=count), "from 1 to 256") for count in (0, -1, 5000)],
+)
+def test_ratios_and_workers_have_bounds(settings: Filters | TextPlan, words: str) -> None:
+    assert words in settings.faults()[0]
+
+
+def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
+    facts = {"splits": {"train": {"pairs_kept": 3}}, "files": {}, "text": {"lowercase": False}}
+    directory.write(tmp_path, facts)
+    assert {**directory.read(tmp_path), **facts} == directory.read(tmp_path)
+    path = tmp_path / directory.NAME
+    whole = path.read_text()
+    path.write_text(whole.replace("false", "true"))
+    with pytest.raises(StorageError, match=r"manifest\.json has been altered"):
+        directory.read(tmp_path)
+    # Layout does not matter, and older manifests have no checksum.
+    path.write_text(json.dumps(json.loads(whole)))
+    assert directory.read(tmp_path)["splits"] == facts["splits"]
+    values = json.loads(whole)
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    assert directory.read(tmp_path)["splits"] == facts["splits"]
+
+
+@pytest.mark.parametrize("facts", [None, 3, [], {}, {"size": "x"}])
+def test_a_manifest_without_a_files_size_names_the_file(tmp_path: Path, facts: object) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(NmtgridError, match="lacks `a`"):
+        directory.check_file(tmp_path, {"files": {"a": facts}}, "a")
+
+
+def test_a_dataset_does_not_replace_the_text_it_is_made_of(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        _file(tmp_path, b"a b\n", f"train.{language}")
+    plan, data = TextPlan("de", "en"), tmp_path / "data"
+    preprocess_files(plan, {"train": [str(tmp_path / "train")]}, data)
+    before = contents(data)
+    with pytest.raises(ConfigError, match="would be replaced"):
+        preprocess_files(plan, {"train": [str(data / "text/train")]}, data, overwrite=True)
+    assert contents(data) == before

@@ -40,25 +40,27 @@ def small(arch: str, **changes: Any) -> TranslationModel:
 def test_positions_in_halves(size: int) -> None:
     """The k-th of n waves has the length 2 pi 10000^(k / (n - 1)); the first place is 2."""
     half = size // 2
-    found = halved_sinusoids(3, 2, torch.zeros(size))
-    for row, place in enumerate((5, 6)):
+    waves = halved_sinusoids(3, 2, torch.zeros(size))
+    for row, position in enumerate((5, 6)):
         for k in range(half):
-            angle = place / 10000 ** (k / (half - 1))
-            assert found[row, k].item() == pytest.approx(math.sin(angle), abs=1e-6)
-            assert found[row, half + k].item() == pytest.approx(math.cos(angle), abs=1e-6)
-    assert found.shape == (2, size) and (size % 2 == 0 or not found[:, -1].any())
+            angle = position / 10000 ** (k / (half - 1))
+            assert waves[row, k].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert waves[row, half + k].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    assert waves.shape == (2, size) and (size % 2 == 0 or not waves[:, -1].any())
 
 
 def test_positions_come_from_the_table_or_beyond_it_alike() -> None:
-    made = Embedding(5, 6, positions="sinusoidal-halves", scale=False, dropout_rate=0.0, padding=0)
+    embedding = Embedding(
+        5, 6, positions="sinusoidal-halves", scale=False, dropout_rate=0.0, padding=0
+    )
     with torch.no_grad():
-        made.weight.zero_()
-    place = StaticPosition(torch.device("cpu"))
+        embedding.weight.zero_()
+    moving = StaticPosition(torch.device("cpu"))
     for first in (0, 7, LARGEST_TABLE - 1, LARGEST_TABLE + 3):
-        place.move(first)
-        expected = halved_sinusoids(first, 2, made.weight)
-        assert torch.equal(made(torch.zeros(2, dtype=torch.long), first), expected)
-        assert torch.equal(made(torch.zeros(2, dtype=torch.long), place), expected)
+        moving.move(first)
+        expected = halved_sinusoids(first, 2, embedding.weight)
+        assert torch.equal(embedding(torch.zeros(2, dtype=torch.long), first), expected)
+        assert torch.equal(embedding(torch.zeros(2, dtype=torch.long), moving), expected)
 
 
 @pytest.mark.parametrize("arch", SMALL)
@@ -77,14 +79,14 @@ def test_the_first_symbol_has_the_vector_of_the_end(arch: str) -> None:
 
 def test_an_encoder_of_one_way() -> None:
     """Without the way back there are half the weights and states; earlier states see no later."""
-    both, one = small("bilstm"), small("bilstm", encoder="unidirectional")
-    count = sum(p.numel() for p in one.get_submodule("encoder").parameters())
+    both, forward = small("bilstm"), small("bilstm", encoder="unidirectional")
+    count = sum(p.numel() for p in forward.get_submodule("encoder").parameters())
     assert 2 * count == sum(p.numel() for p in both.get_submodule("encoder").parameters())
     states = []
-    one.get_submodule("encoder_outputs.0").register_forward_hook(lambda *a: states.append(a[2]))
+    forward.get_submodule("encoder_outputs.0").register_forward_hook(lambda *a: states.append(a[2]))
     for last in (5, 6):
         batch = collate([[7, 8, last]], [[]])
-        one.features(batch, PredictionSites.offline(batch))
+        forward.features(batch, PredictionSites.offline(batch))
     assert torch.equal(states[0][:2], states[1][:2]) and states[0].shape == (4, 1, 4)
     assert not torch.equal(states[0][2], states[1][2])
 

@@ -1,11 +1,9 @@
 """Gradients between the layers: by hand, and without a trace in the run that is watched."""
 
-from __future__ import annotations
-
-import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,14 +30,12 @@ CPU = torch.device("cpu")
 
 
 class Scale(nn.Module):
-    """Multiplies by a weight."""
-
     def __init__(self, weight: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(weight))
 
-    def forward(self, given: Tensor) -> Tensor:
-        return self.weight * given
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.weight * hidden
 
 
 class Chain(TranslationModel):
@@ -64,12 +60,12 @@ class Chain(TranslationModel):
                 hidden = checkpoint(layer, hidden, use_reentrant=False)
             else:
                 hidden = layer(hidden)
-        found: Tensor = hidden[sites.sentence, sites.position]
-        return found
+        features: Tensor = hidden[sites.sentence, sites.position]
+        return features
 
     def stages(self) -> dict[str, nn.Module]:
-        held = {f"encoder.{place}": layer for place, layer in enumerate(self.layers, 1)}
-        return {"encoder.0": self.embedding, **held, "decoder.1": self.idle}
+        layers = {f"encoder.{number}": layer for number, layer in enumerate(self.layers, 1)}
+        return {"encoder.0": self.embedding, **layers, "decoder.1": self.idle}
 
 
 class Sum:
@@ -86,32 +82,43 @@ class Sum:
         return LossParts(total, int(batch.target_lengths.sum()), total.detach())
 
 
-def measured(model: TranslationModel, *sizes: tuple[int, ...], objective: Any = None) -> Any:
+def norms_of(
+    model: TranslationModel, batches: list[Batch], objective: Any = None
+) -> dict[str, float]:
+    """Return the norms of the gradients of one update on these batches."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    objective = objective or Likelihood(LikelihoodSettings())
+    updater = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
+    norms = updater.apply(batches, 0.0, GradientWatch(model)).gradients
+    assert norms is not None
+    return norms
+
+
+def measured(
+    model: TranslationModel, *sizes: tuple[int, ...], objective: Any = None
+) -> dict[str, float]:
     """Return the norms of one update on batches with targets of these lengths."""
     batches = [collate([[4]] * len(size), [[5] * length for length in size]) for size in sizes]
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
-    made = Updater(model, objective or Sum(), optimiser, CPU, bf16=False, clip_norm=0.0)
-    return made.apply(batches, 0.0, GradientWatch(model)).gradients
+    return norms_of(model, batches, objective or Sum())
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_norms_are_those_computed_by_hand(recomputed: bool) -> None:
     # Nine target tokens (2 + 5, with end symbols 3 + 6) and the slope of each position is 1 at
     # h_3, 5 at h_2, 5 * 0.5 at h_1 and 5 * 0.5 * 3 at h_0. Three of twelve positions are padding.
-    found = measured(Chain(3.0, 0.5, 5.0, recomputed=recomputed), (2, 5))
+    norms = measured(Chain(3.0, 0.5, 5.0, recomputed=recomputed), (2, 5))
     root = math.sqrt(9) / 9
-    wanted = {
+    expected = {
         "encoder.0": 7.5 * root, "encoder.1": 2.5 * root, "encoder.2": 5.0 * root,
         "encoder.3": root, "decoder.1": 0.0,
     }  # fmt: skip
-    assert list(found) == list(wanted)
-    assert found == pytest.approx(wanted, rel=1e-6)
-    assert gradient_ratio(found) == pytest.approx(2.5)
-
-
-def test_micro_batches_are_one_batch() -> None:
-    whole = measured(Chain(3.0, 0.5), (2, 5, 1))
-    assert measured(Chain(3.0, 0.5), (5,), (1, 2)) == pytest.approx(whole, rel=1e-6)
+    assert list(norms) == list(expected)
+    assert norms == pytest.approx(expected, rel=1e-6)
+    assert gradient_ratio(norms) == pytest.approx(2.5)
+    # Micro-batches are one batch.
+    whole = measured(Chain(3.0, 0.5, recomputed=recomputed), (2, 5, 1))
+    parts = measured(Chain(3.0, 0.5, recomputed=recomputed), (5,), (1, 2))
+    assert parts == pytest.approx(whole, rel=1e-6)
     assert whole["encoder.2"] == pytest.approx(math.sqrt(11) / 11)
 
 
@@ -133,16 +140,16 @@ def test_what_was_measured_before_memory_ran_out_does_not_count() -> None:
             total = features.sum()
             return LossParts(total, int(batch.target_lengths.sum()), total.detach())
 
-    wanted = measured(Chain(3.0, 0.5), (2, 5, 1), (4,))
-    found = measured(Chain(3.0, 0.5), (2, 5, 1), (4,), objective=Once())
+    whole = measured(Chain(3.0, 0.5), (2, 5, 1), (4,))
+    halved = measured(Chain(3.0, 0.5), (2, 5, 1), (4,), objective=Once())
     assert Once.refused == 1
-    assert found == pytest.approx(wanted, rel=1e-6)
+    assert halved == pytest.approx(whole, rel=1e-6)
 
 
-def test_what_vanishes_is_still_told() -> None:
-    found = measured(Chain(2.0, 1e-30, 1.0), (2,))
-    assert found["encoder.1"] == pytest.approx(1e-30 * math.sqrt(3) / 3, rel=1e-5)
-    assert gradient_ratio(found) == pytest.approx(1e-30, rel=1e-5)
+def test_what_vanishes_is_still_reported() -> None:
+    norms = measured(Chain(2.0, 1e-30, 1.0), (2,))
+    assert norms["encoder.1"] == pytest.approx(1e-30 * math.sqrt(3) / 3, rel=1e-5)
+    assert gradient_ratio(norms) == pytest.approx(1e-30, rel=1e-5)
 
 
 class Shared(Chain):
@@ -151,8 +158,8 @@ class Shared(Chain):
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         source = self.embedding(batch.source).mean(1)
         hidden = source[:, None] + 2.0 * self.embedding(batch.target_input)
-        found: Tensor = hidden[sites.sentence, sites.position]
-        return found
+        features: Tensor = hidden[sites.sentence, sites.position]
+        return features
 
     def stages(self) -> dict[str, nn.Module]:
         return {"encoder.0": self.embedding, "decoder.0": self.embedding}
@@ -160,9 +167,9 @@ class Shared(Chain):
 
 def test_a_shared_module_has_a_name_for_each_call() -> None:
     # One source token and its end symbol are averaged: each gets half of 1 + 2 = 3 target slopes.
-    found = measured(Shared(), (2,))
-    assert found["encoder.0"] == pytest.approx(math.sqrt(2 * 1.5**2) / 3)
-    assert found["decoder.0"] == pytest.approx(2 * math.sqrt(3) / 3)
+    norms = measured(Shared(), (2,))
+    assert norms["encoder.0"] == pytest.approx(math.sqrt(2 * 1.5**2) / 3)
+    assert norms["decoder.0"] == pytest.approx(2 * math.sqrt(3) / 3)
 
 
 def test_the_ratio_is_that_of_the_encoder() -> None:
@@ -180,82 +187,71 @@ class Stages(TinyModel):
         return {"encoder.0": self.source, "decoder.0": self.target}
 
 
-def everything(made: Any) -> dict[str, Tensor]:
-    held = {f"w|{name}": t for name, t in made.model.state_dict().items()}
-    held |= {f"s|{name}": t for name, t in random_states(CPU).items()}
-    for place, state in enumerate(made.optimiser.state.values()):
-        held |= {f"o|{place}|{key}": t for key, t in state.items()}
-    return {name: tensor.clone() for name, tensor in held.items()}
-
-
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_watched_run_is_the_same_run(tmp_path: Path, bf16: bool) -> None:
-    results, told = [], []
+    results, runs = [], []
     for every in (0, 1):
         torch.manual_seed(5)
-        made = trainer(
+        run = trainer(
             tmp_path / str(every), model=Stages(TinyConfig(dropout=0.3)), accumulation=2,
             watch_gradients=every,
         )  # fmt: skip
-        made.updater.bf16 = bf16
-        told.append(list(made.run()))
-        results.append(everything(made))
+        run.updater.bf16 = bf16
+        runs.append(list(run.run()))
+        tensors = {f"w|{name}": t for name, t in run.model.state_dict().items()}
+        tensors |= {f"s|{name}": t for name, t in random_states(CPU).items()}
+        for number, state in enumerate(run.optimiser.state.values()):
+            tensors |= {f"o|{number}|{key}": t for key, t in state.items()}
+        results.append({name: tensor.clone() for name, tensor in tensors.items()})
     plain, watched = results
     assert plain.keys() == watched.keys()
     assert [name for name in plain if not torch.equal(plain[name], watched[name])] == []
-    losses = [[e.loss for e in run if isinstance(e, events.Updated)] for run in told]
+    losses = [[e.loss for e in run if isinstance(e, events.Updated)] for run in runs]
     assert losses[0] == losses[1]
-    assert not any(isinstance(event, events.Gradients) for event in told[0])
-    found = [event for event in told[1] if isinstance(event, events.Gradients)]
-    assert [event.update for event in found] == [1, 2, 3, 4]
-    assert all(value > 0 for event in found for value in event.gradients.values())
+    assert not any(isinstance(event, events.Gradients) for event in runs[0])
+    measurements = [event for event in runs[1] if isinstance(event, events.Gradients)]
+    assert [event.update for event in measurements] == [1, 2, 3, 4]
+    assert all(value > 0 for event in measurements for value in event.gradients.values())
 
 
 def test_measurements_go_to_the_log(tmp_path: Path) -> None:
-    made = trainer(tmp_path / "run", model=Stages(), watch_gradients=3, max_updates=7)
+    run = trainer(tmp_path / "run", model=Stages(), watch_gradients=3, max_updates=7)
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    for event in made.run():
+    for event in run.run():
         log.write(event)
     lines = [json.loads(line) for line in log.path.read_text().splitlines()]
-    found = [line for line in lines if line["event"] == "gradients"]
-    assert [line["update"] for line in found] == [1, 3, 6]
-    assert set(found[0]["gradients"]) == {"encoder.0", "decoder.0"}
-    assert found[0]["gradient_ratio"] is None and "perplexity" not in found[0]
+    measurements = [line for line in lines if line["event"] == "gradients"]
+    assert [line["update"] for line in measurements] == [1, 3, 6]
+    assert set(measurements[0]["gradients"]) == {"encoder.0", "decoder.0"}
+    assert measurements[0]["gradient_ratio"] is None and "perplexity" not in measurements[0]
     tokens = sum(line["tokens"] for line in lines if line["event"] == "updated")
-    batches = [made.train.batch(taken) for _, (_, taken) in zip(range(7), made.plan.walk(
-        type(made.progress.place)()), strict=False)]  # fmt: skip
+    batches = [run.train.batch(taken) for _, (_, taken) in zip(range(7), run.plan.walk(
+        type(run.progress.place)()), strict=False)]  # fmt: skip
     assert tokens == sum(int(batch.target_lengths.sum()) for batch in batches)
 
 
 def test_hooks_are_there_in_measured_updates_alone(tmp_path: Path) -> None:
     model = Stages()
-    made = trainer(tmp_path, model=model, watch_gradients=2, max_updates=3)
-    for _ in made.run():
+    for _ in trainer(tmp_path, model=model, watch_gradients=2, max_updates=3).run():
         assert not model.source._forward_hooks and not model.target._forward_hooks
 
 
-def test_models_without_stages_are_refused(tmp_path: Path) -> None:
+def test_models_without_stages_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before any data are read, when the model is an outline without memory."""
     with pytest.raises(ConfigError, match="`tiny` names no such points"):
         trainer(tmp_path, watch_gradients=5)
     assert "watch_gradients" in TrainingSettings(watch_gradients=-1).faults()[0]
 
-
-@dataclasses.dataclass(frozen=True)
-class _Bare:
-    def faults(self) -> list[str]:
-        return []
-
-
-def test_they_are_refused_before_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(config: Any, source: int, target: int) -> TranslationModel:
+    def make(arch: str, config: Any, source: int, target: int) -> TranslationModel:
         assert torch.empty(()).device.type == "meta"
         return TinyModel()
 
-    monkeypatch.setattr(zoo, "from_config", lambda arch, config, *sizes: make(config, *sizes))
-    watched = RunSettings("tiny", model=_Bare(), training=TrainingSettings(watch_gradients=5))
+    monkeypatch.setattr(zoo, "from_config", make)
+    bare = SimpleNamespace(faults=list)
+    watched = RunSettings("tiny", model=bare, training=TrainingSettings(watch_gradients=5))
     with pytest.raises(ConfigError, match="names no such points"):
         check_watch(watched)
-    check_watch(RunSettings("tiny", model=_Bare()))
+    check_watch(RunSettings("tiny", model=bare))
 
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)
@@ -267,15 +263,9 @@ def test_every_architecture_is_measured_alike_in_any_batch(case: Case) -> None:
             GradientWatch(model)
         return
     batch = batch_for(model, (7, 4, 1), (3, 8, 5))
-    found = []
-    for parts in ([[0, 1, 2]], [[0], [1], [2]]):
-        pieces = [batch.select(torch.tensor(rows)) for rows in parts]
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
-        objective = Likelihood(LikelihoodSettings())
-        made = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
-        with frozen_statistics(model):
-            found.append(made.apply(pieces, 0.0, GradientWatch(model)).gradients)
-    whole, alone = found
+    with frozen_statistics(model):
+        whole = norms_of(model, [batch])
+        alone = norms_of(model, [batch.select(torch.tensor([row])) for row in range(3)])
     assert list(whole) == list(model.stages())
     assert all(0 < norm < math.inf for norm in whole.values())
     assert alone == pytest.approx(whole, rel=1e-4)
@@ -284,16 +274,8 @@ def test_every_architecture_is_measured_alike_in_any_batch(case: Case) -> None:
 
 def test_the_transformer_has_a_stage_for_each_block() -> None:
     torch.manual_seed(2)
-    model = zoo.build(
-        "transformer",
-        overrides={"encoder_depth": 3, "decoder_depth": 2, "size": 8, "heads": 2,
-                   "feed_forward_size": 16},
-        source_vocab_size=TYPES, target_vocab_size=TYPES,
-    )  # fmt: skip
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
-    objective = Likelihood(LikelihoodSettings())
-    made = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
-    found = made.apply([Sentences().batch(range(6))], 0.0, GradientWatch(model)).gradients
-    names = [f"encoder.{n}" for n in range(4)] + [f"decoder.{n}" for n in range(3)]
-    assert list(found) == names
-    assert gradient_ratio(found) == pytest.approx(found["encoder.1"] / found["encoder.3"])
+    sizes = {"encoder_depth": 3, "decoder_depth": 2, "size": 8, "heads": 2, "feed_forward_size": 16}
+    model = zoo.build("transformer", None, sizes, source_vocab_size=TYPES, target_vocab_size=TYPES)
+    norms = norms_of(model, [Sentences().batch(range(6))])
+    assert list(norms) == [*(f"encoder.{n}" for n in range(4)), *(f"decoder.{n}" for n in range(3))]
+    assert gradient_ratio(norms) == pytest.approx(norms["encoder.1"] / norms["encoder.3"])

@@ -1,9 +1,8 @@
 """The grid convolution against its definition: all forms, values and gradients."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from nmtgrid.layers.kernels.grid_conv import (
 from nmtgrid.layers.kernels.layout import GridLayout
 from tests.unit.triton_interpreter import run_interpreted
 
+Form = tuple[list[int], list[int], int, tuple[int, int]]
 # Targets, sources, features, (k_y, k_x): ordinary, one cell, long and thin, odd sizes, full.
 GRIDS = [
     ([7, 5, 1], [6, 9, 3], 48, (11, 11)),
@@ -31,6 +31,10 @@ GRIDS = [
     ([9, 9], [1, 1], 20, (7, 1)),
     ([5, 2], [4, 6], 3, (1, 5)),
 ]
+
+
+on_every_grid = pytest.mark.parametrize("form", GRIDS, ids=str)
+both_ways = pytest.mark.parametrize("source_causal", [False, True])
 
 
 def _layout(targets: list[int], sources: list[int]) -> GridLayout:
@@ -64,15 +68,10 @@ def _by_definition(x: Tensor, weight: Tensor, layout: GridLayout, source_causal:
     return torch.stack(results)
 
 
-@pytest.mark.parametrize("source_causal", [False, True])
-@pytest.mark.parametrize(("targets", "sources", "size", "kernel"), GRIDS)
-def test_equals_the_definition(
-    targets: list[int],
-    sources: list[int],
-    size: int,
-    kernel: tuple[int, int],
-    source_causal: bool,
-) -> None:
+@both_ways
+@on_every_grid
+def test_equals_the_definition(form: Form, source_causal: bool) -> None:
+    targets, sources, size, kernel = form
     layout = _layout(targets, sources)
     x, weight = _draw(layout, size, kernel)
     outer = torch.randn(layout.cell_count, size, dtype=torch.float64)
@@ -87,45 +86,22 @@ def test_equals_the_definition(
     )
 
 
-@pytest.mark.parametrize("source_causal", [False, True])
-def test_gradients_agree_with_differences(source_causal: bool) -> None:
-    layout = _layout([3, 2], [2, 4])
-    x, weight = _draw(layout, 2, (3, 5))
-
-    def convolve(x: Tensor, weight: Tensor) -> Tensor:
-        return grid_convolution(x, weight, layout, source_causal=source_causal)
-
-    assert torch.autograd.gradcheck(convolve, (x, weight))
-
-    def convolve_plainly(x: Tensor, weight: Tensor) -> Tensor:
-        return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
-
-    assert torch.autograd.gradcheck(convolve_plainly, (x, weight))
-
-
-def _distance(found: Tensor, right: Tensor) -> float:
-    return float(((found.double() - right).norm() / right.norm()).detach())
+def _distance(actual: Tensor, right: Tensor) -> float:
+    return float(((actual.double() - right).norm() / right.norm()).detach())
 
 
 @pytest.mark.parametrize("piece", [1, 100, 2048])
 @pytest.mark.parametrize("has_library_kernel", [True, False])
-@pytest.mark.parametrize("source_causal", [False, True])
+@both_ways
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 6e-3)])
-@pytest.mark.parametrize(("targets", "sources", "size", "kernel"), GRIDS)
+@on_every_grid
 def test_cpu_form_in_narrow_dtypes(
-    monkeypatch: pytest.MonkeyPatch,
-    targets: list[int],
-    sources: list[int],
-    size: int,
-    kernel: tuple[int, int],
-    dtype: torch.dtype,
-    tolerance: float,
-    source_causal: bool,
-    has_library_kernel: bool,
-    piece: int,
-) -> None:
+    monkeypatch: pytest.MonkeyPatch, form: Form, dtype: torch.dtype, tolerance: float,
+    source_causal: bool, has_library_kernel: bool, piece: int,
+) -> None:  # fmt: skip
     monkeypatch.setattr(grid_conv, "PIECE_CELLS", piece)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_library_kernel)
+    targets, sources, size, kernel = form
     layout = _layout(targets, sources)
     exact = [
         leaf.detach().to(dtype).double().requires_grad_() for leaf in _draw(layout, size, kernel)
@@ -133,17 +109,16 @@ def test_cpu_form_in_narrow_dtypes(
     x, weight = exact[0].detach().to(dtype).requires_grad_(), exact[1].detach().float()
     weight.requires_grad_()
     outer = torch.randn(layout.cell_count, size).to(dtype)
-    found = grid_convolution(x, weight, layout, source_causal=source_causal)
+    result = grid_convolution(x, weight, layout, source_causal=source_causal)
     right = plain_grid_convolution(exact[0], exact[1], layout, source_causal=source_causal)
-    gradients = torch.autograd.grad(found, (x, weight), outer)
-    wanted = torch.autograd.grad(right, exact, outer.double())
-    assert (found.dtype, gradients[0].dtype, gradients[1].dtype) == (dtype, dtype, torch.float32)
-    assert _distance(found, right.detach()) < tolerance
-    assert _distance(gradients[0], wanted[0]) < tolerance
-    assert _distance(gradients[1], wanted[1]) < tolerance
+    gradients = torch.autograd.grad(result, (x, weight), outer)
+    expected = torch.autograd.grad(right, exact, outer.double())
+    assert (result.dtype, gradients[0].dtype, gradients[1].dtype) == (dtype, dtype, torch.float32)
+    for mine, theirs in zip((result, *gradients), (right.detach(), *expected), strict=True):
+        assert _distance(mine, theirs) < tolerance
 
 
-@pytest.mark.parametrize("source_causal", [False, True])
+@both_ways
 def test_dead_taps_are_never_read(source_causal: bool) -> None:
     layout = _layout([4, 2], [3, 5])
     x, weight = _draw(layout, 4, (5, 5))
@@ -152,23 +127,11 @@ def test_dead_taps_are_never_read(source_causal: bool) -> None:
     if source_causal:
         weight[:, 3:] = float("nan")
     weight.requires_grad_()
-    found = grid_convolution(x, weight, layout, source_causal=source_causal)
-    gradient = torch.autograd.grad(found.sum(), weight)[0]
-    assert bool(found.isfinite().all())
+    result = grid_convolution(x, weight, layout, source_causal=source_causal)
+    gradient = torch.autograd.grad(result.sum(), weight)[0]
+    assert bool(result.isfinite().all())
     assert gradient[weight.isnan()].count_nonzero() == 0
     assert bool((gradient[~weight.isnan()] != 0).any())
-
-
-def test_alone_equals_in_a_batch() -> None:
-    targets, sources = [5, 2, 7], [3, 8, 1]
-    layout = _layout(targets, sources)
-    x, weight = _draw(layout, 16, (11, 11))
-    together = grid_convolution(x.float(), weight, layout)
-    for number, (target, source) in enumerate(zip(targets, sources, strict=True)):
-        start = int(layout.offsets[number])
-        place = slice(start, start + target * source)
-        alone = grid_convolution(x[place].float(), weight, _layout([target], [source]))
-        torch.testing.assert_close(together[place], alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -177,8 +140,8 @@ def test_autocast_leaves_the_dtype_as_it_comes(dtype: torch.dtype) -> None:
     drawn = _draw(layout, 16, (3, 5))
     x = drawn[0].detach().to(dtype).requires_grad_()
     weight = drawn[1].detach().float().requires_grad_()
-    found = grid_convolution(x, weight, layout)
-    gradients = torch.autograd.grad(found.sum(), (x, weight))
+    outside = grid_convolution(x, weight, layout)
+    gradients = torch.autograd.grad(outside.sum(), (x, weight))
     window, prepared = torch.randn(2, 2, 5, 16).to(dtype), prepare_step_weight(weight, dtype)
     step = grid_convolution_step(window, prepared)
     with torch.autocast("cpu", torch.bfloat16):
@@ -187,18 +150,18 @@ def test_autocast_leaves_the_dtype_as_it_comes(dtype: torch.dtype) -> None:
         torch.testing.assert_close(torch.autograd.grad(within.sum(), (x, weight)), gradients)
         torch.testing.assert_close(plain_grid_convolution(x, weight, layout), within)
         torch.testing.assert_close(grid_convolution_step(window, prepared), step)
-    torch.testing.assert_close(within, found)
+    torch.testing.assert_close(within, outside)
 
 
 def test_strided_input_and_gradient() -> None:
     layout = _layout([4, 2], [3, 5])
     x, weight = _draw(layout, 6, (3, 3))
     wide = x.detach().t().contiguous().t().float().requires_grad_()
-    found = grid_convolution(wide, weight, layout)
-    torch.testing.assert_close(found, grid_convolution(x.float(), weight, layout))
+    result = grid_convolution(wide, weight, layout)
+    torch.testing.assert_close(result, grid_convolution(x.float(), weight, layout))
     torch.testing.assert_close(
-        torch.autograd.grad(found.sum(), wide, retain_graph=True),
-        torch.autograd.grad(found, wide, torch.ones_like(found)),
+        torch.autograd.grad(result.sum(), wide, retain_graph=True),
+        torch.autograd.grad(result, wide, torch.ones_like(result)),
     )
 
 
@@ -212,13 +175,12 @@ def test_only_wanted_gradients_are_computed() -> None:
 
 
 @pytest.mark.parametrize("kernel", [(2, 3), (3, 4)])
-def test_even_kernels_are_refused(kernel: tuple[int, int]) -> None:
+@pytest.mark.parametrize("convolve", [grid_convolution, plain_grid_convolution])
+def test_even_kernels_are_refused(convolve: Callable[..., Tensor], kernel: tuple[int, int]) -> None:
     layout = _layout([2], [2])
     x, weight = _draw(layout, 2, kernel)
     with pytest.raises(ValueError, match="odd"):
-        grid_convolution(x, weight, layout)
-    with pytest.raises(ValueError, match="odd"):
-        plain_grid_convolution(x, weight, layout)
+        convolve(x, weight, layout)
     with pytest.raises(ValueError, match="odd"):
         prepare_step_weight(weight, torch.float32)
 
@@ -244,8 +206,8 @@ def test_steps_equal_all_rows_at_once(
     history = torch.cat([torch.zeros(rows, above, width, size, dtype=dtype), layout.pad(x)], 1)
     for t in range(height):
         window = history[:, t : t + above + 1]
-        found = grid_convolution_step(window, prepared, source_causal=source_causal)
-        torch.testing.assert_close(found, whole[:, t], rtol=1.6e-2, atol=1e-5)
+        row = grid_convolution_step(window, prepared, source_causal=source_causal)
+        torch.testing.assert_close(row, whole[:, t], rtol=1.6e-2, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -256,25 +218,20 @@ def test_triton_form_in_the_interpreter(project: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("targets", "sources", "size", "kernel"), GRIDS)
+@on_every_grid
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_on_a_gpu(
-    targets: list[int],
-    sources: list[int],
-    size: int,
-    kernel: tuple[int, int],
-    dtype: torch.dtype,
-) -> None:
+def test_on_a_gpu(form: Form, dtype: torch.dtype) -> None:
+    targets, sources, size, kernel = form
     layout = _layout(targets, sources)
     there = GridLayout.make(layout.target_lengths.cuda(), layout.source_lengths.cuda())
     drawn = [leaf.detach().to(dtype) for leaf in _draw(layout, size, kernel)]
     here = [leaf.double().requires_grad_() for leaf in drawn]
     moved = [leaf.cuda().requires_grad_() for leaf in drawn]
     outer = torch.randn(layout.cell_count, size).to(dtype)
-    found = grid_convolution(moved[0], moved[1], there)
+    result = grid_convolution(moved[0], moved[1], there)
     right = plain_grid_convolution(here[0], here[1], layout)
-    gradients = torch.autograd.grad(found, moved, outer.cuda())
-    wanted = torch.autograd.grad(right, here, outer.double())
+    gradients = torch.autograd.grad(result, moved, outer.cuda())
+    expected = torch.autograd.grad(right, here, outer.double())
     tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-4
-    for mine, theirs in zip((found, *gradients), (right, *wanted), strict=True):
+    for mine, theirs in zip((result, *gradients), (right, *expected), strict=True):
         assert _distance(mine.detach().cpu(), theirs.detach()) < tolerance

@@ -4,8 +4,6 @@ Without a GPU, `test_grid_conv.py` runs this file again in a process with TRITON
 compiler needs no GPU.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -37,43 +35,37 @@ def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     mend(monkeypatch)
 
 
-def _distance(found: Tensor, right: Tensor) -> float:
-    return float((found.detach().cpu().double() - right).norm() / right.norm())
+def _distance(actual: Tensor, right: Tensor) -> float:
+    return float((actual.detach().cpu().double() - right).norm() / right.norm())
 
 
 @runs
 @pytest.mark.parametrize("source_causal", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
-@pytest.mark.parametrize(("targets", "sources", "size", "kernel"), GRIDS)
+@pytest.mark.parametrize("form", GRIDS, ids=str)
 def test_equals_the_plain_form(
-    targets: list[int],
-    sources: list[int],
-    size: int,
-    kernel: tuple[int, int],
-    dtype: torch.dtype,
-    tolerance: float,
+    form: tuple[list[int], list[int], int, tuple[int, int]], dtype: torch.dtype, tolerance: float,
     source_causal: bool,
-) -> None:
+) -> None:  # fmt: skip
     from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
 
-    layout = GridLayout.make(
-        torch.tensor(targets, device=DEVICE), torch.tensor(sources, device=DEVICE)
-    )
-    plain_layout = GridLayout.make(torch.tensor(targets), torch.tensor(sources))
+    *lengths, size, kernel = form
+    layout = GridLayout.make(*(torch.tensor(side, device=DEVICE) for side in lengths))
+    plain_layout = GridLayout.make(*map(torch.tensor, lengths))
     x, outer = (torch.randn(layout.cell_count, size).to(dtype) for _ in range(2))
     weight = torch.randn(*kernel, size)
     leaves = [leaf.to(DEVICE).requires_grad_() for leaf in (x, weight)]
     left, right = kernel[1] // 2, 0 if source_causal else kernel[1] // 2
     taps = live_taps(leaves[1], source_causal=source_causal)
-    found = TritonGridConvolution.apply(  # type: ignore[no-untyped-call]
+    result = TritonGridConvolution.apply(  # type: ignore[no-untyped-call]
         leaves[0], taps, layout, left, right
     )
-    assert found.dtype == dtype
+    assert result.dtype == dtype
     exact = [leaf.double().requires_grad_() for leaf in (x, weight)]
-    wanted = plain_grid_convolution(exact[0], exact[1], plain_layout, source_causal=source_causal)
-    gradients = torch.autograd.grad(found, leaves, outer.to(DEVICE))
-    right_gradients = torch.autograd.grad(wanted, exact, outer.double())
-    assert _distance(found, wanted) < tolerance
+    plain = plain_grid_convolution(exact[0], exact[1], plain_layout, source_causal=source_causal)
+    gradients = torch.autograd.grad(result, leaves, outer.to(DEVICE))
+    right_gradients = torch.autograd.grad(plain, exact, outer.double())
+    assert _distance(result, plain) < tolerance
     assert _distance(gradients[0], right_gradients[0]) < tolerance
     assert _distance(gradients[1], right_gradients[1]) < 1e-6
 
@@ -82,22 +74,19 @@ def test_equals_the_plain_form(
 @pytest.mark.parametrize("rows", [6, 2])
 def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from nmtgrid.layers.kernels.grid_conv_triton import (
-        _convolve_kernel,
-        _weight_gradient_kernel,
-    )
+    from nmtgrid.layers.kernels.grid_conv_triton import _convolve_kernel, _weight_gradient_kernel
 
-    places = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
+    sizes = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
     shared = {"D": 256, "ROWS": rows, "COLUMNS": 11, "LEFT": 5, "BLOCK_S": 16, "BLOCK_D": 32}
     for reverse in (False, True):
         text = assembly(
             _convolve_kernel,
-            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **places},
+            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **sizes},
             {**shared, "REVERSED": reverse},
         )
         assert text.count("fma.rn.f32") >= rows * 11 * 16 * 32 // 128
     assembly(
         _weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "found": "*fp32", **places, "batch": "i32"},
+        {"x": "*bf16", "gradient": "*bf16", "found": "*fp32", **sizes, "batch": "i32"},
         {**shared, "SENTENCES": 4},
     )

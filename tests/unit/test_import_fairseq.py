@@ -1,7 +1,5 @@
 """Models of fairseq give the same log-probabilities here, and translate from a folder of ours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -54,11 +52,6 @@ CASES: dict[str, tuple[Callable[..., Reference], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def dictionaries(tmp_path: Path) -> tuple[Path, Path]:
-    return write_dictionaries(tmp_path)
-
-
 def take_over(folder: Path, checkpoint: Path, *options: str) -> int:
     return main([
         "import-fairseq", str(checkpoint), "--dict-source", str(folder / "dict.de.txt"),
@@ -67,10 +60,12 @@ def take_over(folder: Path, checkpoint: Path, *options: str) -> int:
 
 
 def taken(
-    folder: Path, reference: Reference, *, form: str = "args", zipped: bool = True
-) -> LoadedModel:
+    folder: Path, reference: Reference, *, state: dict[str, Tensor] | None = None,
+    form: str = "args", zipped: bool = True,
+) -> LoadedModel:  # fmt: skip
+    """Take over a model, by default with the reference's own parameters."""
     write_dictionaries(folder)
-    values = content(reference.options, reference.state, form)
+    values = content(reference.options, state or reference.state, form)
     assert take_over(folder, write_checkpoint(folder / "c.pt", values, zipped=zipped)) == 0
     return load_model(folder / "model")
 
@@ -137,7 +132,7 @@ def test_one_matrix_for_all(tmp_path: Path) -> None:
 
 def old_transformer(reference: Reference) -> dict[str, Tensor]:
     """Return the state under the names of 2018: maps in one, norms by number, its own output."""
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     numbers = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
     for name, tensor in reference.state.items():
         side = name.partition(".")[0]
@@ -147,20 +142,16 @@ def old_transformer(reference: Reference) -> dict[str, Tensor]:
             if name.endswith(f"attn.q_proj.{kind}"):
                 head = name.removesuffix(f"q_proj.{kind}")
                 parts = [reference.state[f"{head}{part}_proj.{kind}"] for part in "qkv"]
-                found[f"{head}in_proj_{kind}"] = torch.cat(parts)
+                state[f"{head}in_proj_{kind}"] = torch.cat(parts)
         if not any(f"attn.{part}_proj." in name for part in "qkv"):
-            found[name.replace("output_projection.weight", "embed_out")] = tensor
-    return found
+            state[name.replace("output_projection.weight", "embed_out")] = tensor
+    assert "encoder.layers.0.self_attn.in_proj_weight" in state
+    return state
 
 
-def test_names_of_old_transformers(tmp_path: Path) -> None:
+def test_old_forms_of_weights(tmp_path: Path) -> None:
     reference = Transformer(TYPES, relu_dropout=0.25)
-    values = content(reference.options, old_transformer(reference))
-    assert "encoder.layers.0.self_attn.in_proj_weight" in values["model"]
-    write_dictionaries(tmp_path)
-    path = write_checkpoint(tmp_path / "c.pt", values, zipped=False)
-    assert take_over(tmp_path, path) == 0
-    model = load_model(tmp_path / "model").model
+    model = taken(tmp_path, reference, state=old_transformer(reference), zipped=False).model
     check_same(model, reference)
     assert model.config.activation_dropout == 0.25
 
@@ -189,25 +180,21 @@ def test_views_of_one_storage_and_parameters(tmp_path: Path) -> None:
         wide = torch.cat([torch.zeros_like(tensor), tensor]).flatten()
         part = wide[tensor.numel() :].view(tensor.shape)
         saved[name] = torch.nn.Parameter(part.t().contiguous().t() if part.dim() == 2 else part)
+    check_same(taken(tmp_path, reference, state=saved).model, reference)
+
+
+def test_the_folder_translates_raw_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dictionaries(tmp_path)
-    values = content(reference.options, saved)
-    assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 0
-    check_same(load_model(tmp_path / "model").model, reference)
-
-
-def test_the_folder_translates_raw_text(
-    tmp_path: Path, dictionaries: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
     reference = LSTM(TYPES)
     path = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
     (tmp_path / "codes").write_text("#version: 0.2\nd e\nde 1</w>\n", encoding="utf-8")
     report = tmp_path / "r.json"
     assert take_over(tmp_path, path, "--codes", str(tmp_path / "codes"), "--tokenize", "none",
                      "--json", str(report)) == 0  # fmt: skip
-    told = json.loads(report.read_text(encoding="utf-8"))
-    assert (told["theirs"], told["arch"]) == ("lstm", "bilstm")
-    assert (told["source_types"], told["target_types"]) == TYPES
-    assert told["model"]["encoder"] == "unidirectional"
+    facts = json.loads(report.read_text(encoding="utf-8"))
+    assert (facts["theirs"], facts["arch"]) == ("lstm", "bilstm")
+    assert (facts["source_types"], facts["target_types"]) == TYPES
+    assert facts["model"]["encoder"] == "unidirectional"
     loaded = load_model(tmp_path / "model")
     assert loaded.settings["search"] == {"beam": 5, "length_penalty": 1.0}
     assert loaded.pipeline.source_tokens("de1 de2") == ["de1", "de@@", "2"]

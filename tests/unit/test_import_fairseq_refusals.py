@@ -1,7 +1,5 @@
 """What is no model of ours is refused by its option's name; dictionaries become vocabularies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,25 +59,54 @@ REFUSED: list[tuple[Callable[..., Reference], dict[str, Any], str]] = [
     (Pervasive, {"conv_groups": 4}, "--conv-groups 4"),
     (Pervasive, {"output_dim": 5}, "--output-dim 5"),
     (Pervasive, {"encoder_embed_dim": 6}, "--encoder-embed-dim"),
+    (Transformer, {"share_decoder_input_output_embed": True}, "should be one matrix"),
 ]
 
 
-def attempt(folder: Path, reference: Reference, **changes: Any) -> int:
-    """Take over a checkpoint whose options are changed behind the reference's back."""
-    vars(reference.options).update(changes)
+def attempt(folder: Path, reference: Reference) -> int:
     write_dictionaries(folder)
     values = content(reference.options, reference.state)
     return take_over(folder, write_checkpoint(folder / "c.pt", values))
 
 
-@pytest.mark.parametrize(("make", "changes", "words"), REFUSED, ids=lambda held: str(held)[:40])
+@pytest.mark.parametrize(("make", "changes", "words"), REFUSED, ids=lambda value: str(value)[:40])
 def test_options_are_refused_by_name(
     make: Callable[..., Reference], changes: dict[str, Any], words: str,
     tmp_path: Path, told: list[str],
 ) -> None:  # fmt: skip
-    assert attempt(tmp_path, make(TYPES), **changes) == 2
+    """They are changed behind the reference's back."""
+    reference = make(TYPES)
+    vars(reference.options).update(changes)
+    assert attempt(tmp_path, reference) == 2
     assert words in " ".join(told)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "parameter", "value", "words"),
+    [
+        (Transformer, "encoder.layers.1.fc1.bias", None, "lacks `encoder.layers.1.fc1.bias`"),
+        (Transformer, "decoder.new", torch.ones(2), "has `decoder.new`"),
+        (Transformer, "encoder.layers.0.fc1.weight", torch.ones(9, 12), "9 units"),
+        (Transformer, "encoder.layers.0.fc1.weight", torch.ones(10, 5), "give"),
+        (Transformer, "decoder.layers.0.self_attn.q_proj.weight", torch.ones(3),
+         "do not fit together"),
+        # The option has a value even where nothing came of it.
+        (LSTM, "decoder.adaptive_softmax.head.weight", torch.ones(4, 4),
+         "--adaptive-softmax-cutoff 10000,50000,200000"),
+    ],
+)  # fmt: skip
+def test_weights_that_the_options_do_not_explain(
+    make: Callable[..., Reference], parameter: str, value: torch.Tensor | None, words: str,
+    tmp_path: Path, told: list[str],
+) -> None:  # fmt: skip
+    reference = make(TYPES)
+    if value is None:
+        del reference.state[parameter]
+    else:
+        reference.state[parameter] = value
+    assert attempt(tmp_path, reference) == 2
+    assert words in " ".join(told)
 
 
 def test_all_faults_at_once(tmp_path: Path, told: list[str]) -> None:
@@ -96,39 +123,6 @@ def test_all_faults_at_once(tmp_path: Path, told: list[str]) -> None:
                   "--source-lang", "dict.en.txt:2", "none: there is no such file",
                   "`--codes-target` needs"):  # fmt: skip
         assert words in said
-
-
-def test_an_adaptive_softmax_is_known_by_its_weights(tmp_path: Path, told: list[str]) -> None:
-    reference = LSTM(TYPES)  # its option has a value although nothing came of it
-    reference.draw("decoder.adaptive_softmax.head.weight", 4, 4)
-    assert attempt(tmp_path, reference) == 2
-    assert "--adaptive-softmax-cutoff 10000,50000,200000" in " ".join(told)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda state: state.pop("encoder.layers.1.fc1.bias"), "lacks `encoder.layers.1.fc1.bias`"),
-        (lambda state: state.update({"decoder.new": torch.ones(2)}), "has `decoder.new`"),
-        (lambda state: state.update({"encoder.layers.0.fc1.weight": torch.ones(9, 12)}), "9 units"),
-        (lambda state: state.update({"encoder.layers.0.fc1.weight": torch.ones(10, 5)}), "give"),
-        (lambda state: state.update({"decoder.layers.0.self_attn.q_proj.weight": torch.ones(3)}),
-         "do not fit together"),
-    ],
-)  # fmt: skip
-def test_weights_that_the_options_do_not_explain(
-    change: Any, words: str, tmp_path: Path, told: list[str]
-) -> None:
-    reference = Transformer(TYPES)
-    change(reference.state)
-    assert attempt(tmp_path, reference) == 2
-    assert words in " ".join(told)
-
-
-def test_a_tied_matrix_must_be_one(tmp_path: Path, told: list[str]) -> None:
-    reference = Transformer(TYPES)
-    assert attempt(tmp_path, reference, share_decoder_input_output_embed=True) == 2
-    assert "should be one matrix" in " ".join(told)
 
 
 def test_dictionaries_of_another_model(tmp_path: Path, told: list[str]) -> None:
@@ -170,7 +164,7 @@ def test_languages_and_two_codes_may_be_given(tmp_path: Path) -> None:
     assert pipeline.target.tokens("bxy ax") == ["bxy", "a@@", "x"]
 
 
-def test_ids_of_a_dictionary(tmp_path: Path) -> None:
+def test_tokens_that_are_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "dict.txt"
     path.write_text("the 30\n, 20\nmadeupword0000 0\n\u2581x 5\n", encoding="utf-8")
     vocabulary = read_dictionary(path)
@@ -179,9 +173,6 @@ def test_ids_of_a_dictionary(tmp_path: Path) -> None:
     assert vocabulary.counts[4:] == (30, 20, 0, 5)
     theirs = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0]])  # <s>, <pad>, </s>, <unk>, the
     assert reordered(theirs).flatten().tolist() == [1, 0, 2, 3, 4]
-
-
-def test_tokens_that_are_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "dict.txt"
     path.write_bytes(
         "a 9\nb 8\na 7 #fairseq:overwrite\n<unk> 3 #fairseq:overwrite\n two words 2\n 1\r\n"
@@ -198,7 +189,7 @@ def test_tokens_that_are_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "line", "words"),
+    ("content", "line", "words"),
     [
         (b"a 1\na 2\n", 2, "stands there twice"),
         (b"<unk> 5\n", 1, "stands there twice"),
@@ -210,9 +201,9 @@ def test_tokens_that_are_taken_over(tmp_path: Path) -> None:
         (b"", 0, "no token"),
     ],
 )
-def test_faulty_dictionaries(tmp_path: Path, held: bytes, line: int, words: str) -> None:
+def test_faulty_dictionaries(tmp_path: Path, content: bytes, line: int, words: str) -> None:
     path = tmp_path / "dict.txt"
-    path.write_bytes(held)
+    path.write_bytes(content)
     with pytest.raises(InputError, match=words) as caught:
         read_dictionary(path)
     assert caught.value.line == line

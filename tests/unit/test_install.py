@@ -1,7 +1,5 @@
 """The install gate, without installing anything: what it would run, and what it refuses."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import os
@@ -38,10 +36,18 @@ def _wheel(folder: Path, names: list[str], extras: list[str]) -> Path:
     return path
 
 
-def test_every_extra_of_the_project_is_tested(gate: ModuleType, project: Path) -> None:
+def test_a_wheel_holds_the_package_alone(gate: ModuleType, project: Path, tmp_path: Path) -> None:
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
-    extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
-    assert extras == set(gate.NEEDS_EXTRA) | gate.FOR_PEOPLE
+    declared = set(tomllib.loads(text)["project"]["optional-dependencies"])
+    assert declared == set(gate.NEEDS_EXTRA) | gate.FOR_PEOPLE
+    extras = ["ctranslate2", "simuleval", "test"]
+    right = ["nmtgrid/__init__.py", "nmtgrid/py.typed"]
+    assert gate.check_wheel(_wheel(tmp_path, right, extras)) == ["ctranslate2", "simuleval"]
+    for names in (right[:1], [*right, "tests/conftest.py"]):
+        with pytest.raises(gate.Failed, match=r"py\.typed"):
+            gate.check_wheel(_wheel(tmp_path, names, extras))
+    with pytest.raises(gate.Failed, match="Extras"):
+        gate.check_wheel(_wheel(tmp_path, right, [*extras, "moon"]))
 
 
 def test_the_quickstart_is_the_recipes(gate: ModuleType, tmp_path: Path) -> None:
@@ -53,18 +59,9 @@ def test_the_quickstart_is_the_recipes(gate: ModuleType, tmp_path: Path) -> None
     assert commands[2][commands[2].index("--max-updates") + 1] == "77"
 
 
-def test_a_wheel_holds_the_package_alone(gate: ModuleType, tmp_path: Path) -> None:
-    extras = ["ctranslate2", "simuleval", "test"]
-    right = ["nmtgrid/__init__.py", "nmtgrid/py.typed"]
-    assert gate.check_wheel(_wheel(tmp_path, right, extras)) == ["ctranslate2", "simuleval"]
-    for names in (right[:1], [*right, "tests/conftest.py"]):
-        with pytest.raises(gate.Failed, match=r"py\.typed"):
-            gate.check_wheel(_wheel(tmp_path, names, extras))
-    with pytest.raises(gate.Failed, match="Extras"):
-        gate.check_wheel(_wheel(tmp_path, right, [*extras, "moon"]))
-
-
-def test_pairs_are_interpreters_and_versions(gate: ModuleType) -> None:
+def test_pairs_are_interpreters_and_versions(
+    gate: ModuleType, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     here = sys.executable
     assert gate.pairs([f"{here}:oldest", f"{here}:2.13.0", f"{here}:newest"]) == [
         (here, "2.11.0"), (here, "2.13.0"), (here, "newest")
@@ -72,11 +69,6 @@ def test_pairs_are_interpreters_and_versions(gate: ModuleType) -> None:
     for wrong in ("3.1:2.13.0", here, f"{here}:", "no/python:newest"):
         with pytest.raises(gate.Failed, match="Write it as"):
             gate.pairs([wrong])
-
-
-def test_faults_are_told_and_leave_with_2(
-    gate: ModuleType, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert gate.main(["3.1:2.13.0", "--work", str(tmp_path / "work")]) == 2
     assert "3.1:2.13.0" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
@@ -98,13 +90,15 @@ def test_places_know_nothing_of_the_environment_around(
 ) -> None:
     for name in ("PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"):
         monkeypatch.setenv(name, "somewhere")
-    place = gate.Place(tmp_path)
-    assert not {"PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"} & set(place.environment)
-    assert place.environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "venv" / "bin")
-    assert place.call(sys.executable, "-c", "print(input())", given="x\n") == "x\n"
+    environment_folder = gate.Place(tmp_path)
+    assert not {"PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"} & set(environment_folder.environment)
+    assert environment_folder.environment["PATH"].split(os.pathsep)[0] == str(
+        tmp_path / "venv" / "bin"
+    )
+    assert environment_folder.call(sys.executable, "-c", "print(input())", given="x\n") == "x\n"
     with pytest.raises(gate.Failed, match="left with 3"):
-        place.call(sys.executable, "-c", "raise SystemExit(3)")
-    assert place.call(sys.executable, "-c", "raise SystemExit(2)", code=2) == ""
+        environment_folder.call(sys.executable, "-c", "raise SystemExit(3)")
+    assert environment_folder.call(sys.executable, "-c", "raise SystemExit(2)", code=2) == ""
 
 
 def test_the_table_says_what_failed_and_why(gate: ModuleType) -> None:

@@ -1,7 +1,5 @@
 """The mean of the last checkpoints is that of a run that nobody interrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,13 @@ from tests.unit.tiny_run import Scores, trainer
 States = dict[int, dict[str, Tensor]]
 
 
-def run(made: Trainer, stop: StopRequest | None = None, at: int = 0) -> States:
+def run(training: Trainer, stop: StopRequest | None = None, at: int = 0) -> States:
     """Train, until `stop` after update `at`; return the weights after each update."""
     seen = {}
-    for event in made.run():
+    for event in training.run():
         if isinstance(event, events.Updated):
-            held = made.model.state_dict()
-            seen[event.update] = {name: tensor.clone() for name, tensor in held.items()}
+            weights = training.model.state_dict()
+            seen[event.update] = {name: tensor.clone() for name, tensor in weights.items()}
             if stop is not None and event.update == at:
                 stop.reason = "stopped by the test"
     return seen
@@ -38,9 +36,9 @@ def average(folder: Path) -> dict[str, Tensor]:
 
 
 def mean(states: States, updates: Sequence[int]) -> dict[str, Tensor]:
-    held = [states[update] for update in updates]
     return {
-        name: torch.stack([one[name].double() for one in held]).mean(0).float() for name in held[0]
+        name: torch.stack([states[update][name].double() for update in updates]).mean(0).float()
+        for name in states[updates[0]]
     }
 
 
@@ -66,10 +64,10 @@ def test_it_is_of_the_states_of_validations_and_of_the_end(
 ) -> None:
     """Where there is nothing to validate on, of the states that would have been."""
     changes, updates = PLANS[name]
-    made = trainer(tmp_path, validator=Scores(1.0) if validates else None, **changes)
-    states = run(made)
+    training = trainer(tmp_path, validator=Scores(1.0) if validates else None, **changes)
+    states = run(training)
     assert same(average(tmp_path), mean(states, updates))
-    assert len(made.checkpoints.existing()) == len(updates)
+    assert len(training.checkpoints.existing()) == len(updates)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -102,33 +100,35 @@ def test_an_end_that_was_none_does_not_count(
     run(straight)
     assert len(straight.checkpoints.existing()) > 2
     for ended_at in (each + 1, limit):
-        made = trainer(tmp_path / "parts", validator=Scores(1.0), max_updates=ended_at, **changes)
-        assert made.resume() == (ended_at == limit)
-        run(made)
+        training = trainer(
+            tmp_path / "parts", validator=Scores(1.0), max_updates=ended_at, **changes
+        )
+        assert training.resume() == (ended_at == limit)
+        run(training)
     assert same(average(tmp_path / "parts"), average(tmp_path / "straight"))
 
 
 def test_a_finished_run_makes_the_same_again(tmp_path: Path) -> None:
     """Also where the mean is the best and was saved with the state of the end, a second time."""
     changes: dict[str, Any] = {"average": 3, "max_updates": 5, "validate_updates": 2}
-    made = trainer(tmp_path, validator=Scores(3.0, 3.0, 3.0, 1.0), **changes)
-    states = run(made)
-    assert made.selection.best.weights == "average"
-    wanted = mean(states, [2, 4, 5])
-    assert same(load_tensors(tmp_path / "model.safetensors"), wanted)
+    training = trainer(tmp_path, validator=Scores(3.0, 3.0, 3.0, 1.0), **changes)
+    states = run(training)
+    assert training.selection.best.weights == "average"
+    expected = mean(states, [2, 4, 5])
+    assert same(load_tensors(tmp_path / "model.safetensors"), expected)
     (tmp_path / "average.safetensors").unlink()
     again = trainer(tmp_path, validator=Scores(1.0), **changes)
     assert again.resume()
     run(again)
-    assert same(average(tmp_path), wanted)
+    assert same(average(tmp_path), expected)
 
 
 def test_states_that_do_not_tell_checkpoints_apart_go_on(tmp_path: Path) -> None:
     """They tell the last validation, whose state counts."""
     changes: dict[str, Any] = {"average": 3, "validate_updates": 2}
-    made = trainer(tmp_path, validator=Scores(1.0), max_updates=2, **changes)
-    states = run(made)
-    path = made.checkpoints.existing()[-1] / "training.json"
+    training = trainer(tmp_path, validator=Scores(1.0), max_updates=2, **changes)
+    states = run(training)
+    path = training.checkpoints.existing()[-1] / "training.json"
     facts = read_json(path)
     del facts["progress"]["checkpoint_update"], facts[CHECKSUM]
     write_json(path, sealed(facts))

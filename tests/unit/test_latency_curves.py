@@ -1,16 +1,19 @@
-"""Pictures of quality against latency, and of paths: whole files, readable, nothing on top."""
+"""Quality against latency: pictures, results of evaluations, published curves."""
 
-from __future__ import annotations
-
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.latency import Curve, Level, Mark, draw_curves
+from nmtgrid.analysis.latency import Curve, Level, Mark, curves, draw_curves, read_results
 from nmtgrid.analysis.plotting.figure import Box, Obstacles, scale_ends
 from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths, staircase
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, InputError, StorageError
+from nmtgrid.cli.app import main
+from nmtgrid.online.published import CURVES, Point, names
+from nmtgrid.online.published import curves as published_curves
 
 OURS = Curve("ours, wait-k", [Mark(1.0, 20.0, "k = 1"), Mark(3.0, 28.0, "3")], "wait-k")
 THEIRS = Curve("theirs, table D.3", [Mark(0.5, 19.0, "1"), Mark(4.0, 27.0)], "wait-k", True)
@@ -26,13 +29,8 @@ def draw(path: Path, *curves: Curve) -> str:
 
 def test_all_that_is_named_is_written(tmp_path: Path) -> None:
     text = draw(tmp_path / "curve.svg", OURS, THEIRS)
-    for name in (
-        "ours, wait-k",
-        "theirs, table D.3",
-        "ours, offline: 30.00",
-        "k = 1",
-        "AL (source",
-    ):
+    named = ("ours, wait-k", "theirs, table D.3", "ours, offline: 30.00", "k = 1", "AL (source")
+    for name in named:
         assert f"<!-- {name}" in text
     assert "#0072b2" in text and "#8a8a8a" in text, "ours in colour, theirs in grey"
     assert draw(tmp_path / "again.svg", OURS, THEIRS) == text, "the same values, the same file"
@@ -63,19 +61,16 @@ def test_other_pictures_are_refused(tmp_path: Path) -> None:
 
 
 def test_writing_keeps_off_lines_and_writing() -> None:
-    held = Obstacles(100, 100)
-    held.add_line([(10, 50), (90, 50)])
-    first, second = held.place(50, 50, 10, 6), held.place(50, 50, 10, 6)
+    obstacles = Obstacles(100, 100)
+    obstacles.add_line([(10, 50), (90, 50)])
+    first, second = obstacles.place(50, 50, 10, 6), obstacles.place(50, 50, 10, 6)
     assert first is not None and second is not None
     assert first.low > 50 and second.high < 50 and not first.touches(second)
     for x in range(20, 90, 6):
-        held.place(x, 50, 12, 12)
-    assert held.place(50, 50, 12, 12, insist=False) is None
-    assert held.place(50, 50, 12, 12) is not None
+        obstacles.place(x, 50, 12, 12)
+    assert obstacles.place(50, 50, 12, 12, insist=False) is None
+    assert obstacles.place(50, 50, 12, 12) is not None
     assert Box(0, 0, 2, 2).holds(1, 1) and not Box(0, 0, 2, 2).touches(Box(2, 0, 3, 1))
-
-
-def test_a_staircase_reads_right_and_writes_down() -> None:
     assert staircase([2, 2, 3]) == ([0, 2, 2, 2, 2, 3, 3], [0, 0, 1, 1, 2, 2, 3])
     assert staircase([]) == ([0], [0])
 
@@ -89,3 +84,107 @@ def test_paths_name_units_of_both_sides(tmp_path: Path) -> None:
     text = (tmp_path / "p.svg").read_text()
     for name in ("Paths", "Line 3", "agent, τ = 0.5", "wait-k, k = 1", "Haus@@", "pet"):
         assert f"<!-- {name} -->" in text
+
+
+METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal", "length_ratio")
+
+
+def row(policy: str, key: str, value: float | None, bleu: float, al: float) -> dict[str, Any]:
+    token = {**dict.fromkeys(METRICS, 1.0), "al": al, "unit": "token", "convention": "thesis"}
+    word = {**token, "al": al / 2, "yaal": None, "unit": "word", "convention": "simuleval"}
+    return {
+        "system": "m", "policy": policy, key: value, "bleu_tokenized": bleu,
+        "latencies": [token, word],
+    }  # fmt: skip
+
+
+ROWS = [
+    row("wait-k", "k", 3, 20.0, 4.0),
+    row("wait-k", "k", 1, 10.0, 2.0),
+    row("wait-k", "k", None, 30.0, 9.0),
+    row("threshold", "threshold", 0.5, 25.0, 3.0),
+    row("oracle", "lambda", 0.0, 28.0, 1.0),
+]
+
+
+def write(folder: Path, rows: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"settings": rows}))
+    return folder
+
+
+def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
+    lines, levels = curves(read_results(write(tmp_path, ROWS)), "al", "token", "thesis")
+    assert [curve.name for curve in lines] == ["wait-k", "agent", "oracle"]
+    assert [(mark.x, mark.y, mark.label) for mark in lines[0].marks] == [
+        (2.0, 10.0, "k = 1"), (4.0, 20.0, "3"),
+    ]  # fmt: skip
+    assert [(level.name, level.y) for level in levels] == [("", 30.0)]
+
+
+def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
+    results = read_results(write(tmp_path, ROWS) / "results.json")
+    assert results[0].latency("al", "word", "simuleval") == 2.0
+    assert math.isnan(results[0].latency("yaal", "word", "simuleval"))
+    assert math.isnan(results[0].latency("al", "word", "thesis"))
+
+
+def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", ROWS[:2]), write(tmp_path / "b", ROWS[:2])
+    results = read_results(first) + read_results(second, "other")
+    lines, _ = curves(results, "al", "token", "thesis")
+    assert [curve.name for curve in lines] == ["m, wait-k", "other, wait-k"]
+    both = write(tmp_path / "c", [ROWS[0], {**ROWS[1], "system": "n"}])
+    with pytest.raises(InputError, match="2 systems"):
+        read_results(both, "one")
+
+
+@pytest.mark.parametrize(
+    "rows", [[{}], 3, [row("agent", "k", 1, 1.0, 1.0)], [row("wait-k", "j", 1, 1.0, 1.0)]]
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(StorageError, match="missing"):
+        read_results(tmp_path)
+    with pytest.raises(InputError, match="no results of an online evaluation"):
+        read_results(write(tmp_path, rows))
+
+
+def run(*arguments: object) -> int:
+    return main(["analyze", "latency", *map(str, arguments)])
+
+
+def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, picture, report = write(tmp_path / "a", ROWS), tmp_path / "p.png", tmp_path / "r.json"
+    published = ("--published", "iwslt14-de-en")
+    assert run(f"mine={folder}", "--out", picture, "--json", report, *published) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    values = json.loads(report.read_text())
+    assert [setting["system"] for setting in values["settings"]] == ["mine"] * 5
+    assert values["settings"][0]["al"] == 4.0
+    capsys.readouterr()
+    # All faults are reported together.
+    assert run(folder, "--convention", "simuleval", *published) == 2
+    message = capsys.readouterr().err
+    assert all(word in message for word in ("--unit word", "AL in tokens", "--out FILE"))
+
+
+def test_lagging_grows_along_every_curve() -> None:
+    """By rising k or falling threshold, more is read."""
+    for curve in CURVES:
+        lags = [point.al for point in curve.points]
+        assert lags == sorted(set(lags)), curve.label
+        settings = [point.setting for point in curve.points if point.setting is not None]
+        assert settings == sorted(settings, reverse=curve.policy == "dynamic")
+        assert all(5 < point.bleu < 40 for point in curve.points)
+    assert len({(curve.data, curve.label) for curve in CURVES}) == len(CURVES)
+    assert all(curve.source for curve in CURVES)
+
+
+def test_figures_of_the_thesis() -> None:
+    pervasive, *_, paths = published_curves("iwslt14-de-en")
+    assert pervasive.points[0] == Point(19.20, -1.26, 1) and pervasive.source == "table D.3"
+    assert pervasive.lowercase and Point(30.58, 3.51, 0.3) in paths.points
+    assert not any(curve.lowercase for curve in published_curves("iwslt15-en-vi"))
+    assert "wmt15-de-en" in names()
+    with pytest.raises(ConfigError, match=r"no published curves for `iwslt14-de-fr`.*Did you mean"):
+        published_curves("iwslt14-de-fr")

@@ -1,10 +1,7 @@
 """Grid layouts: where valid cells lie, and that padding and packing undo each other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 
 from nmtgrid.layers.kernels.layout import GridLayout, scatter_cells
 
@@ -28,12 +25,14 @@ def test_places_of_cells_by_hand() -> None:
         [[True, False, False], [True, False, False]],
         [[True, True, True], [False, False, False]],
     ]
-
-
-def test_pad_by_hand() -> None:
-    layout = _layout([2, 1], [1, 3])
     padded = layout.pad(torch.arange(5.0)[:, None], fill=-1.0)[..., 0]
     assert padded.tolist() == [[[0, -1, -1], [1, -1, -1]], [[2, 3, 4], [-1, -1, -1]]]
+    # Padding gets no gradient; other dtypes and strides are padded and packed alike.
+    grid = torch.randn(2, 2, 3, 1, requires_grad=True)
+    layout.pack(grid).sum().backward()
+    assert grid.grad is not None and torch.equal(grid.grad[..., 0].bool(), layout.is_cell)
+    for x in (torch.tensor([[True], [False], [True], [True], [False]]), torch.randn(4, 5).t()):
+        assert torch.equal(layout.pack(layout.pad(x)), x)
 
 
 def test_margins_stay_empty() -> None:
@@ -49,34 +48,15 @@ SHAPES = [([3, 1, 4], [5, 2, 1]), ([1], [1]), ([2, 2], [3, 3]), ([1, 9], [7, 1])
 @pytest.mark.parametrize(("targets", "sources"), SHAPES)
 def test_pack_undoes_pad(targets: list[int], sources: list[int]) -> None:
     layout = _layout(targets, sources)
-    x = torch.randn(layout.cell_count, 3)
+    x = torch.randn(layout.cell_count, 3, dtype=torch.float64, requires_grad=True)
     padded = layout.pad(x, fill=7.0)
     assert torch.equal(layout.pack(padded), x)
     assert bool((padded[~layout.is_cell] == 7.0).all())
     assert torch.equal(padded[layout.is_cell], x)
-
-
-@pytest.mark.parametrize(("targets", "sources"), SHAPES)
-def test_gradients_agree_with_differences(targets: list[int], sources: list[int]) -> None:
-    layout = _layout(targets, sources)
-    x = torch.randn(layout.cell_count, 2, dtype=torch.float64, requires_grad=True)
-    shape = (layout.batch_size, layout.target_size, layout.source_size, 2)
-    grid = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-
-    def pad(values: Tensor) -> Tensor:
-        return layout.pad(values, 2.0)
-
-    assert torch.autograd.gradcheck(pad, (x,))
+    grid = torch.randn(padded.shape, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda values: layout.pad(values, 2.0), (x,))
     assert torch.autograd.gradcheck(layout.pack, (grid,))
     assert torch.autograd.gradgradcheck(layout.pack, (grid,))
-
-
-def test_padding_gets_no_gradient() -> None:
-    layout = _layout([2, 1], [1, 3])
-    grid = torch.randn(2, 2, 3, 1, requires_grad=True)
-    layout.pack(grid).sum().backward()
-    assert grid.grad is not None
-    assert torch.equal(grid.grad[..., 0].bool(), layout.is_cell)
 
 
 def test_full_layouts_are_views() -> None:
@@ -86,14 +66,6 @@ def test_full_layouts_are_views() -> None:
     assert layout.pad(x).data_ptr() == x.data_ptr()
     grid = torch.randn(2, 2, 3, 4)
     assert layout.pack(grid).data_ptr() == grid.data_ptr()
-
-
-def test_other_dtypes_and_strides() -> None:
-    layout = _layout([2, 1], [1, 3])
-    flags = torch.tensor([[True], [False], [True], [True], [False]])
-    assert torch.equal(layout.pack(layout.pad(flags)), flags)
-    wide = torch.randn(4, 5).t()
-    assert torch.equal(layout.pack(layout.pad(wide)), wide)
 
 
 @pytest.mark.parametrize(

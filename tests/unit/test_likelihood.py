@@ -1,7 +1,5 @@
 """The objective's form: sites, weights, smoothing, and what it counts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -22,8 +20,8 @@ def log_probabilities(model: TinyModel) -> torch.Tensor:
     for pair, length in ((0, 3), (1, 2)):
         source = BATCH.source[pair, : BATCH.source_lengths[pair]]
         mean = model.source.weight[source].mean(0)
-        for place in range(length):
-            vector = model.target.weight[BATCH.target_input[pair, place]] + mean
+        for position in range(length):
+            vector = model.target.weight[BATCH.target_input[pair, position]] + mean
             rows.append((model.target.weight @ vector + model.bias).log_softmax(0))
     return torch.stack(rows)
 
@@ -31,22 +29,17 @@ def log_probabilities(model: TinyModel) -> torch.Tensor:
 TARGETS = torch.tensor([8, 4, 2, 9, 2])
 
 
-def test_likelihood_is_the_sum_over_target_tokens() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_likelihood_is_the_sum_over_target_tokens(smoothing: float) -> None:
+    """Smoothing spreads its mass over all types."""
     model = TinyModel().eval()
-    parts = Likelihood(LikelihoodSettings(0.0)).loss(model, BATCH)
-    wanted = -log_probabilities(model).gather(1, TARGETS[:, None]).sum()
-    assert parts.tokens == 5
-    torch.testing.assert_close(parts.total, wanted)
-    torch.testing.assert_close(parts.nll, wanted.detach())
-
-
-def test_smoothing_spreads_its_mass_over_all_types() -> None:
-    model = TinyModel().eval()
-    parts = Likelihood(LikelihoodSettings(0.3)).loss(model, BATCH)
+    parts = Likelihood(LikelihoodSettings(smoothing)).loss(model, BATCH)
     logs = log_probabilities(model)
-    wanted = -0.7 * logs.gather(1, TARGETS[:, None]).sum() - 0.3 * logs.sum() / TYPES
-    torch.testing.assert_close(parts.total, wanted)
-    torch.testing.assert_close(parts.nll, -logs.gather(1, TARGETS[:, None]).sum().detach())
+    nll = -logs.gather(1, TARGETS[:, None]).sum()
+    assert parts.tokens == 5
+    expected = (1 - smoothing) * nll - smoothing * logs.sum() / TYPES
+    torch.testing.assert_close(parts.total, expected)
+    torch.testing.assert_close(parts.nll, nll.detach())
 
 
 def test_sites_are_weighted_and_tokens_stay_those_of_the_batch() -> None:

@@ -1,6 +1,4 @@
-"""Tables E.1 and E.3: means, deviations, differences of one seed, minutes; the picture."""
-
-from __future__ import annotations
+"""Tables of recipes: means, deviations, differences of one seed, minutes; names of models."""
 
 import json
 from pathlib import Path
@@ -32,8 +30,8 @@ def test_gains_are_of_one_seed(tmp_path: Path) -> None:
     bleu = {"mle": {1: 20.0, 2: 30.0, 4: 10.0}, "tok": {3: 99.0, 2: 34.0, 1: 22.0}}
     named = [
         f"{loss},bilstm={_model(tmp_path / f'{loss}{seed}', seed, value)}"
-        for loss, held in bleu.items()
-        for seed, value in held.items()
+        for loss, scores in bleu.items()
+        for seed, value in scores.items()
     ]
     plain, smoothed = losses_table.read(named, 240)
     assert plain["bleu_tokenized"] == {"mean": 20.0, "standard_deviation": 10.0}
@@ -56,9 +54,9 @@ def test_what_was_not_trained_is_a_dash(tmp_path: Path) -> None:
         240,
     )
     assert "above_mle" not in rows[1] and rows[1]["bleu_tokenized"]["standard_deviation"] is None
-    told = losses_table.markdown(rows)
-    assert "| mle | 20.00 | - | 2.00 | - | - | - |" in told
-    assert "| tok | - | - | - | 25.00 | - | 2.00 |" in told
+    table = losses_table.markdown(rows)
+    assert "| mle | 20.00 | - | 2.00 | - | - | - |" in table
+    assert "| tok | - | - | - | 25.00 | - | 2.00 |" in table
 
 
 def test_captions_gain_cider(tmp_path: Path) -> None:
@@ -66,9 +64,9 @@ def test_captions_gain_cider(tmp_path: Path) -> None:
     plain = _model(tmp_path / "a", 1, 0.0, bleu_1=60.0, bleu_4=20.0, cider=90.0)
     better = _model(tmp_path / "b", 1, 0.0, bleu_1=61.0, bleu_4=19.0, cider=95.5)
     rows = losses_table.read([f"mle,lstm={plain}", f"tok,lstm={better}"], 240, scores)
-    told = losses_table.markdown(rows, scores)
-    assert "| mle | 60.00 | 20.00 | 90.00 | - | 2.00 |" in told
-    assert "| tok | 61.00 | 19.00 | 95.50 | +5.50 | 2.00 |" in told
+    table = losses_table.markdown(rows, scores)
+    assert "| mle | 60.00 | 20.00 | 90.00 | - | 2.00 |" in table
+    assert "| tok | 61.00 | 19.00 | 95.50 | +5.50 | 2.00 |" in table
 
 
 def test_the_picture_shows_what_lies_beside_mle(
@@ -86,9 +84,9 @@ def test_the_picture_shows_what_lies_beside_mle(
     drawn: list[Any] = []
     real = losses_table.draw_bars
 
-    def draw_bars(*given: Any, **named: Any) -> None:
-        drawn.extend(given[:2])
-        real(*given, **named)
+    def draw_bars(*args: Any, **named: Any) -> None:
+        drawn.extend(args[:2])
+        real(*args, **named)
 
     monkeypatch.setattr(losses_table, "draw_bars", draw_bars)
     losses_table.draw(rows, "BLEU", tmp_path / "table.png")
@@ -96,14 +94,34 @@ def test_the_picture_shows_what_lies_beside_mle(
     groups, series = drawn
     names = [group.label for group in groups]
     assert set(names) == {"tok", "seq"}
-    held = {one.name: dict(zip(names, one.values, strict=True)) for one in series}
-    assert held == {
+    shown = {bars.name: dict(zip(names, bars.values, strict=True)) for bars in series}
+    assert shown == {
         "bilstm": {"tok": 0.0, "seq": None}, "pervasive": {"tok": None, "seq": 2.0}
     }  # fmt: skip
-    [bilstm] = (one for one in series if one.name == "bilstm")
-    place = names.index("tok")
-    assert bilstm.high[place] == pytest.approx(2**0.5)
-    assert bilstm.low[place] == pytest.approx(-(2**0.5))
+    [bilstm] = (bars for bars in series if bars.name == "bilstm")
+    column = names.index("tok")
+    assert bilstm.high[column] == pytest.approx(2**0.5)
+    assert bilstm.low[column] == pytest.approx(-(2**0.5))
     # One loss alone lies above nothing.
     losses_table.draw(rows[:1], "BLEU", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+pervasive_table = recipe_module("pervasive_table")
+
+
+def test_models_in_one_file_keep_their_names(tmp_path: Path) -> None:
+    """Those of `analyze alignments` are systems; of `blocks`, blocks; a model alone has neither."""
+    values = {"entropy": 2.0, "coverage": 0.5}
+    compared = [{"system": "max", **values}, {"system": "Bi-LSTM", **values}]
+    files: dict[str, Any] = {
+        "several": {"sections": [{"models": compared}]},
+        "blocks": {"rows": [{"block": "transformer, block 1", **values}]},
+        "one": values,
+    }
+    named = {}
+    for name, content in files.items():
+        named[name] = str(tmp_path / f"{name}.json")
+        Path(named[name]).write_text(json.dumps(content))
+    models = [row["model"] for row in pervasive_table.alignments(named)]
+    assert models == ["max", "Bi-LSTM", "transformer, block 1", "one"]

@@ -1,12 +1,14 @@
-"""Triton that does not work is told of once, and done without."""
+"""What the machine offers: Triton that works or not, the processor's maker."""
 
-from __future__ import annotations
-
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from nmtgrid.base import devices
+from nmtgrid.base.devices import is_intel
 from nmtgrid.layers.kernels import triton_support
 
 
@@ -32,14 +34,8 @@ def test_a_failing_compiler_is_told_of_once(
     ]
 
 
-def test_a_working_compiler_is_used(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
-    monkeypatch.setattr(triton_support, "_try_kernel", lambda: None)
-    assert triton_support.has_triton()
-    assert not told
-
-
 def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
-    """Smaller batches follow it, for which the kernels are to be used."""
+    """Smaller batches follow it, for which the kernels that work are to be used."""
 
     def fail() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -55,3 +51,32 @@ def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: l
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     assert triton_support.has_triton() == (torch.version.cuda is not None)
+
+
+@pytest.fixture(autouse=True)
+def _forgetting() -> Iterator[None]:
+    is_intel.cache_clear()
+    yield
+    is_intel.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("maker", "named", "expected"),
+    [
+        ("AuthenticAMD", "", False),
+        ("GenuineIntel", "", True),
+        (None, "AMD64 Family 25, AuthenticAMD", False),
+        (None, "Intel64 Family 6, GenuineIntel", True),
+        (None, "arm", False),
+    ],
+)
+def test_the_maker_is_read_or_asked_for(
+    maker: str | None, named: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read from the kernel's list of processors or, where there is none, asked of Python."""
+    listed = tmp_path / "cpuinfo"
+    if maker is not None:
+        listed.write_text(f"processor : 0\nvendor_id : {maker}\n", encoding="utf-8")
+    monkeypatch.setattr(devices, "Path", lambda _: listed)
+    monkeypatch.setattr(platform, "processor", lambda: named)
+    assert is_intel() is expected

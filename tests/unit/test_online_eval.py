@@ -1,26 +1,21 @@
 """`online-eval` from the command line, on small models with drawn weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nmtgrid.cli.app import INTERRUPTED, main
 from nmtgrid.cli.online_eval.run import tell_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
-from nmtgrid.models import zoo
-from nmtgrid.models.directory import save_model
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
 from nmtgrid.search.traces import read_traces
-from tests.unit.tiny_online import SMALL
+from tests.unit.tiny_online import toy_home
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "grid": ("pervasive", {"reader": "shared"}),
@@ -34,23 +29,7 @@ KEYS = {"policy", "bleu", "bleu_tokenized", "ap", "al", "dal", "cw", "max_cw", "
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a toy dataset `data`, whose test split has an empty line, and models."""
-    folder = tmp_path_factory.mktemp("online")
-    data = folder / "data"
-    assert main(["preprocess", "--toy", "60", "--out", str(data)]) == 0
-    assert main(["bpe", "learn", str(data), "--merges", "40"]) == 0
-    pipeline = Dataset.open(data).pipeline
-    for name, (arch, changes) in MODELS.items():
-        torch.manual_seed(1)
-        model = zoo.build(
-            arch,
-            overrides=SMALL[arch] | changes,
-            source_vocab_size=len(pipeline.source_vocabulary),
-            target_vocab_size=len(pipeline.target_vocabulary),
-        )
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.5)
-        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0, "beam": 4}})
-    return folder
+    return toy_home(tmp_path_factory.mktemp("online"), MODELS)
 
 
 @pytest.fixture
@@ -63,9 +42,8 @@ def online(*arguments: object) -> int:
     return main(["online-eval", *map(str, arguments), "--device", "cpu"])
 
 
-def report(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def report(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -78,9 +56,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
-    given = ("grid", "--data", "data", "--sentences", 8, "--k", "1,3,inf", "--thresholds", "0.3")
+    command = ("grid", "--data", "data", "--sentences", 8, "--k", "1,3,inf", "--thresholds", "0.3")
     more = ("--oracle", "0,1", "--out", out, "--simuleval", logs, "--json", file)
-    assert online(*given, *more, "--published", "iwslt15-vi-en") == 0
+    assert online(*command, *more, "--published", "iwslt15-vi-en") == 0
     shown = capsys.readouterr().err
     assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
     assert "latency in source tokens" in shown and "thesis' convention" in shown
@@ -88,15 +66,15 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     kept = report(out / "results.json")
     assert kept.pop("sha256") and values == kept and values["complete"] is True
     settings = values["settings"]
-    assert [one["policy"] for one in settings] == ["wait-k"] * 3 + ["threshold"] + ["oracle"] * 2
-    assert [one.get("k") for one in settings[:3]] == [1, 3, None]
+    assert [row["policy"] for row in settings] == ["wait-k"] * 3 + ["threshold"] + ["oracle"] * 2
+    assert [row.get("k") for row in settings[:3]] == [1, 3, None]
     assert settings[3]["threshold"] == 0.3 and [s["lambda"] for s in settings[4:]] == [0, 1]
-    for one in settings:
-        assert one.keys() >= KEYS and (one["unit"], one["convention"]) == ("token", "thesis")
-        assert len(one["latencies"]) == 3
+    for row in settings:
+        assert row.keys() >= KEYS and (row["unit"], row["convention"]) == ("token", "thesis")
+        assert len(row["latencies"]) == 3
     assert settings[2]["ap"] == 1.0 and settings[0]["al"] < settings[1]["al"]
-    slugs = ["k-1", "k-3", "k-inf", "threshold-0.3", "lambda-0", "lambda-1"]
-    for slug in slugs:
+
+    for slug in ("k-1", "k-3", "k-inf", "threshold-0.3", "lambda-0", "lambda-1"):
         assert len((out / f"{slug}.txt").read_text().splitlines()) == 8
         assert len(list(read_traces(out / f"{slug}.traces.jsonl"))) == 8
         assert len(read_log(logs / slug)) == 8
@@ -106,40 +84,38 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for name in ("curve.png", "curve.svg", "paths.png", "paths.svg"):
         assert (out / name).stat().st_size > 1000
     text = (out / "curve.svg").read_text()
-    for one in curves("iwslt15-vi-en"):
-        assert one.source.split()[-1] in text, "the published ones are named with their tables"
+    for row in curves("iwslt15-vi-en"):
+        assert row.source.split()[-1] in text, "the published ones are named with their tables"
     assert "average lagging AL (source tokens, thesis convention)" in text
 
 
-def test_sentences_without_latency_are_told_of_by_setting(
+def test_sentences_without_latency_are_counted_by_setting(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def way(skipped: int, late: int) -> Latency:
-        delays: list[list[int]] = [[], [9], [1]]
-        return latency(
-            [delays[0]] * skipped + [delays[1]] * late + [delays[2]] * (9 - skipped - late), [9] * 9
-        )
+        delays: list[list[int]] = [[]] * skipped + [[9]] * late + [[1]] * (9 - skipped - late)
+        return latency(delays, [9] * 9)
 
-    def told(*ways: Latency) -> str:
-        tell_skipped({f"k={k}": found for k, found in enumerate(ways)})
+    def said(*ways: Latency) -> str:
+        tell_skipped({f"k={k}": values for k, values in enumerate(ways)})
         return " ".join(capsys.readouterr().err.split())
 
-    assert told(way(0, 0), way(0, 0)) == ""
+    assert said(way(0, 0), way(0, 0)) == ""
     alike = "In 2 of 9 sentences source or translation is empty: no average counts them."
-    assert told(way(2, 0), way(2, 0)) == alike
-    assert told(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
+    assert said(way(2, 0), way(2, 0)) == alike
+    assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
         "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: no average "
         "counts them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before all was read: "
         "no YAAL counts them."
     )
-    assert told(way(0, 9), way(0, 0)) == ""
-    assert told(way(0, 9)).startswith("In 9 of 9 sentences nothing was")
+    assert said(way(0, 9), way(0, 0)) == ""
+    assert said(way(0, 9)).startswith("In 9 of 9 sentences nothing was")
 
 
 def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
     logs, file = tmp_path / "logs", tmp_path / "r.json"
-    given = ("blocks", "--data", "data", "--sentences", 6, "--k", "2", "--simuleval", logs)
-    assert online(*given, "--convention", "simuleval", "--json", file) == 0
+    command = ("blocks", "--data", "data", "--sentences", 6, "--k", "2", "--simuleval", logs)
+    assert online(*command, "--convention", "simuleval", "--json", file) == 0
     ours = report(file)["settings"][0]
     assert (ours["unit"], ours["convention"]) == ("word", "simuleval")
     assert main(["online-eval", "--log", str(logs / "k-2"), "--json", str(file)]) == 0
@@ -152,31 +128,51 @@ def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
 
 def test_systems_side_by_side(here: Path, tmp_path: Path) -> None:
     out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
-    given = ("A/B=grid", "blocks", "--data", "data", "--sentences", 5, "--k", "1", "--line", 2)
-    assert online(*given, "--out", out, "--simuleval", logs, "--json", file) == 0
+    command = ("A/B=grid", "blocks", "--data", "data", "--sentences", 5, "--k", "1", "--line", 2)
+    assert online(*command, "--out", out, "--simuleval", logs, "--json", file) == 0
     values = report(file)
-    assert [one["system"] for one in values["settings"]] == ["A/B", "blocks"]
+    assert [row["system"] for row in values["settings"]] == ["A/B", "blocks"]
     assert (out / "A-B/k-1.txt").is_file() and (logs / "blocks/k-1/instances.log").is_file()
     text = (out / "curve.svg").read_text()
     assert "A/B, wait-k" in text and "blocks, wait-k" in text
     assert "Line 2, reference" in (out / "paths.svg").read_text()
 
 
-def test_a_line_without_a_path_is_told(
-    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("grid", "--data", "data", "--sentences", 2, "--line", 2, "--out", tmp_path / "o")
-    for k, is_told in (("inf", True), ("1,inf", False)):
-        assert online(*given, "--k", k) == 0
-        told = " ".join(capsys.readouterr().err.split())
-        assert ("`--line 2`: there is no path to draw" in told) == is_told
+@pytest.mark.parametrize(
+    ("options", "words", "is_said"),
+    [
+        (("--line", 2, "--k", "inf"), "`--line 2`: there is no path to draw", True),
+        (("--line", 2, "--k", "1,inf"), "`--line 2`: there is no path to draw", False),
+        (("--k", "1,inf", "--beam", 2), "`--beam 2` with limited reads", True),
+        (("--k", "inf", "--beam", 2), "`--beam 2` with limited reads", False),
+        (("--k", "1", "--beam", 1), "with limited reads", False),
+    ],
+)
+def test_warnings(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[object, ...],
+    words: str, is_said: bool,
+) -> None:  # fmt: skip
+    out = ("--out", tmp_path / "o") if "--line" in options else ()
+    assert online("grid", "--data", "data", "--sentences", 2, *options, *out) == 0
+    assert (words in " ".join(capsys.readouterr().err.split())) == is_said
 
 
 def test_settings_that_lie_close_have_files_of_their_own(here: Path, tmp_path: Path) -> None:
-    out, given = tmp_path / "out", ("grid", "--data", "data", "--sentences", 2)
-    assert online(*given, "--thresholds", "0.5,0.5000001,0.9999999", "--out", out) == 0
-    names = {path.name for path in out.glob("threshold-*.txt")}
-    assert names == {f"threshold-{one}.txt" for one in ("0.5", "0.5000001", "0.9999999")}
+    command = ("grid", "--data", "data", "--sentences", 2, "--out", tmp_path)
+    assert online(*command, "--thresholds", "0.5,0.5000001,0.9999999") == 0
+    names = {path.name for path in tmp_path.glob("threshold-*.txt")}
+    assert names == {f"threshold-{value}.txt" for value in ("0.5", "0.5000001", "0.9999999")}
+
+
+def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    assert online("grid", "--data", "data", "--sentences", 2, "--json", file) == 0
+    values = report(file)
+    assert [row["k"] for row in values["settings"]] == [1, 3, 5, 7, 9] and values["beam"] == 1
+    # A model that reads in both directions may be measured offline.
+    offline = ("both", "--data", "data", "--sentences", 2, "--k", "inf", "--json", file)
+    assert online(*offline, "--out", tmp_path / "out") == 0
+    assert report(file)["settings"][0]["ap"] == 1.0 and report(file)["pictures"] == []
 
 
 def test_an_ensemble(here: Path, tmp_path: Path) -> None:
@@ -185,16 +181,16 @@ def test_an_ensemble(here: Path, tmp_path: Path) -> None:
     text = tmp_path / "in.txt"
     text.write_text("".join(f"{line}\n" for line in raw.raw_source()[:6]), encoding="utf-8")
     both = ("blocks", "--ensemble", "grid")
-    given = ("--data", "data", "--sentences", 6, "--k", "2,inf", "--out", out, "--json", file)
-    assert online(*both, *given) == 0
-    assert {one["system"] for one in report(file)["settings"]} == {"blocks+grid"}
+    command = ("--data", "data", "--sentences", 6, "--k", "2,inf", "--out", out, "--json", file)
+    assert online(*both, *command) == 0
+    assert {row["system"] for row in report(file)["settings"]} == {"blocks+grid"}
     assert report(file)["systems"][0]["ensemble"] == ["grid"]
     decode = ["decode", *both, str(text), "--device", "cpu"]
     assert main([*decode, "--beam", "1", "--out", str(tmp_path / "greedy.txt")]) == 0
     assert (out / "k-inf.txt").read_text() == (tmp_path / "greedy.txt").read_text()
     assert main([*decode, "--stream", "--k", "2", "--traces", str(tmp_path / "t.jsonl")]) == 0
     streamed, batched = (
-        [(one.target, one.reads or []) for one in read_traces(path)]
+        [(row.target, row.reads or []) for row in read_traces(path)]
         for path in (tmp_path / "t.jsonl", out / "k-2.traces.jsonl")
     )
     assert streamed == batched
@@ -202,43 +198,19 @@ def test_an_ensemble(here: Path, tmp_path: Path) -> None:
     assert (out / "k-inf.txt").read_text() != (tmp_path / "greedy.txt").read_text()
 
 
-def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    assert online("grid", "--data", "data", "--sentences", 2, "--json", file) == 0
-    values = report(file)
-    assert [one["k"] for one in values["settings"]] == [1, 3, 5, 7, 9] and values["beam"] == 1
-
-
-@pytest.mark.parametrize(("beam", "k", "is_told"), [(2, "1,inf", True), (2, "inf", False),
-                                                    (1, "1", False)])  # fmt: skip
-def test_under_a_beam_nothing_is_final(
-    here: Path, capsys: pytest.CaptureFixture[str], beam: int, k: str, is_told: bool
-) -> None:
-    assert online("grid", "--data", "data", "--sentences", 2, "--k", k, "--beam", beam) == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert ("`--beam 2` with limited reads" in told) == is_told
-
-
-def test_both_directions_may_be_measured_offline(here: Path, tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    given = ("both", "--data", "data", "--sentences", 2, "--k", "inf", "--json", file)
-    assert online(*given, "--out", tmp_path / "out") == 0
-    assert report(file)["settings"][0]["ap"] == 1.0 and report(file)["pictures"] == []
-
-
 def test_an_interruption_keeps_what_is_done(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = OnlineDecoder.run
 
-    def stopped(self: OnlineDecoder, *given: Any) -> Iterator[Decoded]:
-        yield next(whole(self, *given))
+    def stopped(self: OnlineDecoder, *command: Any) -> Iterator[Decoded]:
+        yield next(whole(self, *command))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(OnlineDecoder, "run", stopped)
     out = tmp_path / "out"
-    given = ("grid", "--data", "data", "--sentences", 3, "--k", "1,3", "--out", out)
-    assert online(*given) == INTERRUPTED
+    command = ("grid", "--data", "data", "--sentences", 3, "--k", "1,3", "--out", out)
+    assert online(*command) == INTERRUPTED
     shown = capsys.readouterr().err
     assert "Interrupted after 1 of 2 settings" in shown and "k=1" in shown
     values = report(out / "results.json")
@@ -280,8 +252,8 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
     message = refused(capsys, "grid", "blocks", "--ensemble", "grid", "--data", "data")
     assert "averages with one MODEL, but several are named" in message
     assert "Two models are called `grid`" in refused(capsys, "grid", "grid", "--data", "data")
-    given = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
-    assert "only 2 sentences" in refused(capsys, *given)
+    command = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
+    assert "only 2 sentences" in refused(capsys, *command)
 
 
 def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """Early exits online: `online-eval --exit` and `decode --stream --exit`, on drawn weights."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -10,17 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models import zoo
-from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.models.directory import load_model
 from nmtgrid.search.traces import read_traces
-from tests.unit.tiny_online import SMALL
+from tests.unit.tiny_online import toy_home
 
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "geometric": {"exits": "tied", "halting": "geometric"},
     "sequence": {"exits": "tied", "halting": "sequence"},
     "plain": {},
@@ -30,25 +26,10 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a toy dataset and Transformers of three blocks, one without exits."""
-    folder = tmp_path_factory.mktemp("exits")
-    data = str(folder / "data")
-    assert main(["preprocess", "--toy", "60", "--out", data]) == 0
-    assert main(["bpe", "learn", data, "--merges", "40"]) == 0
-    pipeline = Dataset.open(data).pipeline
-    for name, changes in MODELS.items():
-        torch.manual_seed(1)
-        model = zoo.build(
-            "transformer",
-            overrides=SMALL["transformer"] | {"decoder_depth": 3} | changes,
-            source_vocab_size=len(pipeline.source_vocabulary),
-            target_vocab_size=len(pipeline.target_vocabulary),
-        )
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.5)
-        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0}})
-    held = load_model(folder / "geometric").model
+    deep = {name: ("transformer", {"decoder_depth": 3, **MODELS[name]}) for name in MODELS}
+    folder = toy_home(tmp_path_factory.mktemp("exits"), deep)
     tuned = ExitSettings("sure", "confidence", (0.2, 0.3), "valid", None, None)
-    save_exits(folder / "geometric", held, [tuned])
+    save_exits(folder / "geometric", load_model(folder / "geometric").model, [tuned])
     return folder
 
 
@@ -58,13 +39,10 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def online(model: str, out: Path, *arguments: str) -> dict[str, Any]:
-    assert main(
-        ["online-eval", model, "--data", "data", "--sentences", "6", "--k", "2",
-         "--out", str(out), *arguments, "--device", "cpu"]
-    ) == 0  # fmt: skip
-    found: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return found
+def online(model: str, out: Path, *arguments: str) -> Any:
+    command = ["online-eval", model, "--data", "data", "--sentences", "6", "--k", "2"]
+    assert main([*command, "--out", str(out), *arguments, "--device", "cpu"]) == 0
+    return json.loads((out / "results.json").read_text())
 
 
 def stream(monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> int:
@@ -92,11 +70,11 @@ def test_the_last_exit_is_none(here: Path, tmp_path: Path) -> None:
 def test_the_average_is_that_of_the_traces(here: Path, tmp_path: Path) -> None:
     row = online("geometric", tmp_path, "--exit", "sure")["settings"][0]
     traces = list(read_traces(tmp_path / "k-2.traces.jsonl"))
-    exits = [exit for one in traces for exit in one.exits or ()]
+    exits = [exit for trace in traces for exit in trace.exits or ()]
     assert row["average_exit"] == pytest.approx(sum(exits) / len(exits))
     assert 1 in exits and 3 in exits
-    for one in traces:
-        for exit, scores in zip(one.exits or (), one.exit_scores or (), strict=True):
+    for trace in traces:
+        for exit, scores in zip(trace.exits or (), trace.exit_scores or (), strict=True):
             # The first block whose largest probability exceeds its threshold, Eq. (5.18).
             pairs = enumerate(zip(scores, (0.2, 0.3), strict=False), 1)
             above = [n for n, (sure, least) in pairs if sure is not None and sure > least]
@@ -110,15 +88,15 @@ def test_streamed_is_searched(
     row = online("geometric", tmp_path, "--exit", choice)["settings"][0]
     lines = "".join(f"{line}\n" for line in Dataset.open("data").split("test").raw_source()[:6])
     report, written = tmp_path / "r.json", tmp_path / "t.jsonl"
-    given = ("geometric", "--k", "2", "--exit", choice)
-    code = stream(monkeypatch, lines, *given, "--traces", str(written), "--json", str(report))
+    options = ("geometric", "--k", "2", "--exit", choice)
+    code = stream(monkeypatch, lines, *options, "--traces", str(written), "--json", str(report))
     assert code == 0
     searched = list(read_traces(tmp_path / "k-2.traces.jsonl"))
     streamed = list(read_traces(written))
-    assert [one.target for one in streamed] == [one.target for one in searched]
-    assert [one.reads for one in streamed] == [one.reads or None for one in searched]
-    assert [one.exits for one in streamed] == [one.exits for one in searched]
-    assert {one.num_exits for one in [*streamed, *searched]} == {3}
+    assert [trace.target for trace in streamed] == [trace.target for trace in searched]
+    assert [trace.reads for trace in streamed] == [trace.reads or None for trace in searched]
+    assert [trace.exits for trace in streamed] == [trace.exits for trace in searched]
+    assert {trace.num_exits for trace in [*streamed, *searched]} == {3}
     assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
 
 
@@ -127,31 +105,30 @@ def test_pieces_of_a_long_line_keep_their_exits(
 ) -> None:
     line = " ".join(Dataset.open("data").split("test").raw_source()[:3])
     written = tmp_path / "t.jsonl"
-    given = ("geometric", "--k", "1", "--exit", "sure", "--max-source", "6")
-    assert stream(monkeypatch, line, *given, "--traces", str(written)) == 0
-    (found,) = read_traces(written)
-    assert found.exits is not None and len(found.exits) == len(found.target) + 1
+    options = ("geometric", "--k", "1", "--exit", "sure", "--max-source", "6")
+    assert stream(monkeypatch, line, *options, "--traces", str(written)) == 0
+    (trace,) = read_traces(written)
+    assert trace.exits is not None and len(trace.exits) == len(trace.target) + 1
 
 
 def test_what_is_refused(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = ("online-eval", "--data", "data", "--sentences", "2")
-    told = refused(capsys, *ours, "sequence", "--exit", "auto", "--k", "1,inf")
-    assert "chosen from the whole source" in told and "Decode offline" in told
+    message = refused(capsys, *ours, "sequence", "--exit", "auto", "--k", "1,inf")
+    assert "chosen from the whole source" in message and "Decode offline" in message
     assert main([*ours, "sequence", "--exit", "auto", "--k", "inf", "--device", "cpu"]) == 0
     capsys.readouterr()
-    assert "has one exit, behind its last block" in refused(capsys, *ours, "plain", "--exit", "1")
-    assert "beyond the decoder's 3 blocks" in refused(capsys, *ours, "geometric", "--exit", "4")
-    assert "no settings of early exit named `quick`" in refused(
-        capsys, *ours, "geometric", "--exit", "quick"
-    )
-    assert "`--exit` would be ignored" in refused(
-        capsys, "online-eval", "--log", "data", "--exit", "1"
-    )
-    for model, choice, what in (
+    for arguments, words in (
+        ((*ours, "plain", "--exit", "1"), "has one exit, behind its last block"),
+        ((*ours, "geometric", "--exit", "4"), "beyond the decoder's 3 blocks"),
+        ((*ours, "geometric", "--exit", "quick"), "no settings of early exit named `quick`"),
+        (("online-eval", "--log", "data", "--exit", "1"), "`--exit` would be ignored"),
+    ):
+        assert words in refused(capsys, *arguments)
+    for model, choice, words in (
         ("sequence", "auto", "chosen from the whole source"),
         ("plain", "1", "has one exit"),
     ):
         assert stream(monkeypatch, "a b\n", model, "--k", "1", "--exit", choice) == 2
-        assert what in " ".join(capsys.readouterr().err.split())
+        assert words in " ".join(capsys.readouterr().err.split())

@@ -1,7 +1,5 @@
 """What online models do, against hand-made expectations: aggregates, masks, markers, streams."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -22,43 +20,28 @@ from nmtgrid.text.vocabulary import BEGIN, END
 KINDS: tuple[Aggregation, ...] = ("max", "average", "attention", "gated-max", "max-attention")
 
 
-def test_a_running_max_by_hand() -> None:
-    values = torch.tensor([[3.0], [1.0], [3.0], [5.0], [4.0]], requires_grad=True)
-    found = prefix_max(values, 0)
-    assert found[:, 0].tolist() == [3, 3, 3, 5, 5]
-    # The first of equals takes the gradient; each value takes what it is the maximum for.
-    found.backward(torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0]]))
-    assert values.grad is not None
-    assert values.grad[:, 0].tolist() == [7, 0, 0, 24, 0]
-
-
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_a_running_max_has_the_gradient_of_cummax(dim: int) -> None:
+    column = torch.tensor([[3.0], [1.0], [3.0], [5.0], [4.0]], requires_grad=True)
+    running_maxima = prefix_max(column, 0)
+    assert running_maxima[:, 0].tolist() == [3, 3, 3, 5, 5]
+    # The first of equals takes the gradient; each value takes what it is the maximum for.
+    running_maxima.backward(torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0]]))
+    assert column.grad is not None
+    assert column.grad[:, 0].tolist() == [7, 0, 0, 24, 0]
     values = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 4, 5, dtype=torch.float64)
-    (found,) = torch.autograd.grad((prefix_max(values, dim) * weights).sum(), values)
-    (wanted,) = torch.autograd.grad((values.cummax(dim).values * weights).sum(), values)
-    torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_part_of_a_row_is_aggregated_as_if_it_were_the_row(kind: Aggregation) -> None:
-    made = aggregator(kind, 6, "tanh").double()
-    cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
-    form = prefix_pooling(made)
-    counts = torch.arange(1, 6).expand(2, 4, 5)
-    found = form.read(form.scan(cells), counts)
-    for size in range(1, 6):
-        wanted = made(cells[:, :, :size], None)
-        torch.testing.assert_close(found[:, :, size - 1], wanted)
+    actual = torch.autograd.grad((prefix_max(values, dim) * weights).sum(), values)
+    expected = torch.autograd.grad((values.cummax(dim).values * weights).sum(), values)
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> None:
-    """Fig. 4.4c, whether rows are scanned at once or merged one by one."""
-    made = aggregator(kind, 6, "none").double()
+    """Fig. 4.4c, whether rows are scanned at once or merged one by one; and parts of a row."""
+    whole = aggregator(kind, 6, "none").double()
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
-    form = prefix_pooling(made)
+    form = prefix_pooling(whole)
     parts = form.down(form.scan(cells))
     merged = form.scan(cells[:, 0])
     for rows in range(1, 5):
@@ -66,47 +49,48 @@ def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> N
             merged = form.merge(merged, form.scan(cells[:, rows - 1]))
         for columns in range(1, 6):
             counts = torch.full((2,), rows * columns)
-            wanted = made(cells[:, :rows, :columns].flatten(1, 2), None)
+            expected = whole(cells[:, :rows, :columns].flatten(1, 2), None)
             at_once = tuple(part[:, rows - 1, columns - 1] for part in parts)
-            torch.testing.assert_close(form.read(at_once, counts), wanted)
+            torch.testing.assert_close(form.read(at_once, counts), expected)
             in_turn = tuple(part[:, columns - 1] for part in merged)
-            torch.testing.assert_close(form.read(in_turn, counts), wanted)
+            torch.testing.assert_close(form.read(in_turn, counts), expected)
+    whole = aggregator(kind, 6, "tanh").double()
+    form = prefix_pooling(whole)
+    prefixes = form.read(form.scan(cells), torch.arange(1, 6).expand(2, 4, 5))
+    for size in range(1, 6):
+        torch.testing.assert_close(prefixes[:, :, size - 1], whole(cells[:, :, :size], None))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
-    made = aggregator(kind, 3, "none").double()
     cells = torch.randn(1, 3, 4, 3, dtype=torch.float64, requires_grad=True)
-    form = prefix_pooling(made)
+    form = prefix_pooling(aggregator(kind, 3, "none").double())
     assert torch.autograd.gradcheck(
-        lambda given: form.read(form.down(form.scan(given)), torch.ones(1, 3, 4)), (cells,)
+        lambda x: form.read(form.down(form.scan(x)), torch.ones(1, 3, 4)), (cells,)
     )
 
 
 def test_scores_far_apart_do_not_drown_what_came_first() -> None:
     """Early parts of a row keep their exact attention when a later score is e^200 times larger."""
-    made = aggregator("attention", 2, "none")
+    attention = aggregator("attention", 2, "none")
     cells = torch.tensor([[[1.0, 2.0], [3.0, 5.0], [900.0, 0.0]]])
     with torch.no_grad():
-        made.map.weight.copy_(torch.eye(2))  # type: ignore[union-attr,operator]
-        made.vector.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]
-    found = prefix_pooling(made).scan(cells)[0][0]
+        attention.map.weight.copy_(torch.eye(2))  # type: ignore[union-attr,operator]
+        attention.vector.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]
+    scanned = prefix_pooling(attention).scan(cells)[0][0]
     share = math.exp(1) / (math.exp(1) + math.exp(3))
-    torch.testing.assert_close(found[0], torch.tensor([1.0, 2.0]))
-    wanted = torch.tensor([3 - 2 * share, 5 - 3 * share])
-    torch.testing.assert_close(found[1], wanted)
-    torch.testing.assert_close(found[2], torch.tensor([900.0, 0.0]))
+    torch.testing.assert_close(scanned[0], torch.tensor([1.0, 2.0]))
+    expected = torch.tensor([3 - 2 * share, 5 - 3 * share])
+    torch.testing.assert_close(scanned[1], expected)
+    torch.testing.assert_close(scanned[2], torch.tensor([900.0, 0.0]))
 
 
-def test_the_last_cell_read() -> None:
+def test_the_last_cell_read_and_a_window() -> None:
     cells = torch.arange(2.0 * 3 * 4 * 2).view(2, 3, 4, 2)
     real = torch.tensor([[[True, True, False, False]], [[True] * 4]])
-    found = LastCell(2)(cells, real)
-    assert torch.equal(found[0], cells[0, :, 1]) and torch.equal(found[1], cells[1, :, 3])
+    last = LastCell(2)(cells, real)
+    assert torch.equal(last[0], cells[0, :, 1]) and torch.equal(last[1], cells[1, :, 3])
     assert LastCell(2).weights(cells, real)[0, 0].tolist() == [0, 1, 0, 0]
-
-
-def test_a_window_shows_the_last_tokens() -> None:
     seen = window_mask(4, 2, torch.zeros(())) == 0
     assert seen.tolist() == [
         [True, False, False, False],
@@ -125,9 +109,6 @@ def test_positions_that_are_not_asked_keep_the_reads_before_them() -> None:
     falling = PredictionSites(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3, 2]))
     with pytest.raises(ValueError, match="never become fewer"):
         path_of(batch, falling)
-
-
-def test_a_path_encodes_each_prefix_once() -> None:
     plan = PrefixPlan.make(torch.tensor([[1, 2, 2, 5], [2, 2, 2, 2]]))
     pairs = set(zip(plan.sentence.tolist(), plan.reads.tolist(), strict=True))
     assert pairs == {(0, 1), (0, 2), (0, 5), (1, 2)} and len(plan.reads) == 4
@@ -140,9 +121,9 @@ def _model(arch: str, **changes: object) -> TranslationModel:
              "feed_forward_size": 12, "target_kernel": 5, "source_kernel": 3, "window": 2,
              "dropout": 0.0, "embedding_dropout": 0.0, "output_dropout": 0.0}  # fmt: skip
     known = zoo.architectures().get(arch).config.__dataclass_fields__
-    held = {name: value for name, value in small.items() if name in known} | changes
+    settings = {name: value for name, value in small.items() if name in known} | changes
     torch.manual_seed(3)
-    return zoo.build(arch, overrides=held, source_vocab_size=19, target_vocab_size=13).eval()
+    return zoo.build(arch, overrides=settings, source_vocab_size=19, target_vocab_size=13).eval()
 
 
 def _next(model: TranslationModel, source: list[int]) -> Tensor:
@@ -159,15 +140,12 @@ def test_without_an_end_symbol_its_read_shows_nothing(encoder: str) -> None:
     assert not torch.allclose(_next(marked, [5, 6, END]), _next(marked, [5, 6]), atol=1e-3)
 
 
-def test_a_begin_symbol_is_one_more_token() -> None:
-    """The same weights without the marker, given `<s>` in the source, predict the same."""
+def test_markers_of_the_source() -> None:
+    """The same weights without the marker, with `<s>` in the source, predict the same."""
     marked, plain = _model("transformer", source_marker="begin"), _model("transformer")
     plain.load_state_dict(marked.state_dict())
     assert torch.allclose(_next(marked, [5, 6, END]), _next(plain, [BEGIN, 5, 6, END]), atol=1e-6)
-
-
-def test_a_zero_pair_takes_a_share_of_the_attention() -> None:
-    """With queries of zero it takes as much as each source token, so less is read."""
+    # With queries of zero it takes as much as each source token, so less is read.
     marked, plain = _model("transformer", source_marker="add-zero"), _model("transformer")
     plain.load_state_dict(marked.state_dict())
     seen: list[Tensor] = []
@@ -177,7 +155,7 @@ def test_a_zero_pair_takes_a_share_of_the_attention() -> None:
             nn.init.zeros_(attention.query_map.weight)
             nn.init.zeros_(attention.query_map.bias)
         first = model.decoder[0].source_attention.output_map  # type: ignore[union-attr,index]
-        first.register_forward_hook(lambda module, given, output: seen.append(given[0]))
+        first.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
         _next(model, [5, 6, END])
     assert torch.allclose(seen[0], seen[1] * 3 / 4, atol=1e-6)
     batch = collate([[5, 6]], [[4]])
@@ -190,6 +168,11 @@ def test_a_bi_directional_grid_is_refused() -> None:
     sites = PredictionSites(torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(ConfigError, match="both directions, so it cannot go online"):
         model.features(batch, sites)
+    assert check(_model("transformer")).architecture == "transformer"
+    with pytest.raises(ConfigError, match="encoder=window"):
+        check(_model("transformer", encoder="window"))
+    with pytest.raises(ConfigError, match="source_marker=begin"):
+        check(_model("transformer", source_marker="begin"))
 
 
 def test_a_read_costs_the_receptive_field_and_a_write_the_source_read() -> None:
@@ -200,7 +183,7 @@ def test_a_read_costs_the_receptive_field_and_a_write_the_source_read() -> None:
     cells: list[int] = []
     for layer in model.network.layers:  # type: ignore[union-attr]
         layer.register_forward_hook(
-            lambda module, given, output: cells.append(output.numel() // output.shape[-1])
+            lambda module, inputs, output: cells.append(output.numel() // output.shape[-1])
         )
     state = model.begin(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     for read in range(1, 40):
@@ -218,7 +201,7 @@ def test_a_read_encodes_one_token(encoder: str) -> None:
     tokens: list[int] = []
     for block in model.encoder:  # type: ignore[union-attr]
         block.feed_forward.register_forward_hook(
-            lambda module, given, output: tokens.append(output.numel() // output.shape[-1])
+            lambda module, inputs, output: tokens.append(output.numel() // output.shape[-1])
         )
     state = model.begin(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
     for read in range(1, 20):
@@ -236,11 +219,3 @@ def test_a_stream_begins_with_nothing(arch: str) -> None:
     state = model.begin(torch.tensor([[5, END]]), torch.tensor([2]))
     with pytest.raises(ValueError, match="a stream begins with a source of no columns"):
         model.extend(torch.tensor([4]), state)
-
-
-def test_other_encoders_are_not_exported() -> None:
-    assert check(_model("transformer")).architecture == "transformer"
-    with pytest.raises(ConfigError, match="encoder=window"):
-        check(_model("transformer", encoder="window"))
-    with pytest.raises(ConfigError, match="source_marker=begin"):
-        check(_model("transformer", source_marker="begin"))

@@ -1,9 +1,8 @@
 """Online objectives against sums over paths and cells taken one by one; agents against formulas."""
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,35 +22,34 @@ from nmtgrid.online.objectives import (
 )
 from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import AlongPaths, Threshold, WaitK
+from nmtgrid.search.api import Agent
 from tests.unit.all_paths import all_paths
 
 BATCH = collate([[5, 6, 7], [8]], [[4, 5], [6, 7, 4]])
 SOURCES, TARGETS = (4, 2), (3, 4)
 
 
-def grid() -> TranslationModel:
+def build(arch: str, **changes: object) -> TranslationModel:
     torch.manual_seed(0)
-    small = {
-        "depth": 2, "size": 16, "feed_forward_size": 16, "source_causal": True,
-        "dropout": 0.0, "embedding_dropout": 0.0, "output_dropout": 0.0,
-    }  # fmt: skip
-    return zoo.build("pervasive", None, small, source_vocab_size=9, target_vocab_size=9)
+    small = {"size": 16, "feed_forward_size": 16, "dropout": 0.0, "embedding_dropout": 0.0}
+    return zoo.build(arch, None, {**small, **changes}, source_vocab_size=9, target_vocab_size=9)
+
+
+def grid() -> TranslationModel:
+    return build("pervasive", depth=2, source_causal=True, output_dropout=0.0)
 
 
 def transformer() -> TranslationModel:
-    torch.manual_seed(0)
-    small = {
-        "encoder_depth": 1, "decoder_depth": 1, "size": 16, "feed_forward_size": 16, "heads": 2,
-        "encoder": "unidirectional", "dropout": 0.0, "embedding_dropout": 0.0,
-    }  # fmt: skip
-    return zoo.build("transformer", None, small, source_vocab_size=9, target_vocab_size=9)
+    return build("transformer", encoder_depth=1, decoder_depth=1, heads=2, encoder="unidirectional")
 
 
 def likelihoods(model: TranslationModel, sentence: int, path: list[int]) -> list[float]:
     """Return log p(y_t) along a path of one sentence, computed alone."""
-    one = BATCH.select(torch.tensor([sentence]))
-    logits = model.classify(model.features(one, PredictionSites.along(one, torch.tensor([path]))))
-    values = logits.log_softmax(1).gather(1, one.target_output[0, :, None])
+    alone = BATCH.select(torch.tensor([sentence]))
+    logits = model.classify(
+        model.features(alone, PredictionSites.along(alone, torch.tensor([path])))
+    )
+    values = logits.log_softmax(1).gather(1, alone.target_output[0, :, None])
     return values[:, 0].tolist()
 
 
@@ -64,37 +62,37 @@ MODELS = pytest.mark.parametrize("make", [grid, transformer])
 
 @MODELS
 @pytest.mark.parametrize("k", [1, 2, 9])
-def test_one_path(make: object, k: int) -> None:
-    model = make().eval()  # type: ignore[operator]
+def test_one_path(make: Callable[[], TranslationModel], k: int) -> None:
+    model = make().eval()
     parts = WaitKLikelihood(WaitKSettings(k, label_smoothing=0.0)).loss(model, BATCH)
-    wanted = -sum(sum(likelihoods(model, one, wait_k(one, k))) for one in (0, 1))
-    assert parts.total.item() == pytest.approx(wanted, rel=1e-5)
-    assert parts.nll.item() == pytest.approx(wanted, rel=1e-5)
+    expected = -sum(sum(likelihoods(model, row, wait_k(row, k))) for row in (0, 1))
+    assert parts.total.item() == pytest.approx(expected, rel=1e-5)
+    assert parts.nll.item() == pytest.approx(expected, rel=1e-5)
     assert parts.tokens == 7
 
 
 def test_a_path_that_finishes_reading() -> None:
     model = grid().eval()
     settings = WaitKSettings(1, finish_reading=True, label_smoothing=0.0)
-    found = WaitKLikelihood(settings).loss(model, BATCH)
-    wanted = -sum(likelihoods(model, 0, [1, 2, 4])) - sum(likelihoods(model, 1, [1, 2, 2, 2]))
-    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
+    total = WaitKLikelihood(settings).loss(model, BATCH).total.item()
+    expected = -sum(likelihoods(model, 0, [1, 2, 4])) - sum(likelihoods(model, 1, [1, 2, 2, 2]))
+    assert total == pytest.approx(expected, rel=1e-5)
 
 
 @MODELS
 @pytest.mark.parametrize("count", [1, 3])
-def test_sampled_paths_are_averaged(make: object, count: int) -> None:
-    model = make().train()  # type: ignore[operator]
+def test_sampled_paths_are_averaged(make: Callable[[], TranslationModel], count: int) -> None:
+    model = make().train()
     objective = SampledWaitK(SampledSettings(count, label_smoothing=0.0))
     torch.manual_seed(7)
-    found = objective.loss(model, BATCH)
+    parts = objective.loss(model, BATCH)
     torch.manual_seed(7)
     drawn = sample_k(BATCH.source_lengths, count).view(2, count).tolist()
-    wanted = -sum(
-        sum(likelihoods(model, one, wait_k(one, k))) / count for one in (0, 1) for k in drawn[one]
+    expected = -sum(
+        sum(likelihoods(model, row, wait_k(row, k))) / count for row in (0, 1) for k in drawn[row]
     )
-    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
-    assert found.tokens == 7
+    assert parts.total.item() == pytest.approx(expected, rel=1e-5)
+    assert parts.tokens == 7
 
 
 def test_validation_draws_the_same_paths_again() -> None:
@@ -116,33 +114,33 @@ def _cells(model: TranslationModel, sentence: int) -> Tensor:
 @pytest.mark.parametrize("k", [1, 2])
 def test_binary_weights_sum_every_cell_right_of_the_path(k: int) -> None:
     model = grid().eval()
-    found = WaitKArea(AreaSettings(k, label_smoothing=0.0)).loss(model, BATCH)
-    wanted, cells = 0.0, 0
-    for one in (0, 1):
-        for t, j in itertools.product(range(TARGETS[one]), range(SOURCES[one])):
-            if j + 1 >= min(k + t, SOURCES[one]):
-                wanted -= _cells(model, one)[t, j].item()
+    parts = WaitKArea(AreaSettings(k, label_smoothing=0.0)).loss(model, BATCH)
+    expected, cells = 0.0, 0
+    for row in (0, 1):
+        for t, j in itertools.product(range(TARGETS[row]), range(SOURCES[row])):
+            if j + 1 >= min(k + t, SOURCES[row]):
+                expected -= _cells(model, row)[t, j].item()
                 cells += 1
-    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
-    assert found.nll.item() == pytest.approx(wanted / cells * 7, rel=1e-5)
+    assert parts.total.item() == pytest.approx(expected, rel=1e-5)
+    assert parts.nll.item() == pytest.approx(expected / cells * 7, rel=1e-5)
 
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_exact_weights_are_the_mean_over_all_paths(k: int) -> None:
     model = grid().eval()
-    found = WaitKArea(AreaSettings(k, "exact", label_smoothing=0.0)).loss(model, BATCH)
-    wanted = 0.0
-    for one in (0, 1):
-        cells = _cells(model, one)
+    parts = WaitKArea(AreaSettings(k, "exact", label_smoothing=0.0)).loss(model, BATCH)
+    expected = 0.0
+    for row in (0, 1):
+        cells = _cells(model, row)
         paths = [
             path
-            for path in all_paths(SOURCES[one], TARGETS[one])
-            if all(z >= least for z, least in zip(path, wait_k(one, k), strict=True))
+            for path in all_paths(SOURCES[row], TARGETS[row])
+            if all(z >= least for z, least in zip(path, wait_k(row, k), strict=True))
         ]
         sums = [sum(cells[t, z - 1].item() for t, z in enumerate(path)) for path in paths]
-        wanted -= sum(sums) / len(sums)
-    assert found.total.item() == pytest.approx(wanted, rel=1e-5)
-    assert found.nll.item() == pytest.approx(wanted, rel=1e-5)
+        expected -= sum(sums) / len(sums)
+    assert parts.total.item() == pytest.approx(expected, rel=1e-5)
+    assert parts.nll.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_drawn_cells_keep_the_loss_on_average() -> None:
@@ -150,10 +148,10 @@ def test_drawn_cells_keep_the_loss_on_average() -> None:
     whole = WaitKArea(AreaSettings(label_smoothing=0.0))
     drawn = WaitKArea(AreaSettings(cells_per_token=1.5, label_smoothing=0.0))
     torch.manual_seed(5)
-    found = torch.tensor([drawn.loss(model, BATCH).total.item() for _ in range(400)])
-    error = found.std().item() / 400**0.5
+    totals = torch.tensor([drawn.loss(model, BATCH).total.item() for _ in range(400)])
+    error = totals.std().item() / 400**0.5
     assert 0 < error < 2
-    assert found.mean().item() == pytest.approx(
+    assert totals.mean().item() == pytest.approx(
         whole.loss(model, BATCH).total.item(), abs=4 * error
     )
     plenty = WaitKArea(AreaSettings(cells_per_token=9, label_smoothing=0.0))
@@ -165,19 +163,17 @@ def test_drawn_cells_keep_the_loss_on_average() -> None:
     )
 
 
-def test_an_area_needs_predictions_at_every_cell() -> None:
-    with pytest.raises(ConfigError, match="every cell"):
-        WaitKArea(AreaSettings()).check(transformer())
-
-
 @pytest.mark.parametrize(
     "objective",
     [WaitKLikelihood(WaitKSettings()), SampledWaitK(SampledSettings()), WaitKArea(AreaSettings())],
 )
 def test_models_that_need_the_whole_source_are_refused(objective: WaitKLikelihood) -> None:
-    model = zoo.build("bilstm", None, {"size": 8}, source_vocab_size=9, target_vocab_size=9)
     with pytest.raises(ConfigError, match="cannot go online"):
-        objective.check(model)
+        objective.check(
+            zoo.build("bilstm", None, {"size": 8}, source_vocab_size=9, target_vocab_size=9)
+        )
+    with pytest.raises(ConfigError, match="every cell"):
+        WaitKArea(AreaSettings()).check(transformer())
 
 
 def test_faulty_settings_are_told_by_name() -> None:
@@ -188,39 +184,37 @@ def test_faulty_settings_are_told_by_name() -> None:
 
 def reads(agent: object, step: int, before: list[int], lengths: list[int], *rho: object) -> object:
     rows = torch.arange(len(before))
-    found = agent.next_reads(  # type: ignore[attr-defined]
+    parts = agent.next_reads(  # type: ignore[attr-defined]
         step, rows, torch.tensor(before), torch.tensor(lengths), *(rho or (None,))
     )
-    return found.tolist()
+    return parts.tolist()
 
 
-def test_wait_k_reads_one_more_for_each_write() -> None:
+def test_next_reads() -> None:
+    """Wait-k reads one more for each write, a threshold until the probability falls below it."""
     assert reads(WaitK(3), 0, [1, 1], [9, 2]) == [3, 2]
     assert reads(WaitK(3), 4, [6, 2], [9, 2]) == [7, 2]
     assert reads(WaitK(math.inf), 4, [1], [9]) == [9]
-
-
-def test_a_threshold_reads_until_the_probability_falls_below_it() -> None:
     rho = torch.tensor([[0.9, 0.2, 0.8, 0.1], [0.9, 0.9, 0.9, 0.9]])
     assert reads(Threshold(0.5), 1, [1, 1], [4, 3], rho) == [2, 3]
     assert reads(Threshold(0.5), 2, [3, 3], [4, 3], rho) == [4, 3]
     assert reads(Threshold(0.85), 2, [3, 1], [4, 4], rho) == [3, 4]
-
-
-def test_paths_go_on_with_the_whole_source() -> None:
+    # Paths go on with the whole source.
     agent = AlongPaths(torch.tensor([[1, 2, 2], [3, 3, 9]]), torch.tensor([3, 2]))
     assert reads(agent, 1, [1, 3], [5, 4]) == [2, 3]
     assert reads(agent, 2, [2, 3], [5, 4]) == [2, 4]
     assert reads(agent, 7, [2, 4], [5, 4]) == [5, 4]
 
 
-@pytest.mark.parametrize("k", [0, -1, 1.5, math.nan])
-def test_k_is_whole_and_at_least_one(k: float) -> None:
-    with pytest.raises(ConfigError, match="`k` must be"):
-        WaitK(k)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1.0, -0.1, math.nan])
-def test_thresholds_lie_between_0_and_1(threshold: float) -> None:
-    with pytest.raises(ConfigError, match="`threshold`"):
-        Threshold(threshold)
+@pytest.mark.parametrize(
+    ("agent", "name", "value"),
+    [
+        *((WaitK, "k", value) for value in (0, -1, 1.5, math.nan)),
+        *((Threshold, "threshold", value) for value in (0.0, 1.0, -0.1, math.nan)),
+    ],
+)
+def test_faulty_agents_are_refused(
+    agent: Callable[[float], Agent], name: str, value: float
+) -> None:
+    with pytest.raises(ConfigError, match=f"`{name}` must be"):
+        agent(value)

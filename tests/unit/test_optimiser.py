@@ -1,7 +1,5 @@
 """Optimisers by hand, schedules by their formulas."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -21,9 +19,9 @@ from nmtgrid.training.settings import TrainingSettings
 
 
 def settings(**changes: Any) -> TrainingSettings:
-    made = TrainingSettings(**changes)
-    assert made.faults() == []
-    return made
+    chosen = TrainingSettings(**changes)
+    assert chosen.faults() == []
+    return chosen
 
 
 class Pair(nn.Module):
@@ -45,24 +43,21 @@ def one_step(**changes: Any) -> tuple[float, float]:
     return model.matrix.item(), model.bias.item()
 
 
-def test_adamw_decays_matrices_apart_from_the_gradient_and_no_biases() -> None:
-    # Adam's first step is the rate, whatever the gradient's size; decay takes 0.1 * 0.2 * 2 more.
-    matrix, bias = one_step(optimiser="adamw", weight_decay=0.2)
-    assert matrix == pytest.approx(2.0 * (1 - 0.1 * 0.2) - 0.1, abs=1e-6)
-    assert bias == pytest.approx(1.9, abs=1e-6)
-
-
-def test_adam_takes_decay_into_the_gradient() -> None:
-    # The gradient 0.5 - 0.2 * 2 would be 0.9; the first step's length is the rate again.
-    matrix, bias = one_step(optimiser="adam", weight_decay=0.2)
-    assert [matrix, bias] == pytest.approx([1.9, 1.9], abs=1e-6)
-
-
-def test_nesterov_steps_along_the_gradient_and_its_momentum() -> None:
-    # buffer = g; step = g + 0.9 g
-    matrix, bias = one_step(optimiser="nesterov", momentum=0.9, weight_decay=0.0)
-    assert matrix == pytest.approx(2.0 - 0.1 * 1.9 * 0.5, abs=1e-6)
-    assert bias == matrix
+@pytest.mark.parametrize(
+    ("changes", "matrix", "bias"),
+    [
+        # Adam's first step is the rate, whatever the gradient's size; AdamW's decay takes
+        # 0.1 * 0.2 * 2 more from matrices and nothing from biases.
+        ({"optimiser": "adamw", "weight_decay": 0.2}, 2.0 * (1 - 0.1 * 0.2) - 0.1, 1.9),
+        # Adam takes decay into the gradient, 0.5 + 0.2 * 2: the step's length is the rate again.
+        ({"optimiser": "adam", "weight_decay": 0.2}, 1.9, 1.9),
+        # buffer = g; step = g + 0.9 g
+        ({"optimiser": "nesterov", "momentum": 0.9, "weight_decay": 0.0},
+         2.0 - 0.1 * 1.9 * 0.5, 2.0 - 0.1 * 1.9 * 0.5),
+    ],
+)  # fmt: skip
+def test_first_steps_by_hand(changes: dict[str, Any], matrix: float, bias: float) -> None:
+    assert one_step(**changes) == pytest.approx((matrix, bias), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam", "nesterov"])
@@ -73,9 +68,9 @@ def test_moments_come_back_under_their_parameters_names(kind: Any) -> None:
     for step in range(4):
         if step == 2:
             fresh = make_optimiser(broken, settings(optimiser=kind))
-            held = {name: t.clone() for name, t in optimiser_tensors(second, broken).items()}
-            assert all(name.split("|")[0] in ("matrix", "bias") for name in held)
-            restore_optimiser(fresh, broken, held, lambda parameter, value: value)
+            tensors = {name: t.clone() for name, t in optimiser_tensors(second, broken).items()}
+            assert all(name.split("|")[0] in ("matrix", "bias") for name in tensors)
+            restore_optimiser(fresh, broken, tensors, lambda parameter, value: value)
             second = fresh
         for model, optimiser in ((straight, first), (broken, second)):
             for group in optimiser.param_groups:
@@ -87,67 +82,60 @@ def test_moments_come_back_under_their_parameters_names(kind: Any) -> None:
     assert torch.equal(straight.bias, broken.bias)
 
 
-def test_gradients_are_divided_by_tokens_then_clipped() -> None:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor([30.0, 40.0])
-    norm = clip_and_scale([parameter.grad], 10, 0.0)
-    assert norm.item() == pytest.approx(5.0)
-    torch.testing.assert_close(parameter.grad, torch.tensor([3.0, 4.0]))
-    parameter.grad = torch.tensor([30.0, 40.0])
-    assert clip_and_scale([parameter.grad], 10, 2.0).item() == pytest.approx(5.0)
-    torch.testing.assert_close(parameter.grad, torch.tensor([1.2, 1.6]), rtol=1e-5, atol=0)
-    parameter.grad = torch.tensor([30.0, 40.0])
-    clip_and_scale([parameter.grad], 10, 6.0)
-    torch.testing.assert_close(parameter.grad, torch.tensor([3.0, 4.0]))
+@pytest.mark.parametrize(
+    ("clip_norm", "clipped"), [(0.0, [3.0, 4.0]), (2.0, [1.2, 1.6]), (6.0, [3.0, 4.0])]
+)
+def test_gradients_are_divided_by_tokens_then_clipped(
+    clip_norm: float, clipped: list[float]
+) -> None:
+    gradient = torch.tensor([30.0, 40.0])
+    assert clip_and_scale([gradient], 10, clip_norm).item() == pytest.approx(5.0)
+    torch.testing.assert_close(gradient, torch.tensor(clipped), rtol=1e-5, atol=0)
 
 
-def rates(made: TrainingSettings, *clocks: tuple[int, float]) -> list[float]:
-    schedule = LearningRate(made)
-    return [schedule.at(Clock(*clock)) for clock in clocks]
-
-
-def test_inverse_square_root_climbs_then_falls() -> None:
-    made = settings(learning_rate=1.0, initial_learning_rate=0.2, warmup_updates=4)
+SCHEDULES: dict[str, tuple[dict[str, Any], dict[tuple[int, float], float]]] = {
     # Updates 1 to 4 climb by 0.2 from 0.2; update n > 4 has sqrt(4 / n).
-    found = rates(made, (0, 0), (1, 0), (2, 0), (3, 0), (15, 0), (99, 0))
-    assert found == pytest.approx([0.4, 0.6, 0.8, 1.0, 0.5, 0.2])
+    "inverse square root": (
+        {"learning_rate": 1.0, "initial_learning_rate": 0.2, "warmup_updates": 4},
+        {(0, 0): 0.4, (1, 0): 0.6, (2, 0): 0.8, (3, 0): 1.0, (15, 0): 0.5, (99, 0): 0.2},
+    ),
+    "cosine": (
+        {"schedule": "cosine", "learning_rate": 1.0, "final_learning_rate": 0.1,
+         "warmup_updates": 10, "initial_learning_rate": 0.0, "max_updates": 110},
+        {(4, 0): 0.5, (9, 0): 1.0, (59, 0): 0.55, (109, 0): 0.1, (500, 0): 0.1},
+    ),
+    # Cosine by time looks at the minutes alone.
+    "cosine by time": (
+        {"schedule": "cosine-time", "learning_rate": 1.0, "final_learning_rate": 0.0,
+         "warmup_fraction": 0.1, "initial_learning_rate": 0.0, "max_minutes": 10.0,
+         "max_updates": 0},
+        {(700, 0.5): 0.5, (3, 1.0): 1.0, (3, 5.5): 0.5,
+         (3, 7.75): 0.5 * (1 + math.cos(math.pi * 0.75)), (3, 10.0): 0.0, (3, 11.0): 0.0},
+    ),
+    "step": (
+        {"schedule": "step", "learning_rate": 1.0, "warmup_updates": 0, "decay_updates": 10,
+         "decay_factor": 0.5},
+        {(0, 0): 1.0, (8, 0): 1.0, (9, 0): 0.5, (29, 0): 0.125},
+    ),
+    "constant": (
+        {"schedule": "constant", "learning_rate": 0.3, "warmup_updates": 2},
+        {(1, 0): 0.3, (500, 0): 0.3},
+    ),
+}  # fmt: skip
+"""Settings, and learning rates by updates and minutes."""
 
 
-def test_cosine_by_updates_ends_at_its_floor() -> None:
-    made = settings(
-        schedule="cosine", learning_rate=1.0, final_learning_rate=0.1, warmup_updates=10,
-        initial_learning_rate=0.0, max_updates=110,
-    )  # fmt: skip
-    found = rates(made, (4, 0), (9, 0), (59, 0), (109, 0), (500, 0))
-    assert found == pytest.approx([0.5, 1.0, 0.55, 0.1, 0.1])
-
-
-def test_cosine_by_time_looks_at_the_minutes_alone() -> None:
-    made = settings(
-        schedule="cosine-time", learning_rate=1.0, final_learning_rate=0.0, warmup_fraction=0.1,
-        initial_learning_rate=0.0, max_minutes=10.0, max_updates=0,
-    )  # fmt: skip
-    found = rates(made, (700, 0.5), (3, 1.0), (3, 5.5), (3, 7.75), (3, 10.0), (3, 11.0))
-    assert found == pytest.approx(
-        [0.5, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 0.75)), 0.0, 0.0], abs=1e-9
-    )
-
-
-def test_step_decay_multiplies_every_so_many_updates() -> None:
-    made = settings(
-        schedule="step", learning_rate=1.0, warmup_updates=0, decay_updates=10, decay_factor=0.5
-    )
-    assert rates(made, (0, 0), (8, 0), (9, 0), (29, 0)) == pytest.approx([1.0, 1.0, 0.5, 0.125])
-
-
-def test_constant_after_the_warm_up() -> None:
-    made = settings(schedule="constant", learning_rate=0.3, warmup_updates=2)
-    assert rates(made, (1, 0), (500, 0)) == [0.3, 0.3]
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_their_formulas(name: str) -> None:
+    changes, rates = SCHEDULES[name]
+    schedule = LearningRate(settings(**changes))
+    actual = {clock: schedule.at(Clock(*clock)) for clock in rates}
+    assert actual == pytest.approx(rates, rel=1e-9, abs=1e-9)
 
 
 def test_plateau_decays_after_three_evaluations_without_improvement() -> None:
-    made = settings(schedule="plateau", learning_rate=1.0, warmup_updates=0, decay_patience=3)
-    schedule = LearningRate(made)
+    chosen = settings(schedule="plateau", learning_rate=1.0, warmup_updates=0, decay_patience=3)
+    schedule = LearningRate(chosen)
     seen = []
     for loss in (2.0, 1.5, 1.6, 1.5, 1.7, 1.4, 1.5, 1.5, 1.5):
         schedule.evaluated(loss)
@@ -157,11 +145,11 @@ def test_plateau_decays_after_three_evaluations_without_improvement() -> None:
 
 def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
     """The best loss is the last one that was better by so much: small steps add up to a large."""
-    made = settings(
+    chosen = settings(
         schedule="plateau", learning_rate=1.0, warmup_updates=0, decay_patience=2,
         decay_threshold=0.5, decay_factor=0.5,
     )  # fmt: skip
-    schedule = LearningRate(made)
+    schedule = LearningRate(chosen)
     seen = []
     # 3.5 is just 0.5 below 4 and not more; 3.25 is, and 2.5 again; 2.25 and 2.0 are not.
     for loss in (4.0, 3.5, 3.25, 3.0, 2.5, 2.25, 2.0):
@@ -175,7 +163,7 @@ def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
         torch.optim.SGD([weight], lr=1.0), factor=0.5, patience=1, threshold=0.5,
         threshold_mode="abs",
     )  # fmt: skip
-    ours = LearningRate(made)
+    ours = LearningRate(chosen)
     for loss in (4.0, 3.5, 3.5, 3.25, 3.5, 1.0, 0.5, 0.25, 0.0, -0.5):
         ours.evaluated(loss)
         theirs.step(loss)
@@ -184,13 +172,13 @@ def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
 
 
 def test_a_schedules_state_comes_back() -> None:
-    made = settings(schedule="plateau", learning_rate=1.0, warmup_updates=0)
-    one, other = LearningRate(made), LearningRate(made)
-    other.restore(one.state())
+    chosen = settings(schedule="plateau", learning_rate=1.0, warmup_updates=0)
+    first, other = LearningRate(chosen), LearningRate(chosen)
+    other.restore(first.state())
     assert math.isinf(other.best)
     for loss in (2.0, 2.0, 2.0):
-        one.evaluated(loss)
-    other.restore(one.state())
-    one.evaluated(2.0)
+        first.evaluated(loss)
+    other.restore(first.state())
+    first.evaluated(2.0)
     other.evaluated(2.0)
-    assert one.at(Clock(5, 0)) == other.at(Clock(5, 0)) == pytest.approx(0.8)
+    assert first.at(Clock(5, 0)) == other.at(Clock(5, 0)) == pytest.approx(0.8)

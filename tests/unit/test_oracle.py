@@ -1,7 +1,5 @@
 """The oracle against every path of small grids, ragged and many at once."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -30,12 +28,17 @@ def _grids(count: int, seed: int, *, whole: bool = False) -> tuple[Tensor, Tenso
 def _cost(grid: Tensor, path: tuple[int, ...], source: int, weight: float) -> float:
     """Add up the steps of a path from (0, 1): R = lambda (|y| - t) / |x| and W."""
     total, reads = 0.0, 1
-    for t, wanted in enumerate(path):
-        while reads < wanted:
+    for t, aim in enumerate(path):
+        while reads < aim:
             total += weight * (len(path) - t) / source
             reads += 1
         total += float(grid[t, reads - 1])
     return total
+
+
+def _sizes(sources: Tensor, targets: Tensor) -> list[tuple[int, int, int]]:
+    """Return (row, source length, target length) of each grid."""
+    return list(zip(range(len(sources)), sources.tolist(), targets.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 1.0, 4.0])
@@ -43,17 +46,15 @@ def test_the_oracle_is_optimal(weight: float) -> None:
     costs, sources, targets = _grids(150, int(weight * 10))
     paths = oracle_paths(costs, sources, targets, weight)
     check_paths(paths, sources, targets)
-    told = path_costs(costs, paths, sources, targets, weight)
-    for place, (source, target) in enumerate(
-        zip(sources.tolist(), targets.tolist(), strict=True)
-    ):  # fmt: skip
-        found = tuple(paths[place, :target].tolist())
+    reported = path_costs(costs, paths, sources, targets, weight)
+    for row, source, target in _sizes(sources, targets):
+        best = tuple(paths[row, :target].tolist())
         every = {
-            path: _cost(costs[place], path, source, weight) for path in all_paths(source, target)
+            path: _cost(costs[row], path, source, weight) for path in all_paths(source, target)
         }
-        assert every[found] == pytest.approx(min(every.values()), abs=1e-9)
-        assert float(told[place]) == pytest.approx(every[found], abs=1e-9)
-        assert (paths[place, target:] == source).all()
+        assert every[best] == pytest.approx(min(every.values()), abs=1e-9)
+        assert float(reported[row]) == pytest.approx(every[best], abs=1e-9)
+        assert (paths[row, target:] == source).all()
 
 
 @pytest.mark.parametrize("weight", [0.0, 4.0])
@@ -63,29 +64,22 @@ def test_of_equal_paths_the_one_that_writes_first(weight: float) -> None:
     sources = torch.tensor([1, 2, 2, 4, 4, 4])[sources]
     paths = oracle_paths(costs.clamp(min=0), sources, targets, weight)
     ties = 0
-    for place, (source, target) in enumerate(
-        zip(sources.tolist(), targets.tolist(), strict=True)
-    ):  # fmt: skip
-        grid = costs[place].clamp(min=0)
+    for row, source, target in _sizes(sources, targets):
+        grid = costs[row].clamp(min=0)
         every = {path: _cost(grid, path, source, weight) for path in all_paths(source, target)}
         best = [path for path, cost in every.items() if cost == min(every.values())]
         ties += len(best) > 1
         # The decision is made write by write, so the first in order of reads is the one.
-        assert tuple(paths[place, :target].tolist()) == min(best)
+        assert tuple(paths[row, :target].tolist()) == min(best)
     assert ties > 50
 
 
 def test_a_heavier_delay_never_waits_longer() -> None:
     costs, sources, targets = _grids(100, 3)
-    sums = [
-        sum(
-            int(path[:target].sum())
-            for path, target in zip(
-                oracle_paths(costs, sources, targets, weight), targets.tolist(), strict=True
-            )
-        )
-        for weight in (0.0, 0.5, 1.0, 2.0, 4.0, 1000.0)
-    ]
+    sums = []
+    for weight in (0.0, 0.5, 1.0, 2.0, 4.0, 1000.0):
+        paths = oracle_paths(costs, sources, targets, weight)
+        sums.append(sum(int(paths[row, :n].sum()) for row, _, n in _sizes(sources, targets)))
     assert sums == sorted(sums, reverse=True)
     assert sums[-1] == int(targets.sum())
 
@@ -94,12 +88,10 @@ def test_alone_is_in_a_padded_batch_in_any_precision() -> None:
     costs, sources, targets = _grids(40, 4)
     costs = costs.bfloat16().requires_grad_()
     paths = oracle_paths(costs, sources, targets, 1.0)
-    for place, (source, target) in enumerate(
-        zip(sources.tolist(), targets.tolist(), strict=True)
-    ):  # fmt: skip
-        one = slice(place, place + 1)
-        alone = oracle_paths(costs[one, :target, :source].double(), sources[one], targets[one], 1.0)
-        assert torch.equal(alone[0], paths[place, :target])
+    for row, source, target in _sizes(sources, targets):
+        own = slice(row, row + 1)
+        alone = oracle_paths(costs[own, :target, :source].double(), sources[own], targets[own], 1.0)
+        assert torch.equal(alone[0], paths[row, :target])
 
 
 def test_impossible_tokens_and_costs_that_are_no_numbers() -> None:
@@ -115,9 +107,9 @@ def test_impossible_tokens_and_costs_that_are_no_numbers() -> None:
 @pytest.mark.gpu
 def test_ties_on_a_gpu() -> None:
     costs, sources, targets = _grids(400, 5, whole=True)
-    wanted = oracle_paths(costs, sources, targets)
-    found = oracle_paths(costs.cuda(), sources.cuda(), targets.cuda())
-    assert torch.equal(found.cpu(), wanted)
+    here = oracle_paths(costs, sources, targets)
+    there = oracle_paths(costs.cuda(), sources.cuda(), targets.cuda())
+    assert torch.equal(there.cpu(), here)
 
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf])
@@ -166,11 +158,9 @@ def test_the_printed_oracle_is_as_printed(weight: float) -> None:
     costs, sources, targets = _grids(150, 11)
     paths = oracle_paths(costs, sources, targets, weight, "printed")
     worse = 0
-    for place, (source, target) in enumerate(
-        zip(sources.tolist(), targets.tolist(), strict=True)
-    ):  # fmt: skip
-        found = paths[place, :target].tolist()
-        assert found == _as_printed(costs[place], source, target, weight)
-        every = [_cost(costs[place], path, source, 0.0) for path in all_paths(source, target)]
-        worse += _cost(costs[place], tuple(found), source, 0.0) > min(every) + 1e-9
+    for row, source, target in _sizes(sources, targets):
+        path = paths[row, :target].tolist()
+        assert path == _as_printed(costs[row], source, target, weight)
+        every = [_cost(costs[row], other, source, 0.0) for other in all_paths(source, target)]
+        worse += _cost(costs[row], tuple(path), source, 0.0) > min(every) + 1e-9
     assert worse > 0, "the print would be optimal"

@@ -1,7 +1,5 @@
 """Outlines: the shapes of a model without its memory, and settings that ask for too much."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -24,11 +22,11 @@ def test_an_outline_has_the_shapes_of_the_model(arch: str) -> None:
     def make() -> TranslationModel:
         return zoo.build(arch, source_vocab_size=9, target_vocab_size=8)
 
-    made, whole = meta_model(make), make()
-    assert {name: held.shape for name, held in made.state_dict().items()} == {
-        name: held.shape for name, held in whole.state_dict().items()
+    outlined, whole = meta_model(make).state_dict(), make().state_dict()
+    assert {name: value.shape for name, value in outlined.items()} == {
+        name: value.shape for name, value in whole.items()
     }
-    assert {held.device.type for held in made.parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in meta_model(make).parameters()} == {"meta"}
 
 
 def test_an_outline_takes_no_memory_and_loads_no_compiler() -> None:

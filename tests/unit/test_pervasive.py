@@ -1,7 +1,5 @@
 """Pervasive Attention against its formulas, written out cell by cell in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -47,19 +45,14 @@ def tiny(**changes: Any) -> PervasiveAttention:
     return model.double().eval()
 
 
-def weights(model: PervasiveAttention) -> dict[str, Array]:
-    return {name: value.numpy() for name, value in model.state_dict().items()}
-
-
-def normed(x: Array, held: dict[str, Array], name: str) -> Array:
+def normed(x: Array, parameters: dict[str, Array], name: str) -> Array:
     spread = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     result: Array = (x - x.mean(-1, keepdims=True)) / spread
-    return result * held[name + ".weight"] + held[name + ".bias"]
+    return result * parameters[name + ".weight"] + parameters[name + ".bias"]
 
 
-def mapped(x: Array, held: dict[str, Array], name: str) -> Array:
-    result: Array = x @ held[name + ".weight"].T + held[name + ".bias"]
-    return result
+def mapped(x: Array, parameters: dict[str, Array], name: str) -> Array:
+    return np.asarray(x @ parameters[name + ".weight"].T + parameters[name + ".bias"])
 
 
 def convolved(x: Array, kernel: Array) -> Array:
@@ -77,46 +70,48 @@ def convolved(x: Array, kernel: Array) -> Array:
     return y
 
 
-def layer(x: Array, held: dict[str, Array], place: int) -> Array:
+def layer(x: Array, parameters: dict[str, Array], index: int) -> Array:
     """F_n of Eq. (3.15)."""
-    name = f"network.layers.{place}"
-    if place % 2 == 0:
-        return convolved(mapped(x, held, f"{name}.map"), held[f"{name}.convolution.weight"])
-    hidden = np.maximum(mapped(x, held, f"{name}.widen"), 0)
-    return mapped(hidden, held, f"{name}.narrow")
+    name = f"network.layers.{index}"
+    if index % 2 == 0:
+        return convolved(
+            mapped(x, parameters, f"{name}.map"), parameters[f"{name}.convolution.weight"]
+        )
+    hidden = np.maximum(mapped(x, parameters, f"{name}.widen"), 0)
+    return mapped(hidden, parameters, f"{name}.narrow")
 
 
-def network(x: Array, held: dict[str, Array], config: Any) -> Array:
+def network(x: Array, parameters: dict[str, Array], config: Any) -> Array:
     """H_conv of section 3.2.3 for the grid x = H^0."""
     count = 2 * config.depth
     if config.skip == "dense":
         parts = [x]
-        for place in range(config.depth):
-            name = f"network.layers.{place}"
+        for index in range(config.depth):
+            name = f"network.layers.{index}"
             joined = np.concatenate(parts, -1)
             if config.dense_norm:
-                joined = normed(joined, held, f"{name}.first_norm")
-            middle = mapped(np.maximum(joined, 0), held, f"{name}.narrow")
+                joined = normed(joined, parameters, f"{name}.first_norm")
+            middle = mapped(np.maximum(joined, 0), parameters, f"{name}.narrow")
             if config.dense_norm:
-                middle = normed(middle, held, f"{name}.second_norm")
-            inner = mapped(np.maximum(middle, 0), held, f"{name}.convolution.map")
-            parts.append(convolved(inner, held[f"{name}.convolution.convolution.weight"]))
-        wide = mapped(np.concatenate(parts, -1), held, "network.compress.0")
-        return mapped(wide, held, "network.compress.1")
+                middle = normed(middle, parameters, f"{name}.second_norm")
+            inner = mapped(np.maximum(middle, 0), parameters, f"{name}.convolution.map")
+            parts.append(convolved(inner, parameters[f"{name}.convolution.convolution.weight"]))
+        wide = mapped(np.concatenate(parts, -1), parameters, "network.compress.0")
+        return mapped(wide, parameters, "network.compress.1")
     inputs, outputs = [x], [x]
-    for place in range(count):
-        y = layer(inputs[-1], held, place)
+    for index in range(count):
+        y = layer(inputs[-1], parameters, index)
         outputs.append(y)
         if config.skip == "residual":
             inputs.append(inputs[-1] + y)
         elif config.skip == "residual-norm":
-            inputs.append(normed(inputs[-1] + y, held, f"network.norms.{place}"))
+            inputs.append(normed(inputs[-1] + y, parameters, f"network.norms.{index}"))
         elif config.skip == "residual-cumulative":
             inputs.append(np.sqrt(0.5) * (inputs[-1] + y))
         else:
-            inputs.append(held["network.forward_gates"][place] * (inputs[-1] + y))
+            inputs.append(parameters["network.forward_gates"][index] * (inputs[-1] + y))
     if config.skip == "residual-gated":
-        gated = zip(held["network.snapshot_gates"], outputs, strict=True)
+        gated = zip(parameters["network.snapshot_gates"], outputs, strict=True)
         return np.asarray(sum(s * h for s, h in gated))
     if config.skip == "residual-cumulative":
         kept = inputs if config.accumulate == "layers" else inputs[::2]
@@ -125,7 +120,7 @@ def network(x: Array, held: dict[str, Array], config: Any) -> Array:
     return inputs[-1]
 
 
-def aggregated(cells: Array, held: dict[str, Array], kind: str, prefix: str = "") -> Array:
+def aggregated(cells: Array, parameters: dict[str, Array], kind: str, prefix: str = "") -> Array:
     """H_out of section 3.2.5 for one row of cells [S, D]."""
     name = f"aggregator.{prefix}"
     if kind == "max":
@@ -133,31 +128,34 @@ def aggregated(cells: Array, held: dict[str, Array], kind: str, prefix: str = ""
     if kind == "average":
         return np.asarray(cells.sum(0) / np.sqrt(len(cells)))
     if kind == "gated-max":
-        both = mapped(cells, held, f"{name}gate")
+        both = mapped(cells, parameters, f"{name}gate")
         half = both.shape[1] // 2
         return np.asarray((both[:, :half] / (1 + np.exp(-both[:, half:]))).max(0))
     if kind == "attention":
-        scores = cells @ held[f"{name}map.weight"].T @ held[f"{name}vector"]
+        scores = cells @ parameters[f"{name}map.weight"].T @ parameters[f"{name}vector"]
         share = np.exp(scores - scores.max())
         return np.asarray(cells.T @ (share / share.sum()))
-    return np.concatenate([cells.max(0), aggregated(cells, held, "attention", prefix="attention.")])
+    return np.concatenate(
+        [cells.max(0), aggregated(cells, parameters, "attention", prefix="attention.")]
+    )
 
 
 def positions(count: int, size: int) -> Array:
     """Eq. (2.39)."""
     table = np.zeros((count, size))
-    for place, dimension in itertools.product(range(count), range(size)):
+    for index, dimension in itertools.product(range(count), range(size)):
         rate = 10000.0 ** (-2 * (dimension // 2) / size)
-        table[place, dimension] = (np.sin, np.cos)[dimension % 2](rate * place)
+        table[index, dimension] = (np.sin, np.cos)[dimension % 2](rate * index)
     return table
 
 
 def logits(model: PervasiveAttention, source: list[int], target: list[int]) -> Array:
     """Return [T, V] for source ids with `</s>` and target ids that begin with `<s>`."""
-    held, config = weights(model), model.config
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    config = model.config
     sides = []
     for name, ids in (("source", source), ("target", target)):
-        vectors = held[f"{name}_embedding.weight"][ids]
+        vectors = parameters[f"{name}_embedding.weight"][ids]
         if config.scale_embeddings:
             vectors = vectors * np.sqrt(vectors.shape[1])
         if config.positions == "sinusoidal":
@@ -165,16 +163,16 @@ def logits(model: PervasiveAttention, source: list[int], target: list[int]) -> A
         sides.append(vectors)
     grid = np.zeros((len(target), len(source), config.size))
     for t, j in itertools.product(range(len(target)), range(len(source))):
-        grid[t, j] = held["grid_map"] @ np.concatenate([sides[1][t], sides[0][j]])
+        grid[t, j] = parameters["grid_map"] @ np.concatenate([sides[1][t], sides[0][j]])
         if config.grid_bias:
-            grid[t, j] += held["grid_bias"]
-    features = network(grid, held, config)
-    pooled = np.stack([aggregated(row, held, config.aggregation) for row in features])
-    if "output_map.weight" in held:
-        pooled = mapped(pooled, held, "output_map")
-    scores: Array = pooled @ held["target_embedding.weight"].T
+            grid[t, j] += parameters["grid_bias"]
+    features = network(grid, parameters, config)
+    pooled = np.stack([aggregated(row, parameters, config.aggregation) for row in features])
+    if "output_map.weight" in parameters:
+        pooled = mapped(pooled, parameters, "output_map")
+    scores: Array = pooled @ parameters["target_embedding.weight"].T
     if config.output_bias:
-        scores = scores + held["output_bias"]
+        scores = scores + parameters["output_bias"]
     return scores
 
 
@@ -230,23 +228,23 @@ def test_energies_add_up_to_the_score_of_the_true_token(aggregation: str, output
     sites = PredictionSites.offline(batch)
     truth = batch.target_output[sites.sentence, sites.position]
     scores = torch.from_numpy(teacher_forced(model, batch)).gather(1, truth[:, None])[:, 0]
-    held = model.state_dict()
-    constant = held["output_bias"][truth]
-    if "output_map.bias" in held:
-        constant = constant + held["target_embedding.weight"][truth] @ held["output_map.bias"]
-    torch.testing.assert_close(
-        energies[sites.sentence, sites.position], scores - constant, rtol=1e-4, atol=1e-4
-    )
+    parameters = model.state_dict()
+    constant = parameters["output_bias"][truth]
+    if "output_map.bias" in parameters:
+        rows = parameters["target_embedding.weight"][truth]
+        constant = constant + rows @ parameters["output_map.bias"]
+    summed = energies[sites.sentence, sites.position]
+    torch.testing.assert_close(summed, scores - constant, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_alignment_weights_are_distributions_over_the_real_source(aggregation: str) -> None:
     model = tiny(aggregation=aggregation)
     batch = collate([[4, 5, 6], [7, 8, 9, 10, 4]], [[5, 6, 7], [7]])
-    found = model.alignments(batch)
-    assert found.shape == (2, 4, 6)
-    torch.testing.assert_close(found[batch.is_target].sum(-1), torch.ones(6))
-    assert found[0, :, 4:].abs().max() == 0 and found[1, 2:].abs().max() == 0
+    shares = model.alignments(batch)
+    assert shares.shape == (2, 4, 6)
+    torch.testing.assert_close(shares[batch.is_target].sum(-1), torch.ones(6))
+    assert shares[0, :, 4:].abs().max() == 0 and shares[1, 2:].abs().max() == 0
 
 
 @pytest.mark.parametrize("skip", SKIPS)

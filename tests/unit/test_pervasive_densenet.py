@@ -1,7 +1,5 @@
 """The CoNLL paper's model against its formulas, cell by cell."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np
@@ -35,8 +33,8 @@ def test_the_network_is_that_of_the_text(gates: str, halve: bool, training: bool
     batch = ragged()
     reference = Reference(model, training)
     grids = reference.network(batch)
-    wanted = np.concatenate([reference.logits(grid.max(1)) for grid in grids])
-    assert np.allclose(found_logits(model, batch), wanted, atol=1e-6)
+    expected = np.concatenate([reference.logits(grid.max(1)) for grid in grids])
+    assert np.allclose(found_logits(model, batch), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max-attention"])
@@ -50,7 +48,7 @@ def test_aggregation(aggregation: str) -> None:
         parts = {"max": grid.max(1), "average": grid.sum(1) / root}
         name = "aggregator.attention.vector" if "max-" in aggregation else "aggregator.vector"
         if "attention" in aggregation:
-            share = softmax(grid @ reference.held[name])
+            share = softmax(grid @ reference.weights[name])
             parts["attention"] = root * np.einsum("ts,tsd->td", share, grid)
         parts["max-attention"] = np.concatenate(
             [parts["max"], parts.get("attention", grid[:, 0])], 1
@@ -67,19 +65,19 @@ def test_energies_add_up_to_the_score_of_the_true_token(aggregation: str, tie: s
     energies = model.alignments(batch, "energies")
     present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
     assert (energies[~present] == 0).all()
-    sites, held = PredictionSites.offline(batch), model.classifier()
+    sites, classifier = PredictionSites.offline(batch), model.classifier()
     tokens = batch.target_output[sites.sentence, sites.position]
     logits = model.classify(model.features(batch, sites)).gather(1, tokens[:, None])[:, 0]
-    assert held.bias is not None
-    biases = held.bias[tokens]
+    assert classifier.bias is not None
+    biases = classifier.bias[tokens]
     if tie == "target":
         assert isinstance(model.output_map, torch.nn.Linear)
-        biases = biases + held.weight[tokens] @ model.output_map.bias
-    found = energies.sum(-1)[batch.is_target]
-    assert torch.allclose(found.double(), (logits - biases).detach(), atol=1e-5)
+        biases = biases + classifier.weight[tokens] @ model.output_map.bias
+    summed = energies.sum(-1)[batch.is_target]
+    assert torch.allclose(summed.double(), (logits - biases).detach(), atol=1e-5)
 
 
-def test_energies_of_max_pooling_go_to_the_tokens_that_gave_the_maxima() -> None:
+def test_alignments_of_max_and_attention() -> None:
     """Eq. (7), channel by channel."""
     model, batch = tiny(tie="none"), ragged()
     grids = Reference(model, training=False).network(batch)
@@ -88,22 +86,19 @@ def test_energies_of_max_pooling_go_to_the_tokens_that_gave_the_maxima() -> None
     weight = model.classifier().weight.detach().numpy()
     for row, grid in enumerate(grids):
         for t in range(grid.shape[0]):
-            wanted, votes = np.zeros(grid.shape[1]), np.zeros(grid.shape[1])
+            expected, votes = np.zeros(grid.shape[1]), np.zeros(grid.shape[1])
             for d in range(grid.shape[2]):
                 j = int(grid[t, :, d].argmax())
-                wanted[j] += weight[int(batch.target_output[row, t]), d] * grid[t, j, d]
+                expected[j] += weight[int(batch.target_output[row, t]), d] * grid[t, j, d]
                 votes[j] += 1 / grid.shape[2]
-            assert np.allclose(energies[row, t, : grid.shape[1]], wanted, atol=1e-5)
+            assert np.allclose(energies[row, t, : grid.shape[1]], expected, atol=1e-5)
             assert np.allclose(shares[row, t, : grid.shape[1]], votes, atol=1e-5)
-
-
-def test_attention_weights_are_the_shares_of_equation_8() -> None:
     model, batch = tiny(aggregation="attention"), ragged()
     reference = Reference(model, training=False)
-    found = model.alignments(batch).numpy()
+    shares = model.alignments(batch).numpy()
     for row, grid in enumerate(reference.network(batch)):
-        wanted = softmax(grid @ reference.held["aggregator.vector"])
-        assert np.allclose(found[row, : grid.shape[0], : grid.shape[1]], wanted, atol=1e-6)
+        expected = softmax(grid @ reference.weights["aggregator.vector"])
+        assert np.allclose(shares[row, : grid.shape[0], : grid.shape[1]], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -129,27 +124,27 @@ def test_gradients_are_those_of_the_plain_form(
         gradients.append({name: p.grad for name, p in model.named_parameters()})
         statistics.append(dict(model.named_buffers()))
     fast, slow = gradients
-    for name, wanted in slow.items():
-        found = fast[name]
-        assert found is not None and wanted is not None
-        assert torch.allclose(found, wanted, atol=1e-8), name
-    for name, held in statistics[1].items():
-        assert torch.allclose(statistics[0][name], held), name
+    for name, expected in slow.items():
+        gradient = fast[name]
+        assert gradient is not None and expected is not None
+        assert torch.allclose(gradient, expected, atol=1e-8), name
+    for name, statistic in statistics[1].items():
+        assert torch.allclose(statistics[0][name], statistic), name
 
 
 def test_what_is_recomputed_knows_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch keeps the random state of those devices alone on which an argument is a tensor."""
-    given: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
 
     def spy(function: Any, *inputs: Any, **options: Any) -> Any:
-        given.append(inputs)
+        calls.append(inputs)
         return checkpoint(function, *inputs, **options)
 
     monkeypatch.setattr(densenet, "checkpoint", spy)
     model = tiny(checkpoint_activations=True).train()
     Likelihood(LikelihoodSettings(0.1)).loss(model, ragged()).total.backward()
-    assert given
-    assert all(any(isinstance(one, torch.Tensor) for one in inputs) for inputs in given)
+    assert calls
+    assert all(any(isinstance(value, torch.Tensor) for value in inputs) for inputs in calls)
 
 
 def test_stages_are_called_once_and_get_gradients() -> None:

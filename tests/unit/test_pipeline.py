@@ -1,7 +1,5 @@
 """The pipeline: raw text to ids and back, and its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -28,29 +26,20 @@ def test_there_and_back() -> None:
     assert pipeline.encode_target("Dog.") == [4, 5, 6]
     assert pipeline.restore_tokenized([4, 5, 7, 6]) == "dog &apos;s ."
     assert pipeline.restore([4, 5, 7, 6]) == "dog's."
-
-
-def test_empty_lines_stay_empty() -> None:
     pipeline = _pipeline()
     assert pipeline.encode_source("") == pipeline.encode_source(" \u2028 ") == []
     assert pipeline.restore([]) == pipeline.restore([END]) == ""
-
-
-def test_special_symbols_never_reach_the_text() -> None:
     pipeline = _pipeline()
     assert pipeline.target_tokens([BEGIN, 4, PAD, 5, END, 6]) == ["do@@", "g"]
     assert pipeline.restore([UNKNOWN]) == "<unk>"
 
 
-def test_words_and_untokenised_text() -> None:
+def test_words_and_separate_codes() -> None:
     facts = TextFacts("de", "en", tokenize="none", subwords="words")
     pipeline = Pipeline(facts, Vocabulary(["Hund.", "@@"]), Vocabulary(["a@@", "b"]))
     assert pipeline.encode_source("Hund. @@ x") == [4, 5, UNKNOWN]
     # Words are no units: what looks like a joiner is text.
     assert pipeline.restore([4, 5]) == "a@@ b"
-
-
-def test_separate_codes() -> None:
     facts = TextFacts("de", "en", joint=False)
     pipeline = Pipeline(facts, SOURCE, TARGET, CODES, Codes(["o g</w>"]))
     assert pipeline.source.tokens("dog") == ["do@@", "g"]

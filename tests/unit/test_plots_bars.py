@@ -1,18 +1,23 @@
-"""What pictures of bars and steps show; no pixels are looked at here."""
-
-from __future__ import annotations
+"""What pictures of bars, steps and heat maps show, whole or not there."""
 
 import re
+import struct
+import warnings
 from pathlib import Path
 
+import numpy
 import pytest
 
+from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.analysis.plotting import bars as plots_bars
 from nmtgrid.analysis.plotting import bars as plots_heads
 from nmtgrid.analysis.plotting import bars as plots_steps
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.plotting.figure import text_width
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.analysis.plotting.figure import MissingLetters, as_text, text_width
+from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
+from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.cli.app import main
+from nmtgrid.search.traces import Trace
 
 
 def draw(path: Path, groups: list[Group], series: list[Series]) -> str:
@@ -20,11 +25,11 @@ def draw(path: Path, groups: list[Group], series: list[Series]) -> str:
     return path.read_text() if path.suffix == ".svg" else ""
 
 
-def size(picture: str) -> tuple[float, float]:
-    found = re.search(r'<svg[^>]*?width="([\d.]+)pt"', picture)
-    other = re.search(r'<svg[^>]*?height="([\d.]+)pt"', picture)
-    assert found and other
-    return float(found[1]) / 72, float(other[1]) / 72
+def width(picture: str) -> float:
+    """Return the width of a picture in inches."""
+    match = re.search(r'<svg[^>]*?width="([\d.]+)pt"', picture)
+    assert match
+    return float(match[1]) / 72
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -32,8 +37,10 @@ def size(picture: str) -> tuple[float, float]:
 def test_bars_draw(suffix: str, systems: int, tmp_path: Path) -> None:
     groups = [Group("< 10", 1234), Group("10–19", 5), Group("≥ 20", 0)]
     series = [
-        Series(f"system {place}", [30.0, None, float("nan")], [29.0, None, None], [31.5, None, 2.0])
-        for place in range(systems)
+        Series(
+            f"system {number}", [30.0, None, float("nan")], [29.0, None, None], [31.5, None, 2.0]
+        )
+        for number in range(systems)
     ]
     path = tmp_path / f"bars.{suffix}"
     draw(path, groups, series)
@@ -54,17 +61,16 @@ def test_bars_draw(suffix: str, systems: int, tmp_path: Path) -> None:
     ],
 )
 def test_odd_bars_draw(groups: list[str], values: list[float | None], tmp_path: Path) -> None:
-    held = [Group(label) for label in groups]
     path = tmp_path / "bars.png"
-    draw(path, held, [Series("a\ud800$_", values), Series("", values)])
+    series = [Series("a\ud800$_", values), Series("", values)]
+    draw(path, [Group(label) for label in groups], series)
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
-    groups = [Group(f"{place}–{place + 9}", 100_000) for place in range(0, 70, 10)]
-    series = [Series(f"a rather long name {place}" * 3, [30.0] * 7) for place in range(8)]
-    width, _ = size(draw(tmp_path / "bars.svg", groups, series))
-    assert width < 12
+    groups = [Group(f"{number}–{number + 9}", 100_000) for number in range(0, 70, 10)]
+    series = [Series(f"a rather long name {number}" * 3, [30.0] * 7) for number in range(8)]
+    assert width(draw(tmp_path / "bars.svg", groups, series)) < 12
 
 
 def test_long_numbers_at_the_axis_have_room_beside_its_name(tmp_path: Path) -> None:
@@ -75,8 +81,8 @@ def test_long_numbers_at_the_axis_have_room_beside_its_name(tmp_path: Path) -> N
         for name, values in (("usual", [3.0, 2.0]), ("tiny", [-0.00028, 0.00021]))
     )
     longest = max(text_width(f"{n / 10_000:.10g}", 8.5) for n in (-2, -1, 1, 2))
-    assert size(tiny)[0] - size(usual)[0] >= longest + plots_bars._AXIS - plots_bars._LEFT - 0.01
-    assert size(tiny)[0] > size(usual)[0]
+    grown = width(tiny) - width(usual)
+    assert grown >= longest + plots_bars._AXIS - plots_bars._LEFT - 0.01 and grown > 0
 
 
 def test_sizes_and_interval_are_told(tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def test_sizes_and_interval_are_told(tmp_path: Path) -> None:
 
 
 def test_names_fill_rows_in_order() -> None:
-    names = [f"system number {place}" for place in range(7)]
+    names = [f"system number {number}" for number in range(7)]
     rows = plots_heads.name_rows(names, 4.0)
     assert [name for row in rows for name in row] == list(enumerate(names))
     assert len(rows) > 1
@@ -117,3 +123,67 @@ def test_steps_draw(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pdf"):
         draw(tmp_path / "bars.pdf", [Group("a")], [Series("a", [1.0])])
+    without = Trace(9, ["a"], ["b"], "", [], 0.0, 0.0, None)
+    with pytest.raises(InputError, match="line 9 has no alignment"):
+        alignment_map(without, tmp_path / "a.png")
+    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
+        alignment_map(trace(1, 1), tmp_path / "a.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def trace(source: int, target: int) -> Trace:
+    shares = numpy.full((target + 1, source + 1), 1 / (source + 1), dtype=numpy.float32)
+    names = (
+        [f"$x_{number}@@" for number in range(source)],
+        [f"y{number}" for number in range(target)],
+    )
+    return Trace(1, *names, "", [], 0.0, 0.0, shares)
+
+
+def alignment_map(sentence: Trace, path: Path, title: str = "") -> None:
+    draw_maps([heat("", sentence)], path, title=title)
+
+
+def size(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_size_follows_the_lengths(tmp_path: Path) -> None:
+    alignment_map(trace(4, 5), tmp_path / "small.png")
+    alignment_map(trace(30, 5), tmp_path / "wide.png")
+    alignment_map(trace(4, 40), tmp_path / "tall.png")
+    small, wide, tall = (size(tmp_path / f"{name}.png") for name in ("small", "wide", "tall"))
+    assert wide[0] > 2 * small[0] and tall[1] > 2 * small[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.png", "tall.png", "wide.png"]
+
+
+def test_svg_keeps_the_marks_and_is_reproducible(tmp_path: Path) -> None:
+    for name in ("1.svg", "2.svg"):
+        alignment_map(trace(3, 2), tmp_path / name, title="sentence <1> & $2")
+    text = (tmp_path / "1.svg").read_text()
+    assert "<svg" in text and text == (tmp_path / "2.svg").read_text()
+    assert "$x_0@@" in text and "share of the alignment" in text
+
+
+def test_letters_that_no_font_has_are_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A cuneiform sign, which common fonts lack.
+    with pytest.warns(MissingLetters, match="1 of the letters in x.png.*\U00012000"):
+        sentence = Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
+        draw_maps([sentence], tmp_path / "x.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_maps([Heat("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
+        # In a page letters are text, which the reader's own fonts draw.
+        with as_text():
+            draw_maps([Heat("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
+    for name in ("text", "reference"):
+        (tmp_path / name).write_text("one\n")
+    arguments = ["-r", str(tmp_path / "reference"), "--out", str(tmp_path / "y.png")]
+    assert main(["analyze", "lengths", f"\U00012000={tmp_path / 'text'}", *arguments]) == 0
+    message = capsys.readouterr().err
+    assert message.count("warning: No font here has") == 1 and "UserWarning" not in message

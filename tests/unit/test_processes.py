@@ -1,7 +1,5 @@
 """Training on several processes: sharing, signals, deaths and resumption."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -22,35 +20,30 @@ from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.training.distributed import Processes, asked_for, pack_states, unpack_states
 from tests.conftest import PROJECT
+from tests.unit.train_command import SMALL_TRANSFORMER, train
 
 SMALL = [
-    *("--arch", "transformer", "--preset", "toy", "--precision", "fp32"),
-    *("--set", "model.size=16", "--set", "model.heads=2", "--set", "model.feed_forward_size=16"),
-    *("--set", "model.encoder_depth=1", "--set", "model.decoder_depth=1"),
-    *("--set", "training.log_updates=1", "--set", "training.validate_epochs=0"),
-    *("--set", "batches.max_tokens=300"),
+    *SMALL_TRANSFORMER,
+    *("--set", "training.log_updates=1", "--set", "batches.max_tokens=300"),
 ]
+NO_DROPOUT = ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
 
 
 @given(some.lists(some.floats(0, 1e6), max_size=20), some.integers(1, 5))
 def test_each_is_done_once(costs: list[float], count: int) -> None:
     shares = [Processes(rank, count).share(costs) for rank in range(count)]
-    assert sorted(place for share in shares for place in share) == list(range(len(costs)))
+    assert sorted(index for share in shares for index in share) == list(range(len(costs)))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert all(share == sorted(share) for share in shares)
-
-
-def test_costs_are_balanced() -> None:
     # 9 and 2 against 5 and 4: there and back.
-    assert Processes(0, 2).share([9, 5, 4, 2]) == [0, 3]
-    assert Processes(1, 2).share([9, 5, 4, 2]) == [1, 2]
+    assert [Processes(rank, 2).share([9, 5, 4, 2]) for rank in (0, 1)] == [[0, 3], [1, 2]]
 
 
 def test_states_come_back_as_they_were() -> None:
     states = {"random.cpu": torch.get_rng_state(), "b": torch.tensor([10, 0], dtype=torch.uint8)}
-    found = unpack_states(pack_states(states))
-    assert found.keys() == states.keys()
-    assert all(torch.equal(found[name], states[name]) for name in states)
+    unpacked = unpack_states(pack_states(states))
+    assert unpacked.keys() == states.keys()
+    assert all(torch.equal(unpacked[name], states[name]) for name in states)
 
 
 @pytest.mark.parametrize(
@@ -114,33 +107,40 @@ def test_a_signal_while_a_fault_is_told_of_shows_no_traceback(
 ) -> None:
     """As torchrun ends a process that has met the fault which the first one told of."""
     monkeypatch.setattr(console, "error", lambda *_: os.kill(os.getpid(), number))
-    held = signal.signal(number, signal.default_int_handler)
+    handler = signal.signal(number, signal.default_int_handler)
     try:
         assert main(["nothing-of-this-name"]) == 128 + number
     finally:
-        signal.signal(number, held)
+        signal.signal(number, handler)
     assert capfd.readouterr().err == "Interrupted.\n"
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small toy dataset of words."""
     folder = tmp_path_factory.mktemp("processes") / "data"
     assert main(["preprocess", "--toy", "400", "--out", str(folder)]) == 0
     assert main(["bpe", "learn", str(folder), "--words"]) == 0
     return folder
 
 
-def _torchrun(*arguments: str) -> subprocess.Popen[str]:
+def _torchrun(*arguments: object) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         environment.pop(name, None)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-               "2", "-m", "nmtgrid", *arguments]  # fmt: skip
+               "2", "-m", "nmtgrid", "train", *map(str, arguments)]  # fmt: skip
     return subprocess.Popen(
         command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,
     )  # fmt: skip
+
+
+def _trained(*arguments: object) -> str:
+    """Return what two processes say that train to the end."""
+    run = _torchrun(*arguments)
+    output = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, output
+    return output
 
 
 def _figures(text: str) -> list[tuple[str, str, str]]:
@@ -163,84 +163,67 @@ def test_two_are_one_and_go_on_exactly(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two processes show one's figures; stopped and resumed, they end with the same weights."""
-    plain = [*SMALL, "--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
-    one = str(tmp_path / "one")
-    options = ["--max-updates", "4", "--set", "batches.accumulation=2"]
+    plain = [*SMALL, *NO_DROPOUT, "--max-updates", "4"]
     capfd.readouterr()
-    assert main(["train", str(data), "--out", one, *plain, *options]) == 0
-    wanted = _figures(capfd.readouterr().err)
-    two = _torchrun(
-        "train", str(data), "--out", str(tmp_path / "two"), *plain, "--max-updates", "4"
-    )
-    told = two.communicate(timeout=120)[0]
-    assert two.returncode == 0, told
-    assert _figures(told) == wanted
-    assert len(wanted) == 4
-    assert "2 processes" in told
+    alone = [*plain, "--set", "batches.accumulation=2"]
+    assert train(data, "--out", tmp_path / "one", *alone) == 0
+    expected = _figures(capfd.readouterr().err)
+    output = _trained(data, "--out", tmp_path / "two", *plain)
+    assert _figures(output) == expected
+    assert len(expected) == 4
+    assert "2 processes" in output
     # Dropout is drawn by each process: its random states are part of what is saved.
-    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
-    for out, limit, resumed in ((whole, "4", False), (parts, "2", False), (parts, "4", True)):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for out, limit, resumed in ((whole, 4, False), (parts, 2, False), (parts, 4, True)):
         settings = ["--resume"] if resumed else SMALL
-        run = _torchrun("train", str(data), "--out", out, *settings, "--max-updates", limit)
-        told = run.communicate(timeout=120)[0]
-        assert run.returncode == 0, told
-    weights = [(Path(out) / "last.safetensors").read_bytes() for out in (whole, parts)]
+        _trained(data, "--out", out, *settings, "--max-updates", limit)
+    weights = [(out / "last.safetensors").read_bytes() for out in (whole, parts)]
     assert weights[0] == weights[1]
     assert weights[0] != (tmp_path / "two/last.safetensors").read_bytes()
     # One alone goes on with the same two batches an update, and says so.
-    assert main(["train", str(data), "--out", parts, "--resume", "--max-updates", "5"]) == 0
+    assert train(data, "--out", parts, "--resume", "--max-updates", 5) == 0
     assert "another number of processes" in capfd.readouterr().err
     # Two cannot share the one batch of an update.
-    assert (
-        main(["train", str(data), "--out", str(tmp_path / "solo"), *SMALL, "--max-updates", "1"])
-        == 0
-    )
-    run = _torchrun("train", str(data), "--out", str(tmp_path / "solo"), "--resume")
-    told = run.communicate(timeout=120)[0]
+    assert train(data, "--out", tmp_path / "solo", *SMALL, "--max-updates", 1) == 0
+    run = _torchrun(data, "--out", tmp_path / "solo", "--resume")
+    output = run.communicate(timeout=120)[0]
     assert run.returncode != 0
-    assert "An update of this run is one batch, which 2 processes cannot share." in told
-    assert told.count("cannot share") == 1
+    assert "An update of this run is one batch, which 2 processes cannot share." in output
+    assert output.count("cannot share") == 1
 
 
 def test_shards_do_the_same_and_go_on_whole(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With a running average and validation; stopped and resumed, sharded and by one alone."""
-    more = [*SMALL, "--set", "training.ema_decay=0.9", "--set", "training.ema_updates=1",
-            "--set", "training.validate_updates=2", "--set", "training.validate_sentences=5",
-            "--set", "training.average=2", "--set", "model.dropout=0",
-            "--set", "model.embedding_dropout=0"]  # fmt: skip
-    told = {}
-    for name, shard in (("whole", "false"), ("shards", "true")):
-        out = str(tmp_path / name)
-        options = ["--set", f"training.shard={shard}", "--max-updates", "4"]
-        run = _torchrun("train", str(data), "--out", out, *more, *options)
-        told[name] = run.communicate(timeout=120)[0]
-        assert run.returncode == 0, told[name]
-    scores = [re.findall(r"loss (last .*?)  greedy", one) for one in told.values()]
+    more = [*SMALL, *NO_DROPOUT, "--set", "training.ema_decay=0.9", "--set",
+            "training.ema_updates=1", "--set", "training.validate_updates=2", "--set",
+            "training.validate_sentences=5", "--set", "training.average=2"]  # fmt: skip
+    sharded = ["--set", "training.shard=true"]
+    whole, shards = (
+        _trained(data, "--out", tmp_path / name, *more, *options, "--max-updates", 4)
+        for name, options in (("whole", []), ("shards", sharded))
+    )
+    scores = [re.findall(r"loss (last .*?)  greedy", output) for output in (whole, shards)]
     assert scores[0] == scores[1] and len(scores[0]) == 2
-    assert _figures(told["whole"]) == _figures(told["shards"])
-    parts = str(tmp_path / "parts")
-    for limit, settings in (("2", [*more, "--set", "training.shard=true"]), ("4", ["--resume"])):
-        run = _torchrun("train", str(data), "--out", parts, *settings, "--max-updates", limit)
-        words = run.communicate(timeout=120)[0]
-        assert run.returncode == 0, words
+    assert _figures(whole) == _figures(shards)
+    parts = tmp_path / "parts"
+    for limit, settings in ((2, [*more, *sharded]), (4, ["--resume"])):
+        _trained(data, "--out", parts, *settings, "--max-updates", limit)
     for file in ("last", "model", "average"):
-        held = [
+        first, second = (
             load_tensors(tmp_path / name / f"{file}.safetensors") for name in ("shards", "parts")
-        ]
-        assert all(torch.equal(held[0][name], held[1][name]) for name in held[0] | held[1])
+        )
+        assert all(torch.equal(first[name], second[name]) for name in first | second)
     capfd.readouterr()
-    assert main(["train", str(data), "--out", parts, "--resume", "--max-updates", "5"]) == 0
+    assert train(data, "--out", parts, "--resume", "--max-updates", 5) == 0
     assert "another number of processes" in capfd.readouterr().err
 
 
 @pytest.fixture
 def endless(data: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Two processes in the middle of a long run into tmp_path/run."""
-    run = _torchrun(
-        "train", str(data), "--out", str(tmp_path / "run"), *SMALL, "--max-updates", "999999"
-    )
+    run = _torchrun(data, "--out", tmp_path / "run", *SMALL, "--max-updates", 999999)
     yield run
     run.kill()
     run.wait()
@@ -254,20 +237,20 @@ def test_a_death_ends_the_others(endless: subprocess.Popen[str], tmp_path: Path)
     assert len(children) == 2, read
     began = time.monotonic()
     os.kill(int(children[1]), signal.SIGKILL)
-    told = endless.communicate(timeout=60)[0]
+    output = endless.communicate(timeout=60)[0]
     assert endless.returncode != 0
-    assert "Another process of this run has ended" in told
-    assert "`--resume` goes on from there" in told
+    assert "Another process of this run has ended" in output
+    assert "`--resume` goes on from there" in output
     assert time.monotonic() - began < 30
 
 
 def test_a_signal_to_all_saves(endless: subprocess.Popen[str], tmp_path: Path) -> None:
     _until(endless, "update 3 ")
     endless.send_signal(signal.SIGTERM)
-    told = endless.communicate(timeout=60)[0]
-    assert "stopped by SIGTERM" in told
+    output = endless.communicate(timeout=60)[0]
+    assert "stopped by SIGTERM" in output
     assert len(list((tmp_path / "run/checkpoints").iterdir())) == 1
-    assert "Another process" not in told
+    assert "Another process" not in output
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
@@ -278,10 +261,10 @@ def test_one_of_several_ends_without_shutdown(count: str) -> None:
         "atexit.register(print, 'shutdown'); sys.argv = ['nmtgrid', {!r}]; program()"
     )
     for asked, code in (("--version", 0), ("--nothing", 2)):
-        found = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, "-c", words.format(asked)],
             capture_output=True, text=True, env=os.environ | {"WORLD_SIZE": count}, cwd=PROJECT,
         )  # fmt: skip
-        assert found.returncode == code, found.stderr
-        assert ("shutdown" in found.stdout) == (count == "1")
-        assert bool(found.stderr) == (code == 2)
+        assert ended.returncode == code, ended.stderr
+        assert ("shutdown" in ended.stdout) == (count == "1")
+        assert bool(ended.stderr) == (code == 2)

@@ -1,8 +1,8 @@
 """Attention by products against the library's, forward and backward."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -26,65 +26,62 @@ def drawn(dtype: torch.dtype) -> tuple[Parts, Tensor]:
     return (query, keys, values), mask
 
 
-def library(parts: Parts, mask: Tensor | None, scale: float) -> Tensor:
+def attend(parts: Sequence[Tensor], mask: Tensor | None, **changes: Any) -> Tensor:
     query, keys, values = parts
-    return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
+    settings = {"causal": False, "dropout": 0.0, "scale": 1.0, **changes}
+    return product_attention(query, keys, values, mask, **settings)
+
+
+def library(parts: Parts, mask: Tensor | None, scale: float) -> Tensor:
+    return scaled_dot_product_attention(*parts, mask, scale=scale)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_values_and_gradients_are_the_librarys(masked: bool, causal: bool) -> None:
-    parts, mask = drawn(torch.float64)
-    given = mask if masked else None
-    found = product_attention(*parts, given, causal=causal, dropout=0.0, scale=0.3)
+    parts, drawn_mask = drawn(torch.float64)
+    mask = whole = drawn_mask if masked else None
+    result = attend(parts, mask, causal=causal, scale=0.3)
     if causal:
         later = torch.full((5, 5), -math.inf, dtype=torch.float64).triu(1)
-        given = later if given is None else given + later
-    wanted = library(parts, given, 0.3)
-    torch.testing.assert_close(found, wanted)
-    seed = torch.randn_like(wanted)
-    for one, other in zip(
-        torch.autograd.grad(found, parts, seed), torch.autograd.grad(wanted, parts, seed),
-        strict=True,
-    ):  # fmt: skip
-        torch.testing.assert_close(one, other)
+        whole = later if mask is None else mask + later
+    expected = library(parts, whole, 0.3)
+    torch.testing.assert_close(result, expected)
+    seed = torch.randn_like(expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(result, parts, seed), torch.autograd.grad(expected, parts, seed)
+    )
     with torch.no_grad():  # takes another way
-        plain = product_attention(
-            *parts, mask if masked else None, causal=causal, dropout=0.0, scale=0.3
-        )
-    torch.testing.assert_close(plain, wanted)
+        torch.testing.assert_close(attend(parts, mask, causal=causal, scale=0.3), expected)
 
 
 def test_dropped_weights_are_zero_and_the_others_grow() -> None:
     """With the unit matrix as values what is read are the weights themselves."""
     (query, keys, _), _ = drawn(torch.float64)
-    values = torch.eye(5, dtype=torch.float64).expand(3, 2, 5, 5)
-    whole = product_attention(query, keys, values, None, causal=False, dropout=0.0, scale=1.0)
+    parts = query, keys, torch.eye(5, dtype=torch.float64).expand(3, 2, 5, 5)
+    whole = attend(parts, None)
     torch.manual_seed(5)
-    found = product_attention(query, keys, values, None, causal=False, dropout=0.25, scale=1.0)
-    kept = found != 0
+    dropped = attend(parts, None, dropout=0.25)
+    kept = dropped != 0
     assert 0.6 < kept.double().mean() < 0.9
-    torch.testing.assert_close(found[kept], whole[kept] / 0.75)
+    torch.testing.assert_close(dropped[kept], whole[kept] / 0.75)
 
 
 def test_the_gradient_under_dropout_is_the_slope() -> None:
-    (query, keys, values), mask = drawn(torch.float64)
+    parts, mask = drawn(torch.float64)
 
-    def read(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def read(*parts: Tensor) -> Tensor:
         torch.manual_seed(7)
-        return product_attention(query, keys, values, mask, causal=False, dropout=0.5, scale=0.7)
+        return attend(parts, mask, dropout=0.5, scale=0.7)
 
-    assert torch.autograd.gradcheck(read, (query, keys, values))
+    assert torch.autograd.gradcheck(read, parts)
 
 
 def test_bf16_weights_are_softmaxed_in_fp32() -> None:
     parts, mask = drawn(torch.float32)
-    query, keys, values = (part.detach().bfloat16().requires_grad_() for part in parts)
-    found = product_attention(
-        query, keys, values, mask.bfloat16(), causal=False, dropout=0.0, scale=0.5
-    )
-    wanted = library(parts, mask, 0.5)
-    assert found.dtype is torch.bfloat16
-    torch.testing.assert_close(found.float(), wanted, atol=0.03, rtol=0.03)
-    (gradient,) = torch.autograd.grad(found.sum(), query)
+    narrow = [part.detach().bfloat16().requires_grad_() for part in parts]
+    result = attend(narrow, mask.bfloat16(), scale=0.5)
+    assert result.dtype is torch.bfloat16
+    torch.testing.assert_close(result.float(), library(parts, mask, 0.5), atol=0.03, rtol=0.03)
+    (gradient,) = torch.autograd.grad(result.sum(), narrow[0])
     assert gradient.dtype is torch.bfloat16

@@ -1,7 +1,5 @@
 """Reading probabilities against enumeration; the agent's loss and decisions by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -25,8 +23,8 @@ from tests.unit.all_paths import SIZES, all_paths, lengths, pad
 def _log_probability(rho: Tensor, path: tuple[int, ...], source: int) -> float:
     """Walk along a path from (0, 1), one action after another."""
     total, reads = 0.0, 1
-    for t, wanted in enumerate(path):
-        while reads < wanted:
+    for t, aim in enumerate(path):
+        while reads < aim:
             total += math.log(float(rho[t, reads - 1]))
             reads += 1
         if reads < source:
@@ -40,16 +38,16 @@ def _drawn_logits(seed: int) -> Tensor:
 
 def test_probabilities_of_paths() -> None:
     logits = _drawn_logits(1)
-    for place, (source, target) in enumerate(SIZES):
+    for row, (source, target) in enumerate(SIZES):
         paths = list(all_paths(source, target))
         many = [torch.full((len(paths),), length) for length in (source, target)]
-        found = path_log_probabilities(
-            logits[place].expand(len(paths), -1, -1), pad(paths, 7), many[0], many[1]
+        result = path_log_probabilities(
+            logits[row].expand(len(paths), -1, -1), pad(paths, 7), many[0], many[1]
         )
-        rho = logits[place].double().sigmoid()
-        wanted = torch.tensor([_log_probability(rho, path, source) for path in paths])
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-        assert float(found.exp().sum()) == pytest.approx(1, abs=1e-5)
+        rho = logits[row].double().sigmoid()
+        expected = torch.tensor([_log_probability(rho, path, source) for path in paths])
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+        assert float(result.exp().sum()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 9])
@@ -59,14 +57,14 @@ def test_wait_k_as_probabilities(k: int) -> None:
     first = wait_k(k, sources, 7)
     rho = read_probabilities(first, sources, 8)
     assert path_log_probabilities(rho.logit(), first, sources, targets).tolist() == [0] * len(SIZES)
-    for place, (source, target) in enumerate(SIZES):
+    for row, (source, target) in enumerate(SIZES):
         for path in all_paths(source, target):
-            if list(path) != first[place, :target].tolist():
-                found = path_log_probabilities(
-                    rho[place : place + 1].logit(), pad([path], 7),
-                    sources[place : place + 1], targets[place : place + 1],
+            if list(path) != first[row, :target].tolist():
+                result = path_log_probabilities(
+                    rho[row : row + 1].logit(), pad([path], 7),
+                    sources[row : row + 1], targets[row : row + 1],
                 )  # fmt: skip
-                assert found.tolist() == [-math.inf]
+                assert result.tolist() == [-math.inf]
 
 
 def test_the_agents_loss_by_hand() -> None:
@@ -75,37 +73,37 @@ def test_the_agents_loss_by_hand() -> None:
     sources, targets = lengths(SIZES)
     paths = pad([list(all_paths(*size))[len(SIZES)] if size[0] > 2 else [1] * size[1]
                  for size in SIZES], 7)  # fmt: skip
-    wanted = 0.0
-    for place, (source, target) in enumerate(SIZES):
+    expected = 0.0
+    for row, (source, target) in enumerate(SIZES):
         for t in range(target):
             for j in range(1, source):
-                rho = float(logits[place, t, j - 1].double().sigmoid())
-                wanted -= math.log(1 - rho if j >= paths[place, t] else rho)
-    assert float(agent_loss(logits, paths, sources, targets)) == pytest.approx(wanted, rel=1e-5)
+                rho = float(logits[row, t, j - 1].double().sigmoid())
+                expected -= math.log(1 - rho if j >= paths[row, t] else rho)
+    assert float(agent_loss(logits, paths, sources, targets)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_on_the_path_is_its_log_probability() -> None:
     logits, (sources, targets) = _drawn_logits(3), lengths(SIZES)
     paths = wait_k(2, sources, 7)
-    wanted = -path_log_probabilities(logits, paths, sources, targets).sum()
-    assert torch.equal(agent_loss(logits, paths, sources, targets, "path"), wanted)
+    expected = -path_log_probabilities(logits, paths, sources, targets).sum()
+    assert torch.equal(agent_loss(logits, paths, sources, targets, "path"), expected)
     by_hand = -sum(
         _log_probability(
-            logits[place].double().sigmoid(), tuple(paths[place, :target].tolist()), source
+            logits[row].double().sigmoid(), tuple(paths[row, :target].tolist()), source
         )
-        for place, (source, target) in enumerate(SIZES)
+        for row, (source, target) in enumerate(SIZES)
     )
-    assert float(wanted) == pytest.approx(by_hand, rel=1e-5)
+    assert float(expected) == pytest.approx(by_hand, rel=1e-5)
 
 
 @pytest.mark.parametrize("area", ["grid", "path"])
 def test_padding_is_excluded_whatever_it_holds(area: Area) -> None:
     logits, (sources, targets) = _drawn_logits(4), lengths(SIZES)
     spoilt = logits.clone()
-    for place, (source, target) in enumerate(SIZES):
-        spoilt[place, target:] = math.nan
+    for row, (source, target) in enumerate(SIZES):
+        spoilt[row, target:] = math.nan
         # The last column has nothing left to read: its logit does not count either.
-        spoilt[place, :, source - 1 :] = math.inf
+        spoilt[row, :, source - 1 :] = math.inf
     spoilt.requires_grad_()
     paths = wait_k(2, sources, 7)
     loss = agent_loss(spoilt, paths, sources, targets, area)
@@ -123,7 +121,7 @@ def test_extreme_logits_have_a_finite_loss() -> None:
     assert logits.grad is not None and logits.grad.tolist() == [[[1, 0, 0]]]
 
 
-def test_decisions_by_a_threshold() -> None:
+def test_next_reads() -> None:
     rho = torch.tensor([
         [0.9, 0.4, 0.1, 0.0],
         [0.9, 0.4, 0.9, 0.1],
@@ -134,9 +132,6 @@ def test_decisions_by_a_threshold() -> None:
     reads, ends = torch.tensor([1, 3, 2, 1, 1]), torch.tensor([4, 4, 4, 3, 4])
     assert next_reads(rho, reads, 0.5, ends).tolist() == [2, 4, 4, 3, 2]
     assert next_reads(rho, reads, 0.95, ends).tolist() == reads.tolist()
-
-
-def test_a_stream_that_goes_on_asks_for_more() -> None:
     rho = torch.tensor([[0.9, 0.7], [0.9, 0.2], [0.1, 0.9]])
     reads, more = torch.tensor([1, 1, 2]), torch.tensor([3, 3, 3])
     assert next_reads(rho, reads, 0.5, more).tolist() == [3, 2, 3]
@@ -146,13 +141,13 @@ def test_a_stream_that_goes_on_asks_for_more() -> None:
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.8])
 def test_paths_by_a_threshold_step_by_step(threshold: float) -> None:
     rho, (sources, _) = _drawn_logits(5).sigmoid(), lengths(SIZES)
-    found = threshold_paths(rho, threshold, sources)
-    for place, (source, _) in enumerate(SIZES):
+    result = threshold_paths(rho, threshold, sources)
+    for row, (source, _) in enumerate(SIZES):
         reads = 1
         for t in range(7):
-            while reads < source and float(rho[place, t, reads - 1]) >= threshold:
+            while reads < source and float(rho[row, t, reads - 1]) >= threshold:
                 reads += 1
-            assert int(found[place, t]) == reads
+            assert int(result[row, t]) == reads
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0, -1.0, 2.0, math.nan])

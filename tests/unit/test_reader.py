@@ -1,7 +1,5 @@
 """Reading ahead reads the same, from any place, and leaves no thread behind."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Sequence
@@ -17,65 +15,63 @@ from nmtgrid.training.trainer import BatchReader
 from tests.unit.tiny_run import Sentences
 
 
-def _plan(pairs: Sentences) -> BatchPlan:
-    return BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
+def _reader(
+    pairs: Sentences, start: DataCursor, updates: int, processes: Processes, *, ahead: bool
+) -> BatchReader:
+    plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
+    return BatchReader(pairs, plan, start, updates, processes, ahead=ahead)
 
 
 def _read(
-    place: DataCursor, count: int, updates: int, *, ahead: bool
+    start: DataCursor, count: int, updates: int, *, ahead: bool
 ) -> list[tuple[DataCursor, list[int]]]:
-    pairs = Sentences()
-    reader = BatchReader(pairs, _plan(pairs), place, 2, Processes(0, count), ahead=ahead)
-    held = iter(reader)
-    found = [
-        (place, [int(i) for batch in batches for i in batch.indices])
-        for place, batches in itertools.islice(held, updates)
+    reading = iter(_reader(Sentences(), start, 2, Processes(0, count), ahead=ahead))
+    read = [
+        (after, [int(i) for batch in batches for i in batch.indices])
+        for after, batches in itertools.islice(reading, updates)
     ]
-    held.close()  # type: ignore[attr-defined]
-    return found
+    reading.close()  # type: ignore[attr-defined]
+    return read
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_ahead_is_the_same(count: int) -> None:
+    """And no thread stays."""
+    before = threading.active_count()
     plain = _read(DataCursor(), count, 7, ahead=False)
     assert _read(DataCursor(), count, 7, ahead=True) == plain
     # A resumed run begins at the place that follows the third update.
     assert _read(plain[2][0], count, 4, ahead=True) == plain[3:]
+    assert threading.active_count() == before
 
 
 def test_shares_make_up_the_update() -> None:
     pairs = Sentences()
-    shares = []
-    for rank in range(2):
-        reader = BatchReader(pairs, _plan(pairs), DataCursor(), 3, Processes(rank, 2), ahead=False)
-        shares.append(next(iter(reader)))
+    shares = [
+        next(iter(_reader(pairs, DataCursor(), 3, Processes(rank, 2), ahead=False)))
+        for rank in (0, 1)
+    ]
     assert shares[0][0] == shares[1][0]
-    walk = itertools.islice(_plan(pairs).walk(DataCursor()), 3)
-    wanted = sorted(int(i) for _, indices in walk for i in indices)
-    assert sorted(int(i) for _, held in shares for batch in held for i in batch.indices) == wanted
+    plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
+    walk = itertools.islice(plan.walk(DataCursor()), 3)
+    expected = sorted(int(i) for _, indices in walk for i in indices)
+    assert sorted(int(i) for _, part in shares for batch in part for i in batch.indices) == expected
 
 
-def test_no_thread_stays() -> None:
-    before = threading.active_count()
-    _read(DataCursor(), 1, 2, ahead=True)
-    assert threading.active_count() == before
-
-
-def test_a_fault_while_reading_ahead_is_told() -> None:
+def test_a_fault_while_reading_ahead_is_raised() -> None:
     class Broken(Sentences):
         def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
             raise RuntimeError("torn page")
 
-    pairs = Broken()
-    reader = iter(BatchReader(pairs, _plan(pairs), DataCursor(), 1, Processes(), ahead=True))
     with pytest.raises(RuntimeError, match="torn page"):
-        next(reader)
+        next(iter(_reader(Broken(), DataCursor(), 1, Processes(), ahead=True)))
 
 
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
-    reader = BatchReader.of(pairs, _plan(pairs), DataCursor(), 2, Processes(), torch.device("cuda"))
+    plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
+    reader = BatchReader.of(pairs, plan, DataCursor(), 2, Processes(), torch.device("cuda"))
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

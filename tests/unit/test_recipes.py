@@ -1,7 +1,5 @@
 """The recipes' plans: every table and figure has one; the command line knows all that they say."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -35,6 +33,10 @@ ALL = {
     "transparent": "",
     "zoo": "",
 }
+Completed = subprocess.CompletedProcess[str]
+every_script = pytest.mark.parametrize(
+    "path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem
+)
 KNOWN: set[str] = set()
 """Requests that were resolved already."""
 LIMITS = {"max_updates": int, "max_minutes": float, "max_epochs": int}
@@ -64,32 +66,32 @@ PLANS = [
 ]
 
 
+def _bash(*words: object, folder: Path | str = "/", **environment: str) -> Completed:
+    """Run bash with nothing set but where programs are."""
+    return subprocess.run(
+        ["bash", *map(str, words)], cwd=folder, env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 @cache
 def _plan(name: str, small: str, corpus: str) -> list[list[str]]:
     """Return the commands of a dry run of all experiments of a recipe, nothing else being set."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "SMALL": small,
-        "LOSSES": "all" if name == "captions" else "",
-    }
-    if corpus:
-        environment["ON"] = corpus
-    done = subprocess.run(
-        ["bash", RECIPES / f"{name}.sh", "--dry-run", *ALL[name].split()],
-        cwd="/", env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return _commands(done.stdout)
+    environment = {"SMALL": small, "LOSSES": "all" if name == "captions" else ""}
+    environment |= {"ON": corpus} if corpus else {}
+    ended = _bash(RECIPES / f"{name}.sh", "--dry-run", *ALL[name].split(), **environment)
+    assert ended.returncode == 0, ended.stderr
+    return _commands(ended.stdout)
 
 
 def _commands(plan: str) -> list[list[str]]:
     """Return the words of each command of a plan, from `nmtgrid` on where that is among them."""
-    found = [
+    commands = [
         shlex.split(line[2:]) if "'" in line else line[2:].split()
         for line in dict.fromkeys(plan.splitlines())
         if line.startswith("$ ")
     ]
-    return [words[words.index("nmtgrid") :] if "nmtgrid" in words else words for words in found]
+    return [words[words.index("nmtgrid") :] if "nmtgrid" in words else words for words in commands]
 
 
 @cache
@@ -115,13 +117,13 @@ def _form(words: list[str]) -> tuple[str, ...]:
 
 def _check_settings(words: list[str], known: set[str]) -> None:
     """Resolve what a `train` asks for, unless it is `known`. Raises ConfigError for its faults."""
-    given = dict(itertools.pairwise(words))
+    options = dict(itertools.pairwise(words))
     changes = [value for word, value in itertools.pairwise(words) if word == "--set"]
-    arch, preset, objective = (given.get(f"--{name}") for name in ("arch", "preset", "objective"))
+    arch, preset, objective = (options.get(f"--{name}") for name in ("arch", "preset", "objective"))
     limits = {
-        f"training.{name}": kind(given[option])
+        f"training.{name}": kind(options[option])
         for name, kind in LIMITS.items()
-        if (option := f"--{name.replace('_', '-')}") in given
+        if (option := f"--{name.replace('_', '-')}") in options
     }
     request = Request(arch, preset, objective, tuple(changes), limits)
     if repr(request) not in known:
@@ -139,11 +141,16 @@ def test_every_recipe_is_known_here() -> None:
     assert names == {*ALL, *WITHOUT_A_PLAN}
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
+@every_script
 def test_the_shell_understands(path: Path) -> None:
-    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert path.stem in SOURCED or "set -euo pipefail" in path.read_text(encoding="utf-8")
+    """Heads say how long a recipe takes and on what data."""
+    ended = _bash("-n", path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    head, *rest = path.read_text(encoding="utf-8").split("set -euo pipefail")
+    assert rest or path.stem in SOURCED
+    if path.stem not in (*SOURCED, *WITHOUT_A_PLAN):
+        assert "--dry-run" in head and "SMALL=1" in head
+        assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
 
 
 @pytest.mark.parametrize(("name", "small", "corpus"), PLANS)
@@ -183,82 +190,58 @@ def test_every_published_experiment_is_kept() -> None:
                 for chapter, first, last in re.findall(r"figures (\w)\.(\d+) to \1\.(\d+)", title):
                     kept |= {f"figure-{chapter}.{n}" for n in range(int(first), int(last) + 1)}
     missing = [
-        one for one in PUBLISHED
-        if not any(name == one or name.startswith(f"{one}-") for name in kept)
+        experiment for experiment in PUBLISHED
+        if not any(name == experiment or name.startswith(f"{experiment}-") for name in kept)
     ]  # fmt: skip
     assert missing == []
 
 
 def test_records_say_how_the_recipe_was_called() -> None:
     commands = _plan("adaptive", "1", "")
-    told = {words[words.index("--command") + 1] for words in commands if "--command" in words}
-    assert told == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
+    calls = {words[words.index("--command") + 1] for words in commands if "--command" in words}
+    assert calls == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
 
 
 def test_the_command_for_all_names_every_experiment() -> None:
-    done = subprocess.run(
-        ["bash", RECIPES / "small.sh", "--dry-run"], cwd="/", env={"PATH": os.environ["PATH"]},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    told = done.stdout.splitlines()
+    ended = _bash(RECIPES / "small.sh", "--dry-run")
+    assert ended.returncode == 0
+    lines = [line.rstrip() for line in ended.stdout.splitlines()]
     for name in (*ALL, "quickstart"):
         for experiment in _experiments(name):
-            assert f"SMALL=1 bash recipes/{name}.sh {experiment}".rstrip() in map(str.rstrip, told)
-
-
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
-def test_heads_tell_of_data_and_time(path: Path) -> None:
-    head = path.read_text(encoding="utf-8").split("set -euo pipefail")[0]
-    if path.stem in (*SOURCED, *WITHOUT_A_PLAN):
-        return
-    assert "--dry-run" in head
-    assert "SMALL=1" in head
-    assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
+            assert f"SMALL=1 bash recipes/{name}.sh {experiment}".rstrip() in lines
 
 
 @pytest.mark.parametrize("name", sorted({*ALL, *WITHOUT_A_PLAN}))
 def test_help_is_the_head_and_does_nothing(name: str, tmp_path: Path) -> None:
     path = RECIPES / f"{name}.sh"
-    done = subprocess.run(
-        ["bash", path, "--help"], cwd=tmp_path, env={"PATH": os.environ["PATH"]},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    ended = _bash(path, "--help", folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
     lines = path.read_text("utf-8").split("\n")[1:]
     first, *more = (line[2:] for line in lines if not line.startswith("#SBATCH"))
-    assert done.stdout.startswith(f"{first}\n{more[0]}") and f"recipes/{name}.sh" in done.stdout
-    assert "set -euo" not in done.stdout and not list(tmp_path.iterdir())
+    assert ended.stdout.startswith(f"{first}\n{more[0]}") and f"recipes/{name}.sh" in ended.stdout
+    assert "set -euo" not in ended.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["quickstart", "zoo", "smoothing"])
 def test_what_cannot_be_chosen_is_refused(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", RECIPES / f"{name}.sh", "nothing"], cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and "nothing to choose by `nothing`" in done.stderr
+    ended = _bash(RECIPES / f"{name}.sh", "nothing", folder=tmp_path)
+    assert ended.returncode == 2 and "nothing to choose by `nothing`" in ended.stderr
 
 
 def test_the_quickstarts_plan_removes_nothing(tmp_path: Path) -> None:
     kept = tmp_path / "runs" / "toy" / "model"
     kept.mkdir(parents=True)
-    done = subprocess.run(
-        ["bash", RECIPES / "quickstart.sh", "--dry-run"], cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0 and "$ nmtgrid train" in done.stdout and kept.is_dir()
+    ended = _bash(RECIPES / "quickstart.sh", "--dry-run", folder=tmp_path)
+    assert ended.returncode == 0 and "$ nmtgrid train" in ended.stdout and kept.is_dir()
 
 
-def _shell(lines: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _shell(lines: str, folder: Path) -> Completed:
     """Run lines of shell as a recipe would, two of its commands side by side."""
     script = f"set -euo pipefail\nJOBS=2\nsource {RECIPES}/common.sh\n{lines}"
-    return subprocess.run(
-        ["bash", "-c", script], cwd=folder, env={"PATH": os.environ["PATH"]},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return _bash("-c", script, folder=folder)
 
 
-def test_what_runs_side_by_side_is_waited_for(tmp_path: Path) -> None:
+def test_what_runs_side_by_side(tmp_path: Path) -> None:
     done = _shell(
         "work() { sleep 0.2; touch $1; }\n"
         "for name in a b c; do beside $name.log work $name; done\n"
@@ -266,10 +249,7 @@ def test_what_runs_side_by_side_is_waited_for(tmp_path: Path) -> None:
         tmp_path,
     )
     assert (done.returncode, done.stdout.split()[-3:]) == (0, ["a", "b", "c"])
-
-
-def test_what_fails_side_by_side_is_told_of_after_the_others_end(tmp_path: Path) -> None:
-    """It ends at its first fault, as `set -e` says, and its last words are shown."""
+    # It ends at its first fault, as `set -e` says, and its last words are shown.
     done = _shell(
         "bad() { echo something is wrong; false; touch never; }\n"
         "work() { sleep 0.5; touch $1; }\n"

@@ -1,7 +1,5 @@
 """The fused rectifier against a map and a rectifier: values, gradients, and who is watching."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,40 +17,33 @@ def _leaves(shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 3e-2)],
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 3e-2)]
 )
 def test_equals_the_plain_form(
     dtype: torch.dtype, tolerance: float, shape: tuple[int, ...]
 ) -> None:
     leaves = _leaves(shape, dtype)
-    found = RectifiedMap.apply(*leaves)  # type: ignore[no-untyped-call]
+    result = RectifiedMap.apply(*leaves)  # type: ignore[no-untyped-call]
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     right = torch.relu(exact[0] @ exact[1].t() + exact[2])
     # Where rounding decides which side of zero a value lies on, both are right.
     sums = exact[0].detach() @ exact[1].detach().t() + exact[2].detach()
     is_clear = sums.abs() > 0.05
-    outer = (torch.randn(found.shape) * is_clear).to(dtype)
-    gradients = torch.autograd.grad(found, leaves, outer)
-    wanted = torch.autograd.grad(right, exact, outer.double())
-    for mine, theirs in zip((found, *gradients), (right, *wanted), strict=True):
+    outer = (torch.randn(result.shape) * is_clear).to(dtype)
+    gradients = torch.autograd.grad(result, leaves, outer)
+    expected = torch.autograd.grad(right, exact, outer.double())
+    for mine, theirs in zip((result, *gradients), (right, *expected), strict=True):
         assert mine.dtype == dtype
         size = float(theirs.detach().abs().max()) + 1.0
         torch.testing.assert_close(mine.double(), theirs, rtol=tolerance, atol=tolerance * size)
 
 
-def test_gradients_agree_with_differences() -> None:
-    assert torch.autograd.gradcheck(RectifiedMap.apply, _leaves((4, 3), torch.float64))
-
-
 def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:
+    assert torch.autograd.gradcheck(RectifiedMap.apply, _leaves((4, 3), torch.float64))
     module, x = nn.Linear(5, 6), torch.randn(3, 5)
     assert torch.equal(rectified_map(module, x), torch.relu(module(x)))
-
-
-def test_what_is_watched_is_called() -> None:
     module, seen = nn.Linear(5, 6), []
-    module.register_forward_hook(lambda *given: seen.append(given[2].shape))
+    module.register_forward_hook(lambda *call: seen.append(call[2].shape))
     rectified_map(module, torch.randn(3, 5))
     assert seen == [(3, 6)]
 
@@ -63,12 +54,12 @@ def test_on_a_gpu(bf16: bool) -> None:
     module, x = nn.Linear(48, 96).cuda(), torch.randn(301, 48, device="cuda", requires_grad=True)
     leaves = [x, module.weight, module.bias]
     with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-        found, right = rectified_map(module, x), torch.relu(module(x))
-    assert found.dtype == right.dtype
+        result, right = rectified_map(module, x), torch.relu(module(x))
+    assert result.dtype == right.dtype
     tolerance = 2e-2 if bf16 else 2e-3
-    torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
-    outer = torch.ones_like(found)
-    gradients = torch.autograd.grad(found, leaves, outer)
+    torch.testing.assert_close(result, right, rtol=tolerance, atol=tolerance)
+    outer = torch.ones_like(result)
+    gradients = torch.autograd.grad(result, leaves, outer)
     for mine, theirs in zip(gradients, torch.autograd.grad(right, leaves, outer), strict=True):
         assert mine.dtype == theirs.dtype
         assert float((mine - theirs).norm() / theirs.norm()) < 0.02

@@ -1,7 +1,5 @@
 """Recurrent layers against their equations and against torch's own layers, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,8 @@ ROWS = Rows((4, 3, 3, 1, 1))
 
 
 def drawn(*shape: int, gradient: bool = True) -> Tensor:
-    found = torch.randn(*shape, dtype=torch.float64) * 0.7
-    return found.requires_grad_(gradient)
+    result = torch.randn(*shape, dtype=torch.float64) * 0.7
+    return result.requires_grad_(gradient)
 
 
 def sigmoid(x: Array) -> Array:
@@ -42,18 +40,13 @@ def sigmoid(x: Array) -> Array:
 
 def lstm_by_hand(inputs: Array, weight: Array, hidden: Array, cell: Array) -> tuple[Array, Array]:
     """Return the states [L, D] and the last cell of one row."""
-    found = []
-    for given in inputs:
-        i, f, g, o = np.split(given + weight @ hidden, 4)
+    result = []
+    for row_inputs in inputs:
+        i, f, g, o = np.split(row_inputs + weight @ hidden, 4)
         cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
         hidden = sigmoid(o) * np.tanh(cell)
-        found.append(hidden)
-    return np.array(found), cell
-
-
-def test_rows_of_lengths() -> None:
-    assert Rows.of_lengths(torch.tensor(LENGTHS)) == ROWS
-    assert Rows.full(2, 3).counts == (3, 3)
+        result.append(hidden)
+    return np.array(result), cell
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -62,71 +55,59 @@ def test_ragged_rows_follow_the_equations(reverse: bool) -> None:
     inputs, weight = drawn(5, 4, 12, gradient=False), drawn(12, 3, gradient=False)
     states, hidden, cell = run_lstm(inputs, weight, ROWS, reverse=reverse)
     for row, length in enumerate(LENGTHS):
-        given = inputs[:length, row].numpy()
+        row_inputs = inputs[:length, row].numpy()
         zero = np.zeros(3)
-        found, last = lstm_by_hand(given[::-1] if reverse else given, weight.numpy(), zero, zero)
-        wanted = found[::-1] if reverse else found
-        np.testing.assert_allclose(states[:length, row].numpy(), wanted, atol=1e-12)
+        result, last = lstm_by_hand(
+            row_inputs[::-1] if reverse else row_inputs, weight.numpy(), zero, zero
+        )
+        expected = result[::-1] if reverse else result
+        np.testing.assert_allclose(states[:length, row].numpy(), expected, atol=1e-12)
         assert (states[length:, row] == 0).all()
-        np.testing.assert_allclose(hidden[row].numpy(), found[-1], atol=1e-12)
+        np.testing.assert_allclose(hidden[row].numpy(), result[-1], atol=1e-12)
         np.testing.assert_allclose(cell[row].numpy(), last, atol=1e-12)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gradients_of_ragged_rows(reverse: bool) -> None:
+    """Also from a start that is given."""
     torch.manual_seed(2)
 
     def run(inputs: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         return run_lstm(inputs, weight, ROWS, reverse=reverse)
 
+    def run_from(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        return run_lstm(inputs, weight, Rows.full(3, 2), (h, c), reverse=reverse)
+
     assert torch.autograd.gradcheck(run, (drawn(5, 4, 8), drawn(8, 2)))
-
-
-def test_gradients_from_a_given_start() -> None:
-    torch.manual_seed(3)
-
-    def run(inputs: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        return run_lstm(inputs, weight, Rows.full(3, 2), (hidden, cell))
-
-    assert torch.autograd.gradcheck(run, (drawn(3, 2, 8), drawn(8, 2), drawn(2, 2), drawn(2, 2)))
+    start = drawn(2, 2), drawn(2, 2)
+    assert torch.autograd.gradcheck(run_from, (drawn(3, 2, 8), drawn(8, 2), *start))
 
 
 def test_both_directions_are_the_library_layer() -> None:
     torch.manual_seed(4)
     layer = BidirectionalLSTM(3, 2).double()
     inputs, lengths = drawn(5, 4, 3), torch.tensor(LENGTHS)
-    weights = [
-        torch.randn(5, 4, 4).double(),
-        torch.randn(4, 4).double(),
-        torch.randn(4, 4).double(),
-    ]
+    weights = [drawn(*shape, gradient=False) for shape in ((5, 4, 4), (4, 4), (4, 4))]
 
-    def gradients(found: tuple[Tensor, ...]) -> list[Tensor]:
-        total = sum((f * w).sum() for f, w in zip(found, weights, strict=True))
-        assert isinstance(total, Tensor)
-        return list(torch.autograd.grad(total, [inputs, *layer.parameters()]))
+    def gradients(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        total = torch.stack([(f * w).sum() for f, w in zip(outputs, weights, strict=True)]).sum()
+        return torch.autograd.grad(total, [inputs, *layer.parameters()])
 
     ours = layer(inputs, lengths, ROWS)
     packed, (hidden, cell) = layer.lstm(pack_padded_sequence(inputs, lengths))
-    theirs = (
-        pad_packed_sequence(packed)[0],
-        torch.cat(list(hidden), -1),
-        torch.cat(list(cell), -1),
-    )
-    for found, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(found, wanted)
-    for found, wanted in zip(gradients(ours), gradients(theirs), strict=True):
-        torch.testing.assert_close(found, wanted)
+    theirs = pad_packed_sequence(packed)[0], *(torch.cat(list(last), -1) for last in (hidden, cell))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
 
 
 def test_gradients_of_the_plain_recurrence() -> None:
     torch.manual_seed(5)
     inputs, weight = drawn(4, 2, 3), drawn(3, 3)
     assert torch.autograd.gradcheck(run_rnn, (inputs, weight))
-    found = run_rnn(inputs, weight).detach().numpy()
+    result = run_rnn(inputs, weight).detach().numpy()
     hidden = np.zeros(3)
-    for given, state in zip(inputs[:, 1].detach().numpy(), found[:, 1], strict=True):
-        hidden = np.tanh(given + weight.detach().numpy() @ hidden)
+    for row_inputs, state in zip(inputs[:, 1].detach().numpy(), result[:, 1], strict=True):
+        hidden = np.tanh(row_inputs + weight.detach().numpy() @ hidden)
         np.testing.assert_allclose(state, hidden, atol=1e-12)
 
 
@@ -142,21 +123,21 @@ def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
         (torch.rand(length, rows, width) > 0.4).double() / 0.6 if masked else None,
     )
 
-    def run(*given: Tensor) -> Tensor:
-        inputs, keys, values, readout, *others = given
+    def run(*row_inputs: Tensor) -> Tensor:
+        inputs, keys, values, readout, *others = row_inputs
         pairs = list(zip(others[:layers], others[layers : 2 * layers], strict=True))
         joined, biases = others[2 * layers : 3 * layers], others[3 * layers :]
         weights = InputFeedingWeights(tuple(joined), tuple(biases), readout)
         return run_input_feeding(inputs, keys, values, hide, pairs, weights, masks)[0]
 
     reads = [width] + [size] * (layers - 1)
-    given = [
+    row_inputs = [
         drawn(length, rows, 4 * size), drawn(rows, source, size), drawn(rows, source, width),
         drawn(width, size), *(drawn(rows, size) for _ in range(2 * layers)),
         *(drawn(4 * size, read + size) for read in reads),
         *(drawn(4 * size) for _ in reads[1:]),
     ]  # fmt: skip
-    assert torch.autograd.gradcheck(run, given, fast_mode=True)
+    assert torch.autograd.gradcheck(run, row_inputs, fast_mode=True)
 
 
 def test_bf16_keeps_close_to_fp32() -> None:
@@ -180,9 +161,9 @@ def test_the_library_keeps_fp32_under_autocast() -> None:
     inputs, lengths = torch.randn(5, 4, 16).bfloat16(), torch.tensor(LENGTHS)
     exact = layer(inputs.float(), lengths, ROWS)
     with torch.autocast("cpu", torch.float16):
-        found = layer._library(inputs, lengths)
-    for mine, wanted in zip(found, exact, strict=True):
-        torch.testing.assert_close(mine, wanted, atol=1e-6, rtol=1e-5)
+        result = layer._library(inputs, lengths)
+    for mine, expected in zip(result, exact, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.gpu
@@ -194,16 +175,18 @@ def test_the_library_on_a_gpu(dtype: torch.dtype) -> None:
     exact = layer(inputs, lengths, ROWS)
     layer = layer.cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        found = layer(inputs.cuda().to(dtype), lengths.cuda(), ROWS)
-    for mine, wanted in zip(found, exact, strict=True):
+        result = layer(inputs.cuda().to(dtype), lengths.cuda(), ROWS)
+    for mine, expected in zip(result, exact, strict=True):
         assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine.cpu(), wanted, atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(mine.cpu(), expected, atol=2e-3, rtol=1e-2)
 
 
 def test_squash_is_tanh() -> None:
     x = torch.linspace(-12, 12, 101)
-    squash(x, found := torch.empty_like(x))
-    torch.testing.assert_close(found, x.tanh(), atol=3e-7, rtol=0)
+    squash(x, squashed := torch.empty_like(x))
+    torch.testing.assert_close(squashed, x.tanh(), atol=3e-7, rtol=0)
+    assert Rows.of_lengths(torch.tensor(LENGTHS)) == ROWS
+    assert Rows.full(2, 3).counts == (3, 3)
 
 
 def test_a_step_is_that_of_the_library_cells() -> None:
@@ -212,16 +195,16 @@ def test_a_step_is_that_of_the_library_cells() -> None:
     states = tuple((torch.randn(4, 3), torch.randn(4, 3)) for _ in cells)
     inputs, readout, context = torch.randn(4, 5), torch.randn(2, 3), torch.randn(4, 2)
     with torch.no_grad():
-        ready = StepWeights.make(cells, readout)
-        found = ready.advance(inputs, states)
+        step = StepWeights.make(cells, readout)
+        result = step.advance(inputs, states)
         first = cells[0](inputs, states[0])
         second = cells[1](first[0], states[1])
-    for (hidden, cell), wanted in zip(found, (first, second), strict=True):
-        torch.testing.assert_close(hidden, wanted[0], atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(cell, wanted[1], atol=1e-6, rtol=1e-5)
+    for (hidden, cell), expected in zip(result, (first, second), strict=True):
+        torch.testing.assert_close(hidden, expected[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(cell, expected[1], atol=1e-6, rtol=1e-5)
     wanted_output = torch.tanh(context + second[0] @ readout.t())
-    torch.testing.assert_close(ready.read_out(context, second[0]), wanted_output)
-    assert ready.take_rows(torch.tensor([0])) is ready
+    torch.testing.assert_close(step.read_out(context, second[0]), wanted_output)
+    assert step.take_rows(torch.tensor([0])) is step
 
 
 def test_weights_that_are_brought_together_stay_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The report: one page that asks for nothing, whose figures are there, in both colour schemes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,18 +44,25 @@ def _section(name: str = "one") -> Section:
                    [short, long], pictures, {})  # fmt: skip
 
 
-def test_cells_are_told_for_people() -> None:
+def test_pieces_of_a_page(tmp_path: Path) -> None:
     cells = [tell(12345), tell(1.234), tell(None), tell(float("nan")), tell("x")]
     assert cells == ["12,345", "1.23", "-", "-", "x"]
     table = Table("", list("abc"), [[1, "0.05", "x"], [None, "-", "y"]])
     assert [table.is_numeric(column) for column in range(3)] == [True, True, False]
+    path = tmp_path / "x.svg"
+    _bars(path)
+    drawn = inline(path.read_text(encoding="utf-8"), "a b", "label")
+    assert drawn.startswith("<svg viewBox=") and drawn.endswith("</svg>")
+    assert "<?xml" not in drawn and "<metadata" not in drawn and "DOCTYPE" not in drawn
+    points = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn)[1])  # type: ignore[index]
+    assert f'width="{points * 4 / 3:.0f}"' in drawn
 
 
 def test_the_page_asks_for_nothing_and_says_all() -> None:
     text = page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
     assert "<title>A &amp; B</title>" in text
     addresses = re.findall(r"""(?:src|href)="([^"]*)""", text) + re.findall(r"url\(([^)]*)", text)
-    assert all(one.startswith(("#", "data:")) for one in addresses)
+    assert all(address.startswith(("#", "data:")) for address in addresses)
     assert "<script" not in text and "@import" not in text
     assert text.count('<section id="') == 2 and text.count("<figure>") == 4
     assert "Short &lt;table&gt;" in text and "More &lt;b&gt;." in text
@@ -85,16 +90,6 @@ def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:
     assert 'aria-label="Bars &quot;quoted&quot;"' in figures[0]
 
 
-def test_an_svg_keeps_its_size_and_loses_its_head(tmp_path: Path) -> None:
-    path = tmp_path / "x.svg"
-    _bars(path)
-    drawn = inline(path.read_text(encoding="utf-8"), "a b", "label")
-    assert drawn.startswith("<svg viewBox=") and drawn.endswith("</svg>")
-    assert "<?xml" not in drawn and "<metadata" not in drawn and "DOCTYPE" not in drawn
-    points = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn)[1])  # type: ignore[index]
-    assert f'width="{points * 4 / 3:.0f}"' in drawn
-
-
 def _files(folder: Path) -> list[str]:
     for name, lines in {**HYPOTHESES, "reference": REFERENCES, "source": SOURCES}.items():
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -120,12 +115,12 @@ def test_difficulties_are_those_of_the_command_of_its_own(tmp_path: Path) -> Non
     for name, lines in texts.items():
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     reference, alone, page = (str(tmp_path / name) for name in ("r", "alone.json", "page.json"))
-    given = [str(tmp_path / "a"), "-r", reference, "-s", str(tmp_path / "s")]
-    assert main(["analyze", "difficulty", *given, "--json", alone]) == 0
+    command = [str(tmp_path / "a"), "-r", reference, "-s", str(tmp_path / "s")]
+    assert main(["analyze", "difficulty", *command, "--json", alone]) == 0
     out = str(tmp_path / "page.html")
-    assert main(["analyze", "report", *given, "--out", out, "--json", page]) == 0
-    found = json.loads(Path(page).read_text(encoding="utf-8"))["difficulty"]
-    assert {**found, "pictures": []} == json.loads(Path(alone).read_text(encoding="utf-8"))
+    assert main(["analyze", "report", *command, "--out", out, "--json", page]) == 0
+    facts = json.loads(Path(page).read_text(encoding="utf-8"))["difficulty"]
+    assert {**facts, "pictures": []} == json.loads(Path(alone).read_text(encoding="utf-8"))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,13 +201,13 @@ def test_in_a_browser(scheme: str, width: int, tmp_path: Path) -> None:
     ]  # fmt: skip
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    told = re.search(r"\{.*\}", done.stdout)
-    assert told is not None, done.stdout[-500:] + done.stderr[-1000:]
-    found = json.loads(told[0])
+    written = re.search(r"\{.*\}", done.stdout)
+    assert written is not None, done.stdout[-500:] + done.stderr[-1000:]
+    facts = json.loads(written[0])
     assert "CONSOLE" not in done.stderr
-    assert found["figures"] == text.count("<figure>") >= 5
-    assert found["least"] > 100 and found["over"] <= 0
-    is_dark = sum(map(int, re.findall(r"\d+", found["paper"])[:3])) < 150
+    assert facts["figures"] == text.count("<figure>") >= 5
+    assert facts["least"] > 100 and facts["over"] <= 0
+    is_dark = sum(map(int, re.findall(r"\d+", facts["paper"])[:3])) < 150
     assert is_dark == (scheme == "dark")
-    letters = sum(map(int, re.findall(r"\d+", found["letters"])[:3]))
+    letters = sum(map(int, re.findall(r"\d+", facts["letters"])[:3]))
     assert (letters > 500) == is_dark

@@ -1,7 +1,5 @@
 """recipes/results.py: records of what recipes found, and the page that is made of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -27,13 +25,10 @@ def _record(**changed: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_page_is_what_the_records_make(results: ModuleType) -> None:
+def test_every_record_of_the_project_is_one(results: ModuleType) -> None:
     assert results.PAGE.read_text(encoding="utf-8") == results.written(), (
         "run `python recipes/results.py write`"
     )
-
-
-def test_every_record_of_the_project_is_one(results: ModuleType) -> None:
     for path in results.KEPT.glob("*.json"):
         record = results.read(path)
         assert path.stem.startswith("small-") == record["small"], path.name
@@ -85,7 +80,9 @@ def test_a_file_without_rows_is_refused(results: ModuleType, tmp_path: Path, tex
         results.rows_of(path)
 
 
-def test_keeping_tells_how_it_was_made(results: ModuleType, tmp_path: Path) -> None:
+def test_keeping_and_adopting_records(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = tmp_path / "table.json"
     table.write_text('[{"bleu": 3}]')
     small = results.keep("conll", "T", table, "SMALL=1 ON=toy bash recipes/pervasive.sh conll")
@@ -96,11 +93,6 @@ def test_keeping_tells_how_it_was_made(results: ModuleType, tmp_path: Path) -> N
     assert results.read(tmp_path / "record.json") == small
     with pytest.raises(SystemExit, match="no record"):
         results.read(table)
-
-
-def test_adopted_records_say_nothing_of_where_files_lay(
-    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(results, "KEPT", tmp_path / "records")
     path = tmp_path / "conll-toy.json"
     path.write_text(json.dumps(_record(rows=[{"bleu": 3, "traces": "/somewhere/a.jsonl"}])))
@@ -126,7 +118,7 @@ def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
     assert "[Table 3.4](#table-34)" in text
 
 
-def test_parts_of_a_page_are_tables_of_their_own(results: ModuleType) -> None:
+def test_parts_and_cells_of_a_page(results: ModuleType) -> None:
     rows = [
         {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
         {"part of the page": "latency", "policy": "wait-k", "k": None, "bleu": 2.0},
@@ -142,9 +134,6 @@ def test_parts_of_a_page_are_tables_of_their_own(results: ModuleType) -> None:
         and "Names" not in text
     )
     assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
-
-
-def test_cells_show_the_digits_that_tell(results: ModuleType) -> None:
     shown = [1234.5, 12, 33.456, 0.0123, 0, None, {"mean": 1.0, "standard_deviation": None}]
     assert [results.shown(value) for value in shown] == [
         "1,234", "12", "33.46", "0.012", "0", "", "1.00",

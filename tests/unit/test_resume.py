@@ -1,7 +1,5 @@
 """An interrupted run is the same run, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -23,18 +21,18 @@ from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, trainer
 
 
-def saved(made: Trainer) -> dict[str, Any]:
+def saved(training: Trainer) -> dict[str, Any]:
     """All that the newest state holds, times apart."""
-    place = made.checkpoints.existing()[-1]
-    found: dict[str, Any] = {}
+    folder = training.checkpoints.existing()[-1]
+    values: dict[str, Any] = {}
     for file in ("last.safetensors", "training.safetensors"):
-        found |= {f"{file}:{name}": t for name, t in load_tensors(place / file).items()}
-    facts: dict[str, Any] = json.loads((place / "training.json").read_text())
+        values |= {f"{file}:{name}": t for name, t in load_tensors(folder / file).items()}
+    facts: dict[str, Any] = json.loads((folder / "training.json").read_text())
     facts["meter"].pop("seconds")
     facts.pop("sha256")  # of the times too
     for name in ("minutes", "saved_minutes", "saved_update", "validated_minutes"):
         facts["progress"].pop(name)
-    return found | facts
+    return values | facts
 
 
 def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
@@ -47,9 +45,13 @@ def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
     )
 
 
-def run_until(made: Trainer, stop: StopRequest, update: int) -> None:
-    for event in made.run():
-        if isinstance(event, events.Updated) and event.update == update:
+def same_files(first: Path, second: Path, file: str) -> bool:
+    return same(load_tensors(first / file), load_tensors(second / file))
+
+
+def run_until(training: Trainer, stop: StopRequest, update: int) -> None:
+    for event in training.run():
+        if isinstance(event, (events.Updated, events.Validated)) and event.update == update:
             stop.reason = "stopped by the test"
 
 
@@ -82,15 +84,15 @@ def test_stopped_and_resumed_equals_straight(tmp_path: Path, name: str, broken_a
 
 
 def test_a_run_differs_with_its_seed(tmp_path: Path) -> None:
-    one, other = trainer(tmp_path / "1"), trainer(tmp_path / "2", seed=2)
-    list(one.run())
-    list(other.run())
-    assert not same(saved(one), saved(other))
+    first, second = trainer(tmp_path / "1"), trainer(tmp_path / "2", seed=2)
+    list(first.run())
+    list(second.run())
+    assert not same(saved(first), saved(second))
 
 
 def test_meters_go_on_between_two_log_lines(tmp_path: Path) -> None:
-    def logged(made: Trainer) -> list[float]:
-        return [e.loss for e in made.run() if isinstance(e, events.Updated)]
+    def logged(training: Trainer) -> list[float]:
+        return [e.loss for e in training.run() if isinstance(e, events.Updated)]
 
     straight = logged(trainer(tmp_path / "straight", log_updates=4))
     first = trainer(tmp_path / "broken", log_updates=4, max_updates=2)
@@ -118,9 +120,7 @@ def test_plateau_and_best_go_on(tmp_path: Path) -> None:
     assert second.rate.factor == pytest.approx(0.64)
     assert (second.selection.best.nll, second.selection.best.update) == (2.0, 2)
     assert same(saved(straight), saved(second))
-    best = "model.safetensors"
-    one, other = (load_tensors(tmp_path / name / best) for name in ("straight", "broken"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_files(tmp_path / "straight", tmp_path / "broken", "model.safetensors")
 
 
 def test_a_validation_at_a_limit_is_none_that_was_due(tmp_path: Path) -> None:
@@ -131,25 +131,21 @@ def test_a_validation_at_a_limit_is_none_that_was_due(tmp_path: Path) -> None:
         """Scores by the update, 1.9 where none is due."""
 
         def score(self, model: TranslationModel) -> Score:
-            return Score(losses.get(made.progress.update, 1.9))
+            return Score(losses.get(running.progress.update, 1.9))
 
     changes: dict[str, Any] = {
-        "schedule": "plateau", "decay_patience": 2, "validate_updates": 3, "patience": 9,
+        "validator": AtUpdates(0.0), "schedule": "plateau", "decay_patience": 2,
+        "validate_updates": 3, "patience": 9,
     }  # fmt: skip
-    validator = AtUpdates(0.0)
-    made = straight = trainer(tmp_path / "one", validator=validator, max_updates=12, **changes)
-    list(made.run())
-    made = trainer(tmp_path / "two", validator=validator, max_updates=5, **changes)
-    list(made.run())
-    for limit in (7, 12):
-        made = trainer(tmp_path / "two", validator=validator, max_updates=limit, **changes)
-        made.resume()
-        list(made.run())
-    assert made.rate.state() == straight.rate.state()
-    assert made.progress.waited == straight.progress.waited == 3
-    last = "last.safetensors"
-    one, two = (load_tensors(tmp_path / name / last) for name in ("one", "two"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    running = straight = trainer(tmp_path / "one", max_updates=12, **changes)
+    list(running.run())
+    for limit in (5, 7, 12):
+        running = trainer(tmp_path / "two", max_updates=limit, **changes)
+        assert running.resume() == (limit > 5)
+        list(running.run())
+    assert running.rate.state() == straight.rate.state()
+    assert running.progress.waited == straight.progress.waited == 3
+    assert same_files(tmp_path / "one", tmp_path / "two", "last.safetensors")
 
 
 def test_each_pair_is_read_once_in_an_epoch_across_the_break(tmp_path: Path) -> None:
@@ -178,8 +174,8 @@ from nmtgrid.training import events
 from tests.unit.tiny_run import trainer
 import torch
 torch.set_num_threads(1)
-made = trainer(Path(sys.argv[1]), max_updates=100000, save_minutes=1e-9, log_updates=1)
-for event in made.run():
+training = trainer(Path(sys.argv[1]), max_updates=100000, save_minutes=1e-9, log_updates=1)
+for event in training.run():
     if isinstance(event, events.Saved):
         print(event.update, flush=True)
 """

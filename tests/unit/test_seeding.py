@@ -1,7 +1,5 @@
 """Random states: which generators are saved, restored and left alone, on GPUs that are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -26,45 +24,45 @@ def state(number: int) -> Tensor:
 class Gpus:
     """So many GPUs, whose generators' states are numbers."""
 
-    def __init__(self, *numbers: int) -> None:
-        self.states = [state(number) for number in numbers]
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
 
     def get(self, device: torch.device | int) -> Tensor:
-        return self.states[self._place(device)]
+        return self.states[self._index(device)]
 
     def put(self, value: Tensor, device: torch.device | int) -> None:
-        self.states[self._place(device)] = value
+        self.states[self._index(device)] = value
 
     @property
     def numbers(self) -> list[int]:
-        return [int(held) for held in self.states]
+        return [int(value) for value in self.states]
 
     @staticmethod
-    def _place(device: torch.device | int) -> int:
+    def _index(device: torch.device | int) -> int:
         return device if isinstance(device, int) else device.index or 0
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
-    held, before = Gpus(), torch.get_rng_state()
+    fake, before = Gpus(), torch.get_rng_state()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(held.states))
-    monkeypatch.setattr(torch.cuda, "get_rng_state", held.get)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", held.put)
-    yield held
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(fake.states))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", fake.get)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", fake.put)
+    yield fake
     torch.set_rng_state(before)
 
 
 def test_the_runs_own_gpu_is_saved_and_no_other(gpus: Gpus) -> None:
     gpus.states = [state(5), state(6), state(7)]
-    held = random_states(SECOND)
-    assert set(held) == {"random.cpu", "random.cuda"} and int(held["random.cuda"]) == 6
+    saved = random_states(SECOND)
+    assert set(saved) == {"random.cpu", "random.cuda"} and int(saved["random.cuda"]) == 6
     assert set(random_states(CPU)) == {"random.cpu"}
 
 
 @pytest.mark.parametrize(
-    ("before", "saved_on", "after", "device", "wanted"),
+    ("before", "saved_on", "after", "device", "expected"),
     [
         ((5, 6, 7), SECOND, (0, 0, 0), SECOND, [0, 6, 0]),
         ((5, 6, 7), SECOND, (0,), FIRST, [6]),
@@ -76,30 +74,30 @@ def test_the_runs_own_gpu_is_saved_and_no_other(gpus: Gpus) -> None:
 )
 def test_a_run_goes_on_with_its_generator_on_another_gpu(
     gpus: Gpus, before: tuple[int, ...], saved_on: torch.device, after: tuple[int, ...],
-    device: torch.device, wanted: list[int],
+    device: torch.device, expected: list[int],
 ) -> None:  # fmt: skip
     gpus.states = [state(number) for number in before]
     torch.manual_seed(3)
-    tensors = {f"state|{name}": held for name, held in random_states(saved_on).items()}
+    tensors = {f"state|{name}": states for name, states in random_states(saved_on).items()}
     drawn = torch.rand(3)
     gpus.states = [state(number) for number in after]
     restore_random(tensors, Processes(), device, 1)
-    assert gpus.numbers == wanted
+    assert gpus.numbers == expected
     assert torch.equal(torch.rand(3), drawn)
 
 
 @pytest.mark.parametrize(
-    ("after", "device", "wanted"),
+    ("after", "device", "expected"),
     [((0,), FIRST, [5]), ((0, 0, 0), SECOND, [0, 6, 0]), ((0, 0, 0), torch.device("cuda:2"),
      [0, 0, 5]), ((), CPU, [])],
 )  # fmt: skip
 def test_states_of_every_gpu_are_older_ones(
-    gpus: Gpus, after: tuple[int, ...], device: torch.device, wanted: list[int]
+    gpus: Gpus, after: tuple[int, ...], device: torch.device, expected: list[int]
 ) -> None:
-    held = {"random.cuda.0": state(5), "random.cuda.1": state(6)}
+    states = {"random.cuda.0": state(5), "random.cuda.1": state(6)}
     gpus.states = [state(number) for number in after]
-    restore_random_states({"random.cpu": torch.get_rng_state(), **held}, device)
-    assert gpus.numbers == wanted
+    restore_random_states({"random.cpu": torch.get_rng_state(), **states}, device)
+    assert gpus.numbers == expected
 
 
 def test_vectors_leave_all_generators_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
 """Selections: ties, the beam's bookkeeping, and drawing."""
 
-from __future__ import annotations
-
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,23 +11,21 @@ from nmtgrid.search.select import Beam, Greedy, Sample, best, uniform
 from nmtgrid.text.vocabulary import END
 
 
-def test_best_takes_the_lowest_place_among_equals() -> None:
-    values = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, -math.inf], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-    found, places = best(values, 2)
-    assert places.tolist() == [[1, 2], [0, 1]]
-    assert found.tolist() == [[3.0, 3.0], [0.0, 0.0]]
-    assert best(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
-
-
 @pytest.mark.parametrize("levels", [3, 20, 10_000])
 def test_best_is_a_stable_sort(levels: int) -> None:
     """Few levels make many ties at the border, many make none."""
     values = torch.randint(-levels, levels, (30, 200)).float() / 7
     values[:, ::9] = -0.5
-    found, places = best(values, 11)
+    largest, places = best(values, 11)
     ordered, order = values.sort(dim=1, descending=True, stable=True)
-    assert torch.equal(found, ordered[:, :11])
+    assert torch.equal(largest, ordered[:, :11])
     assert torch.equal(places, order[:, :11])
+    # Among equals the lowest place comes first.
+    values = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, -math.inf], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    largest, places = best(values, 2)
+    assert places.tolist() == [[1, 2], [0, 1]]
+    assert largest.tolist() == [[3.0, 3.0], [0.0, 0.0]]
+    assert best(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
 
 
 def test_greedy_ends_and_goes_on() -> None:
@@ -53,9 +50,6 @@ def test_beam_by_hand() -> None:
     assert choice.log_probabilities.tolist() == pytest.approx([-1.3, -2.0])
     assert choice.end_log_probabilities.tolist()[0][1] == pytest.approx(-1.5)
     assert choice.end_parents[0, 1] == 0
-
-
-def test_beam_lets_no_end_in_from_below_its_width() -> None:
     values = torch.full((1, 5), -50.0)
     values[0, 3], values[0, 4], values[0, END] = -1.0, -1.1, -1.2
     choice = Beam(2).choose(values, torch.zeros(1), torch.arange(1), 0)
@@ -74,6 +68,9 @@ def test_uniform_is_uniform_and_its_own() -> None:
         assert abs(float(torch.corrcoef(torch.stack([numbers, other]))[0, 1])) < 0.04
 
 
+SHARES = [0.1, 0.4, 0.05, 0.15, 0.3]
+
+
 def _draw(plan: SearchPlan, values: torch.Tensor, count: int = 4000) -> torch.Tensor:
     rows = values.log_softmax(0).expand(count, -1)
     groups = torch.arange(count)
@@ -81,35 +78,28 @@ def _draw(plan: SearchPlan, values: torch.Tensor, count: int = 4000) -> torch.Te
     return torch.bincount(choice.tokens, minlength=len(values)) / count
 
 
-def test_cuts_and_temperature_by_hand() -> None:
-    shares = torch.tensor([0.1, 0.4, 0.05, 0.15, 0.3])
-    values = shares.log()
-    assert _draw(SearchPlan(sample=True), values).tolist() == pytest.approx(
-        shares.tolist(), abs=0.03
-    )
-    two = _draw(SearchPlan(sample=True, top_k=2), values).tolist()
-    assert two == pytest.approx([0, 4 / 7, 0, 0, 3 / 7], abs=0.03)
-    # 0.4 + 0.3 reach 0.65, so the third likeliest stays out.
-    assert _draw(SearchPlan(sample=True, top_p=0.65), values).tolist() == pytest.approx(
-        two, abs=0.03
-    )
-    three = _draw(SearchPlan(sample=True, top_p=0.75), values).tolist()
-    assert three == pytest.approx([0, 0.4 / 0.85, 0, 0.15 / 0.85, 0.3 / 0.85], abs=0.03)
-    squared = (shares**2 / (shares**2).sum()).tolist()
-    assert _draw(SearchPlan(sample=True, temperature=0.5), values).tolist() == pytest.approx(
-        squared, abs=0.03
-    )
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.05, 0.15, 0.3]),
+        ({"top_k": 2}, [0, 4 / 7, 0, 0, 3 / 7]),
+        # 0.4 + 0.3 reach 0.65, so the third likeliest stays out.
+        ({"top_p": 0.65}, [0, 4 / 7, 0, 0, 3 / 7]),
+        ({"top_p": 0.75}, [0, 0.4 / 0.85, 0, 0.15 / 0.85, 0.3 / 0.85]),
+        ({"temperature": 0.5}, [n**2 / 0.285 for n in (0.1, 0.4, 0.05, 0.15, 0.3)]),
+    ],
+)
+def test_cuts_and_temperature_by_hand(changes: dict[str, Any], expected: list[float]) -> None:
+    shares = _draw(SearchPlan(sample=True, **changes), torch.tensor(SHARES).log())
+    assert shares.tolist() == pytest.approx(expected, abs=0.03)
 
 
-def test_faulty_plans_are_told_whole() -> None:
+def test_plans_by_hand() -> None:
     faults = SearchPlan(beam=0, nbest=3, temperature=0.0, top_p=1.5, min_length=-1).faults()
     assert len(faults) == 5
     assert "`search.beam` (`--beam`) must be from 1 to 1,000, but is 0." in faults
     assert SearchPlan(sample=True, beam=4).faults()
     assert not SearchPlan(sample=True, nbest=4).faults()
-
-
-def test_length_norm_by_hand() -> None:
     plan = SearchPlan(length_penalty=0.5, length_offset=5.0)
     # ((5 + 19) / 6)^0.5 = 2.
     assert float(plan.length_norm(torch.tensor(19))) == pytest.approx(2.0)

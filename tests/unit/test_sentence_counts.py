@@ -1,7 +1,5 @@
 """Counts of all sentences at once against sacreBLEU's, sentence by sentence."""
 
-from __future__ import annotations
-
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -24,17 +22,17 @@ PAIRS = st.lists(st.tuples(LINES, LINES), min_size=1, max_size=6)
 def test_bleu_counts_are_sacrebleus(
     tokenize: str, lowercase: bool, pairs: list[tuple[str, str]]
 ) -> None:
-    hypotheses, references = [one for one, _ in pairs], [two for _, two in pairs]
+    hypotheses, references = [first for first, _ in pairs], [second for _, second in pairs]
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=True, force=True)
-    wanted = metric._extract_corpus_statistics(hypotheses, [references])
+    expected = metric._extract_corpus_statistics(hypotheses, [references])
     split = quality.tokenizer(tokenize, lowercase)
     vocabulary: dict[str, int] = {}
     ours = ngrams.words(map(split, hypotheses), vocabulary)
-    found = bleu_counts(ours, ngrams.words(map(split, references), vocabulary))
-    assert found.tolist() == wanted
-    scores = [metric.sentence_score(one, [two]).score for one, two in pairs]
-    assert sentence_bleus(found).tolist() == pytest.approx(scores, abs=1e-9)
-    summed = quality.Scorer("bleu", tokenize, lowercase).score(found.sum(axis=0).tolist())
+    counts = bleu_counts(ours, ngrams.words(map(split, references), vocabulary))
+    assert counts.tolist() == expected
+    scores = [metric.sentence_score(first, [second]).score for first, second in pairs]
+    assert sentence_bleus(counts).tolist() == pytest.approx(scores, abs=1e-9)
+    summed = quality.Scorer("bleu", tokenize, lowercase).score(counts.sum(axis=0).tolist())
     assert summed == quality.bleu(hypotheses, references, tokenize, lowercase).value
 
 
@@ -42,43 +40,43 @@ def test_bleu_counts_are_sacrebleus(
 @settings(max_examples=80, deadline=None)
 @given(PAIRS)
 def test_chrf_counts_are_sacrebleus(lowercase: bool, pairs: list[tuple[str, str]]) -> None:
-    hypotheses, references = [one for one, _ in pairs], [two for _, two in pairs]
-    wanted = CHRF(lowercase=lowercase)._extract_corpus_statistics(hypotheses, [references])
+    hypotheses, references = [first for first, _ in pairs], [second for _, second in pairs]
+    expected = CHRF(lowercase=lowercase)._extract_corpus_statistics(hypotheses, [references])
     texts = [chrf_characters(lines, lowercase) for lines in (hypotheses, references)]
-    found = chrf_counts(*texts)
-    assert found.tolist() == wanted
-    summed = quality.Scorer("chrf", lowercase=lowercase).score(found.sum(axis=0).tolist())
+    counts = chrf_counts(*texts)
+    assert counts.tolist() == expected
+    summed = quality.Scorer("chrf", lowercase=lowercase).score(counts.sum(axis=0).tolist())
     assert summed == quality.chrf(hypotheses, references, lowercase).value
 
 
 def test_many_kinds_of_symbols_and_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     # 6-grams of 20,000 kinds of characters do not fit into 64 bits.
     draw = numpy.random.default_rng(1)
-    pool = [chr(0x4E00 + place) for place in range(20_000)]
+    pool = [chr(0x4E00 + index) for index in range(20_000)]
     lines = ["".join(draw.choice(pool, 60)) for _ in range(400)]
     others = [line[:30] + line[31:40] + line[:20] for line in lines]
-    wanted = CHRF()._extract_corpus_statistics(others, [lines])
+    expected = CHRF()._extract_corpus_statistics(others, [lines])
     texts = [chrf_characters(others), chrf_characters(lines)]
-    assert chrf_counts(*texts).tolist() == wanted
+    assert chrf_counts(*texts).tolist() == expected
     monkeypatch.setattr(ngrams, "_CHUNK", 100)
-    assert chrf_counts(*texts).tolist() == wanted
+    assert chrf_counts(*texts).tolist() == expected
 
 
 def test_signatures_say_what_sacrebleus_say() -> None:
     lines = ["a b c d"]
-    assert (
-        quality.Scorer("bleu", "intl", True).signature
-        == quality.bleu(lines, lines, "intl", True).signature
-    )
+    intl = quality.bleu(lines, lines, "intl", True)
+    assert quality.Scorer("bleu", "intl", True).signature == intl.signature
     assert quality.Scorer("chrf").signature == quality.chrf(lines, lines).signature
     assert quality.Scorer("ter").signature == quality.ter(lines, lines).signature
 
 
 def test_ragged_lines_by_hand() -> None:
-    held = ngrams.words([["a", "b"], [], ["b"]], {"b": 0})
-    assert list(held.lines()) == [[1, 0], [], [0]]
-    assert held.starts.tolist() == [0, 2, 2, 3]
-    assert list(held.part(1, 3).lines()) == [[], [0]]
+    lines = ngrams.words([["a", "b"], [], ["b"]], {"b": 0})
+    assert list(lines.lines()) == [[1, 0], [], [0]]
+    assert lines.starts.tolist() == [0, 2, 2, 3]
+    assert list(lines.part(1, 3).lines()) == [[], [0]]
     # "a a b" and "a a a b": 2 + 1 words, "a a" and "a b", and "a a b".
-    one, two = (ngrams.words([text.split()], {"a": 0, "b": 1}) for text in ("a a b", "a a a b"))
-    assert ngrams.matches(one, two, 4).tolist() == [[3, 2, 1, 0]]
+    first, second = (
+        ngrams.words([text.split()], {"a": 0, "b": 1}) for text in ("a a b", "a a a b")
+    )
+    assert ngrams.matches(first, second, 4).tolist() == [[3, 2, 1, 0]]

@@ -1,7 +1,5 @@
 """A signal at any moment ends the program tidily, in one line and with its own exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -49,12 +47,13 @@ def test_an_early_signal_leaves_nothing_and_says_so_once(
     _until_caught(run)
     time.sleep(seconds)
     run.send_signal(number)
-    told = run.communicate(timeout=60)[1]
+    message = run.communicate(timeout=60)[1]
     assert run.returncode == 128 + number
-    assert told == "Interrupted.\n"
+    assert message == "Interrupted.\n"
     assert list(tmp_path.iterdir()) == []
 
 
+# As a data class is made; Python would end `python -m` by SIGINT at last.
 _WHILE_CODE_IS_MADE = """
 import os, signal
 from nmtgrid.cli import app
@@ -62,49 +61,28 @@ from nmtgrid.cli import app
 app._run = lambda given: exec("os.kill(os.getpid(), signal.{name})", vars(app) | globals())
 app.program()
 """
-
-
-@pytest.mark.parametrize("number", _SIGNALS)
-def test_a_signal_while_a_string_is_executed_has_its_own_code_too(
-    project: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """As a data class is made; Python would end `python -m` by SIGINT at last."""
-    (tmp_path / "started.py").write_text(_WHILE_CODE_IS_MADE.format(name=number.name))
-    run = _start(tmp_path, project, "-m", "started")
-    told = run.communicate(timeout=60)[1]
-    assert (run.returncode, told) == (128 + number, "Interrupted.\n")
-
-
 _WHAT_ELSE_IS_REGISTERED = """
 import atexit, os, signal, sys
 from nmtgrid.cli import app
 
 def run(given):
     atexit.register(print, "tidied", file=sys.stderr)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.{name})
 
 app._run = run
 app.program()
 """
-
-
-def test_what_others_do_at_the_end_is_done_after_a_signal(project: Path, tmp_path: Path) -> None:
-    run = _start(tmp_path, project, "-c", _WHAT_ELSE_IS_REGISTERED)
-    told = run.communicate(timeout=60)[1]
-    assert (run.returncode, told) == (143, "Interrupted.\ntidied\n")
-
-
-_WHERE_NOTHING_IS_LET_OUT = """
+_WHERE_EXCEPTIONS_ARE_IGNORED = """
 import os, signal, time
 from nmtgrid.cli import app
 
-class Held:
+class Dropped:
     def __del__(self):
         os.kill(os.getpid(), signal.{name})
         time.sleep(0.01)
 
 def run(given):
-    Held()
+    Dropped()
     time.sleep(30)
 
 app._run = run
@@ -113,9 +91,19 @@ app.program()
 
 
 @pytest.mark.parametrize("number", _SIGNALS)
-def test_a_signal_is_not_lost_where_python_ignores_exceptions(
-    project: Path, tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (_WHILE_CODE_IS_MADE, "Interrupted.\n"),
+        (_WHAT_ELSE_IS_REGISTERED, "Interrupted.\ntidied\n"),
+        (_WHERE_EXCEPTIONS_ARE_IGNORED, "Interrupted.\n"),
+    ],
+    ids=["while code is made", "with an exit handler", "where exceptions are ignored"],
+)
+def test_a_signal_in_an_odd_place_has_its_own_code_too(
+    project: Path, tmp_path: Path, program: str, message: str, number: signal.Signals
 ) -> None:
-    run = _start(tmp_path, project, "-c", _WHERE_NOTHING_IS_LET_OUT.format(name=number.name))
-    told = run.communicate(timeout=20)[1]
-    assert (run.returncode, told) == (128 + number, "Interrupted.\n")
+    (tmp_path / "started.py").write_text(program.format(name=number.name))
+    run = _start(tmp_path, project, "-m", "started")
+    said = run.communicate(timeout=60)[1]
+    assert (run.returncode, said) == (128 + number, message)

@@ -4,8 +4,6 @@ Expected tokens and delays are those of `online-eval --simuleval`, a batched sea
 made up; NMTGRID_ONLINE_MODEL and NMTGRID_ONLINE_SOURCE name a model and raw text to use instead.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -39,8 +37,10 @@ needs_simuleval = pytest.mark.skipif(not PROGRAM, reason="NMTGRID_SIMULEVAL name
 
 
 def _session(k: float = 2, **options: bool) -> Session:
-    held = translator("pervasive")
-    return Session(StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan), **options)
+    loaded = translator("pervasive")
+    return Session(
+        StreamTranslator(loaded.models, loaded.pipeline, WaitK(k), loaded.plan), **options
+    )
 
 
 def _drive(session: Session, words: list[str]) -> Instance:
@@ -52,33 +52,33 @@ def _drive(session: Session, words: list[str]) -> Instance:
     while True:
         if len(source) < len(words):
             source.append(words[len(source)])
-        found = session.turn(source, len(source) == len(words))
-        if found is None:
+        instance = session.turn(source, len(source) == len(words))
+        if instance is None:
             assert len(source) < len(words), "it reads although the source has ended"
             continue
-        written += found[0].split()
-        delays += [len(source)] * len(found[0].split())
-        if found[1]:
+        written += instance[0].split()
+        delays += [len(source)] * len(instance[0].split())
+        if instance[1]:
             return Instance(0, " ".join(written), delays, len(words), " ".join(words), "")
 
 
-def _batched(held: Translator, lines: list[str], k: float) -> list[tuple[str, list[int]]]:
+def _batched(loaded: Translator, lines: list[str], k: float) -> list[tuple[str, list[int]]]:
     """Return words and delays in raw source words, from one batched search."""
-    units = [held.pipeline.source_words(line) for line in lines]
+    units = [loaded.pipeline.source_words(line) for line in lines]
     sources = [
-        held.pipeline.source_vocabulary.encode(unit for word in words for unit in word)
+        loaded.pipeline.source_vocabulary.encode(unit for word in words for unit in word)
         for words in units
     ]
     batch = collate(sources, [[]] * len(sources))
-    found = engine.search(
-        held.models, batch.source, batch.source_lengths, held.plan, agent=WaitK(k)
+    instance = engine.search(
+        loaded.models, batch.source, batch.source_lengths, loaded.plan, agent=WaitK(k)
     )
     pairs = []
-    for (best,), words in zip(found, units, strict=True):
-        target = held.pipeline.target_vocabulary.decode(best.tokens)
+    for (best,), words in zip(instance, units, strict=True):
+        target = loaded.pipeline.target_vocabulary.decode(best.tokens)
         sizes = [len(word) for word in words]
-        delays = word_delays(best.reads or [], sizes, target, held.pipeline.target_joiner)
-        pairs.append((held.pipeline.restore_tokenized(best.tokens), delays))
+        delays = word_delays(best.reads or [], sizes, target, loaded.pipeline.target_joiner)
+        pairs.append((loaded.pipeline.restore_tokenized(best.tokens), delays))
     return pairs
 
 
@@ -93,30 +93,30 @@ def _lines(count: int) -> list[str]:
 
 @pytest.mark.parametrize("k", [1, 3, math.inf])
 def test_turn_by_turn_it_writes_what_a_batched_search_writes(k: float) -> None:
-    held = translator("pervasive")
+    loaded = translator("pervasive")
     lines = _lines(30)
-    session = Session(StreamTranslator(held.models, held.pipeline, WaitK(k), held.plan))
-    for line, (words, delays) in zip(lines, _batched(held, lines, k), strict=True):
-        found = _drive(session, line.split())
-        assert (found.prediction, list(found.delays)) == (words, delays)
-
-
-def test_an_empty_source_is_finished_at_once() -> None:
-    assert _session().turn([], True) == ("", True)
+    session = Session(StreamTranslator(loaded.models, loaded.pipeline, WaitK(k), loaded.plan))
+    for line, (words, delays) in zip(lines, _batched(loaded, lines, k), strict=True):
+        instance = _drive(session, line.split())
+        assert (instance.prediction, list(instance.delays)) == (words, delays)
 
 
 def test_it_says_when_it_has_finished_early() -> None:
     """The end symbol may come before the source's end; SimulEval asks no more then."""
-    found = [_drive(_session(1), line.split()) for line in _lines(20)]
-    assert any(not one.delays or max(one.delays) < one.source_length for one in found)
+    instance = [_drive(_session(1), line.split()) for line in _lines(20)]
+    assert any(
+        not instance.delays or max(instance.delays) < instance.source_length
+        for instance in instance
+    )
+    assert _session().turn([], True) == ("", True)
 
 
 def _scripted(tokenized: bool, *turns: list[str]) -> Session:
     """Return a session over English whose stream writes these tokens, a list with each read."""
-    held = translator("pervasive")
-    held.pipeline.target.moses = Moses("en")
+    loaded = translator("pervasive")
+    loaded.pipeline.target.moses = Moses("en")
     session = Session(
-        StreamTranslator(held.models, held.pipeline, WaitK(1), held.plan), tokenized=tokenized
+        StreamTranslator(loaded.models, loaded.pipeline, WaitK(1), loaded.plan), tokenized=tokenized
     )
     left = list(turns)
     session._stream = SimpleNamespace(  # type: ignore[assignment]
@@ -130,25 +130,21 @@ TURNS = (["America"], ["&apos;s"], ["dogs", ","], ["&quot;"], ["big", "&quot;"],
 
 def test_words_are_written_as_people_write_them_and_once_they_are_whole() -> None:
     """What belongs to a word may still come until the next one begins."""
-    session = _scripted(False, *TURNS)
-    turns = [session.turn(list("abcde")[: place + 1], place == 4) for place in range(5)]
+    turns, tokenised = (
+        [session.turn(list("abcde")[: index + 1], index == 4) for index in range(5)]
+        for session in (_scripted(False, *TURNS), _scripted(True, *TURNS))
+    )
     assert turns == [
         None, None, ("America's", False), ("dogs,", False), ('"big".', True),
     ]  # fmt: skip
     text = " ".join(turn[0] for turn in turns if turn)
     assert text == Moses("en").detokenize(" ".join(word for turn in TURNS for word in turn))
-
-
-def test_tokenised_words_are_written_at_once() -> None:
-    session = _scripted(True, *TURNS)
-    turns = [session.turn(list("abcde")[: place + 1], place == 4) for place in range(5)]
-    assert turns == [
+    # Tokenised words are written at once.
+    assert tokenised == [
         ("America", False), ("&apos;s", False), ("dogs ,", False), ("&quot;", False),
         ("big &quot; .", True),
     ]  # fmt: skip
-
-
-def test_the_last_word_goes_out_where_the_translation_ends_early() -> None:
+    # The last word goes out where the translation ends early.
     session = _scripted(False, ["it", "&apos;s"])
     session._stream.is_finished = True  # type: ignore[misc]
     assert session.turn(["a"], False) == ("it's", True)
@@ -193,25 +189,28 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _model(folder: Path) -> Path:
-    held = translator("pervasive")
+    loaded = translator("pervasive")
     plan = {"beam": 4, "max_length_a": 4.0, "max_length_b": 1.5}
-    save_model(folder / "model", held.models[0], held.pipeline, {"search": plan})
+    save_model(folder / "model", loaded.models[0], loaded.pipeline, {"search": plan})
     return folder / "model"
 
 
-def _arguments(*given: str | Path) -> Any:
+def _arguments(*arguments: str | Path) -> Any:
     parser = ArgumentParser()
     parser.add_argument("--device", default="cpu")
     add_arguments(parser)
-    return parser.parse_args([*map(str, given)])
+    return parser.parse_args([*map(str, arguments)])
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
-    made = agent_class()
+    agent_type = agent_class()
     assert simuleval_agent.main() == 0
-    assert made.__module__ == "nmtgrid.online.simuleval_agent" and made.__name__ == "StreamAgent"
-    agent = made(_arguments("--model", _model(tmp_path), "--k", "2"))
+    assert (
+        agent_type.__module__ == "nmtgrid.online.simuleval_agent"
+        and agent_type.__name__ == "StreamAgent"
+    )
+    agent = agent_type(_arguments("--model", _model(tmp_path), "--k", "2"))
     assert agent.session._translator.plan.beam == 1
     for _ in range(2):
         agent.reset()
@@ -221,11 +220,11 @@ def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
         agent.states.source_finished = True
         assert agent.policy().finished
     with pytest.raises(SystemExit, match="error: There is no model directory"):
-        made(_arguments("--model", tmp_path / "no", "--k", "2"))
+        agent_type(_arguments("--model", tmp_path / "no", "--k", "2"))
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("arguments", "what"),
     [
         ([], "one of `--k` and `--threshold`"),
         (["--k", "1", "--threshold", "0.5"], "one of `--k` and `--threshold`"),
@@ -234,9 +233,9 @@ def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
         (["--threshold", "0.5"], "has no reader"),
     ],
 )
-def test_faults_of_the_command_line(tmp_path: Path, given: list[str], what: str) -> None:
+def test_faults_of_the_command_line(tmp_path: Path, arguments: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
-        make_translator(_arguments("--model", _model(tmp_path), *given))
+        make_translator(_arguments("--model", _model(tmp_path), *arguments))
 
 
 # With the real program.
@@ -250,7 +249,9 @@ main()
 """
 
 
-def _run(project: Path, folder: Path, model: Path, lines: list[str], *given: str) -> list[Instance]:
+def _run(
+    project: Path, folder: Path, model: Path, lines: list[str], *arguments: str
+) -> list[Instance]:
     (folder / "source").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (folder / "target").write_text("x y z\n" * len(lines), encoding="utf-8")
     paths = f"{project};{sysconfig.get_paths()['purelib']}"
@@ -258,7 +259,7 @@ def _run(project: Path, folder: Path, model: Path, lines: list[str], *given: str
     done = subprocess.run(
         [PROGRAM, "-c", START, paths, "--agent", agent, "--model", model,
          "--source", folder / "source", "--target", folder / "target", "--output", folder / "out",
-         *given, "--tokenized", "--no-progress-bar"],
+         *arguments, "--tokenized", "--no-progress-bar"],
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -273,10 +274,10 @@ def test_simuleval_gets_what_a_batched_search_writes(project: Path, tmp_path: Pa
     lines = _lines(100)
     if source:
         lines = Path(source).read_text(encoding="utf-8").split("\n")[:100]
-    found = _run(project, tmp_path, model, lines, "--k", k)
-    wanted = _batched(load(model, device="cpu", beam=1), lines, float(k))
-    assert len(found) == len(lines) == 100
-    for one, (words, delays), line in zip(found, wanted, lines, strict=True):
-        assert (one.prediction, list(one.delays)) == (words, delays)
-        assert one.source_length == len(line.split())
+    log = _run(project, tmp_path, model, lines, "--k", k)
+    expected = _batched(load(model, device="cpu", beam=1), lines, float(k))
+    assert len(log) == len(lines) == 100
+    for logged, (words, delays), line in zip(log, expected, lines, strict=True):
+        assert (logged.prediction, list(logged.delays)) == (words, delays)
+        assert logged.source_length == len(line.split())
     assert json.loads((tmp_path / "out" / "instances.log").read_text().splitlines()[0])

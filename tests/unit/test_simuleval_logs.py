@@ -1,7 +1,5 @@
 """SimulEval's logs; with the real program where NMTGRID_SIMULEVAL names an interpreter with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -26,7 +24,7 @@ RECORD: dict[str, Any] = {
 
 def _log(folder: Path, *records: dict[str, Any] | str) -> Path:
     path = folder / LOG
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in records]
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
 
@@ -44,24 +42,22 @@ def test_scores_in_both_conventions(tmp_path: Path) -> None:
     assert values["length_ratio"] == pytest.approx(2 / 8)
 
 
-def test_a_folder_stands_for_its_log(tmp_path: Path) -> None:
+def test_forms_of_logs(tmp_path: Path) -> None:
     path = _log(tmp_path, RECORD)
     assert read_log(tmp_path) == read_log(path)
     assert read_log(path)[0] == Instance(0, "a b", [2, 4], 4, "w x y z", "c d e f")
-
-
-def test_what_may_be_absent(tmp_path: Path) -> None:
-    """Without `source_length` the source's words count; a null reference is none."""
+    # Without `source_length` the source's words count; a null reference is none.
     slim = {"index": 5, "prediction": "a", "delays": [3], "source": "x y z", "reference": None}
-    (found,) = read_log(_log(tmp_path, slim))
-    assert found.source_length == 3 and found.reference is None and found.reference_length == 1
-
-
-def test_early_versions_log_the_end_symbol(tmp_path: Path) -> None:
-    """`</s>` and its delay go; reading the source's end counted as a word there."""
+    (instance,) = read_log(_log(tmp_path, slim))
+    assert (
+        instance.source_length == 3
+        and instance.reference is None
+        and instance.reference_length == 1
+    )
+    # `</s>` and its delay go; reading the source's end counted as a word there.
     early = RECORD | {"prediction": "a b </s>", "delays": [2, 5, 5], "metric": {"latency": {}}}
-    (found,) = read_log(_log(tmp_path, early))
-    assert found.prediction == "a b" and list(found.delays) == [2, 4]
+    (instance,) = read_log(_log(tmp_path, early))
+    assert instance.prediction == "a b" and list(instance.delays) == [2, 4]
     late = {name: value for name, value in early.items() if name != "metric"}
     assert len(read_log(_log(tmp_path, late))[0].delays) == 3
 
@@ -108,11 +104,14 @@ def test_malformed_logs_are_named_by_line(
     assert words in str(caught.value) and str(caught.value).startswith(f"{path}:2: ")
 
 
-def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+def test_places_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_log(tmp_path)
     with pytest.raises(InputError, match="empty"):
         read_log(_log(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        write_log(tmp_path / "file", [])
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -145,12 +144,6 @@ def test_what_simuleval_could_not_score_is_not_written(
     with pytest.raises(InputError, match=words):
         write_log(tmp_path / "out", [sentence])
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError):
-        write_log(tmp_path / "file", [])
 
 
 # With the real program.
@@ -215,18 +208,20 @@ def _check_scores(folder: Path) -> None:
     """Each sentence's and the corpus' values agree with SimulEval's own scorers to 1e-6."""
     sentences = read_log(folder)
     ours = sentence_latency(
-        [one.delays for one in sentences], [one.source_length for one in sentences],
-        [one.reference_length for one in sentences], unit="word", convention="simuleval",
+        [s.delays for s in sentences], [s.source_length for s in sentences],
+        [s.reference_length for s in sentences], unit="word", convention="simuleval",
     )  # fmt: skip
     values = score(sentences).values()
     theirs = json.loads(_simuleval("-c", SCORERS, folder / LOG))
-    for name, found in theirs.items():
-        assert values["simuleval"][name.lower()] == pytest.approx(found["mean"], abs=1e-6)
+    for name, their_scores in theirs.items():
+        assert values["simuleval"][name.lower()] == pytest.approx(their_scores["mean"], abs=1e-6)
         each = getattr(ours, name.lower())
-        assert len(found["each"]) == len(sentences) - values["skipped"]
-        for place, one in enumerate(sentences):
-            if one.delays:
-                assert each[place] == pytest.approx(found["each"][str(one.index)], abs=1e-9)
+        assert len(their_scores["each"]) == len(sentences) - values["skipped"]
+        for index, sentence in enumerate(sentences):
+            if sentence.delays:
+                assert each[index] == pytest.approx(
+                    their_scores["each"][str(sentence.index)], abs=1e-9
+                )
 
 
 @needs_simuleval
@@ -246,10 +241,10 @@ def test_simuleval_scores_what_is_written(tmp_path: Path) -> None:
     table = _simuleval("-m", "simuleval.cli", "--score-only", "--output", tmp_path).splitlines()
     names, figures = table[-2].split(), [float(text) for text in table[-1].split()[1:]]
     assert names == ["BLEU", "LAAL", "AL", "AP", "DAL", "ATD"]
-    found = score(sentences).values()["simuleval"]
+    scores = score(sentences).values()["simuleval"]
     for name, figure in zip(names, figures, strict=True):
-        if name.lower() in found:
-            assert figure == pytest.approx(found[name.lower()], abs=6e-4)
+        if name.lower() in scores:
+            assert figure == pytest.approx(scores[name.lower()], abs=6e-4)
 
 
 @needs_simuleval
@@ -263,8 +258,10 @@ def test_simulevals_own_log_is_scored(tmp_path: Path) -> None:
         "-m", "simuleval.cli", "--agent", tmp_path / "agent.py", "--source", tmp_path / "source",
         "--target", tmp_path / "target", "--output", tmp_path / "out",
     )  # fmt: skip
-    found = read_log(tmp_path / "out")
-    assert [one.source_length for one in found] == [7, 1, 4, 13]
-    assert list(found[0].delays) == [3, 4, 5, 6, 7, 7, 7, 7]
-    assert found[1].reference_length == 2  # the blank and the line's end stay in SimulEval's log
+    instances = read_log(tmp_path / "out")
+    assert [sentence.source_length for sentence in instances] == [7, 1, 4, 13]
+    assert list(instances[0].delays) == [3, 4, 5, 6, 7, 7, 7, 7]
+    assert (
+        instances[1].reference_length == 2
+    )  # the blank and the line's end stay in SimulEval's log
     _check_scores(tmp_path / "out")

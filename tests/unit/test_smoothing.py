@@ -1,9 +1,9 @@
 """Loss smoothing on a dataset: vectors, objectives it goes with, the command line."""
 
-from __future__ import annotations
-
 import dataclasses
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -21,22 +21,15 @@ from nmtgrid.layers.soft_targets import NeighbourDistribution, VectorDistributio
 from nmtgrid.metrics.cider import Cider
 from nmtgrid.smoothing.objectives import Smoothed, smooth
 from nmtgrid.smoothing.rewards import CiderReward, documents
-from nmtgrid.smoothing.vectors import (
-    learn_vectors,
-    read_vectors,
-    type_frequencies,
-    type_vectors,
-)
+from nmtgrid.smoothing.vectors import learn_vectors, read_vectors, type_frequencies, type_vectors
 from nmtgrid.training.prepare import make_objective
 from nmtgrid.training.resolve import Request, resolve
 from nmtgrid.training.settings import RunSettings
+from tests.unit.train_command import SMALL_TRANSFORMER
 
 SMALL = [
-    *("--arch", "transformer", "--preset", "toy", "--precision", "fp32"),
-    *("--set", "model.size=16", "--set", "model.heads=2", "--set", "model.feed_forward_size=16"),
-    *("--set", "model.encoder_depth=1", "--set", "model.decoder_depth=1"),
-    *("--set", "training.log_updates=1", "--set", "training.validate_epochs=0"),
-    *("--set", "batches.max_tokens=300"),
+    *SMALL_TRANSFORMER,
+    *("--set", "training.log_updates=1", "--set", "batches.max_tokens=300"),
 ]
 BOTH = [
     *("--set", "smoothing.token.alpha=0.2", "--set", "smoothing.token.neighbours=5"),
@@ -54,7 +47,6 @@ def settings(*changes: str, objective: str = "likelihood") -> RunSettings:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small toy dataset."""
     folder = tmp_path_factory.mktemp("data") / "toy"
     main(["preprocess", "--toy", "400", "--out", str(folder)])
     main(["bpe", "learn", str(folder), "--words", "--min-count", "1"])
@@ -62,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("token.alpha=1.5", "`smoothing.token.alpha` must be from 0 to 1, but is 1.5."),
         ("token.temperature=0", "`smoothing.token.temperature` must be a number above 0"),
@@ -77,13 +69,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("entropy=-1", "`smoothing.entropy` must be a number from 0 on"),
     ],
 )
-def test_values_that_make_no_sense(change: str, told: str) -> None:
-    with pytest.raises(ConfigError) as fault:
+def test_values_that_make_no_sense(change: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         override(settings(), ["smoothing." + change])
-    assert told in str(fault.value)
 
 
-def test_one_sample_cannot_be_weighed() -> None:
+def test_one_sample_cannot_be_weighed(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"`smoothing.sequence.samples` to 2 or more"):
         settings("smoothing.sequence.alpha=0.5", "smoothing.sequence.reward=cider")
     with pytest.raises(ConfigError, match=r"leave `smoothing.sequence.vocabulary` at `all`"):
@@ -91,20 +82,10 @@ def test_one_sample_cannot_be_weighed() -> None:
             "smoothing.sequence.alpha=0.5", "smoothing.sequence.substitutes=similar",
             "smoothing.sequence.vocabulary=batch",
         )  # fmt: skip
-
-
-def test_nothing_is_wrapped_unless_asked(data: Path) -> None:
-    plain = settings()
-    kind = objectives.get("likelihood")
-    base = kind.make(plain.objective)
-    assert smooth(base, plain, Dataset.open(data), CPU) is base
-
-
-def test_a_dry_run_says_so_too(capfd: pytest.CaptureFixture[str]) -> None:
-    given = ["--arch", "pervasive", "--objective", "dynamic", "--set", "model.source_causal=true"]
+    command = ["--arch", "pervasive", "--objective", "dynamic", "--set", "model.source_causal=true"]
     asked = ["--set", "smoothing.sequence.alpha=0.5", "--set", "model.reader=own", "--dry-run"]
     sizes = ["--source-vocab-size", "9", "--target-vocab-size", "9"]
-    assert main(["train", *given, *asked, *sizes]) == 2
+    assert main(["train", *command, *asked, *sizes]) == 2
     assert "sequence.lazy=true" in capfd.readouterr().err
 
 
@@ -116,16 +97,19 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
     with pytest.raises(ConfigError, match=r"sequence.lazy=true"):
         make_objective(asked, dataset, CPU)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
-    found = make_objective(lazy, dataset, CPU)
-    assert isinstance(found, Smoothed) and isinstance(found.spread, VectorDistribution)
+    smoothed = make_objective(lazy, dataset, CPU)
+    assert isinstance(smoothed, Smoothed) and isinstance(smoothed.spread, VectorDistribution)
 
 
 def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
+    """Without smoothing nothing is wrapped."""
+    plain, dataset = settings(), Dataset.open(data)
+    base = objectives.get("likelihood").make(plain.objective)
+    assert smooth(base, plain, dataset, CPU) is base
     kinds = {(): VectorDistribution, ("smoothing.token.neighbours=7",): NeighbourDistribution}
     for few, kind in kinds.items():
-        asked = settings("smoothing.token.alpha=0.5", *few)
-        found = make_objective(asked, Dataset.open(data), CPU)
-        assert isinstance(found, Smoothed) and isinstance(found.spread, kind)
+        objective = make_objective(settings("smoothing.token.alpha=0.5", *few), dataset, CPU)
+        assert isinstance(objective, Smoothed) and isinstance(objective.spread, kind)
 
 
 @pytest.mark.parametrize(
@@ -139,65 +123,47 @@ def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
 )
 def test_with_other_objectives(data: Path, tmp_path: Path, objective: str, more: list[str]) -> None:
     encoder = ["--set", "model.encoder=unidirectional"] if "wait" in objective else []
-    given = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *BOTH, *more, *encoder]
-    assert main([*given, "--objective", objective, "--max-updates", "2"]) == 0
-    assert main([*given[:4], "--resume", "--max-updates", "3"]) == 0
+    command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *BOTH, *more, *encoder]
+    assert main([*command, "--objective", objective, "--max-updates", "2"]) == 0
+    assert main([*command[:4], "--resume", "--max-updates", "3"]) == 0
 
 
 def test_resumed_as_if_never_stopped(data: Path, tmp_path: Path) -> None:
     """Drawn sentences come from the states that a run keeps."""
     for name, limits in (("whole", ["4"]), ("parts", ["2", "4"])):
-        for place, limit in enumerate(limits):
-            more = ["--resume"] if place else [*SMALL, *BOTH]
-            given = ["train", str(data), "--out", str(tmp_path / name), *more]
-            assert main([*given, "--max-updates", limit]) == 0
-    held = [load_tensors(tmp_path / name / "last.safetensors") for name in ("whole", "parts")]
-    assert held[0].keys() == held[1].keys()
-    assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
-
-
-def test_frequencies(data: Path) -> None:
-    train = Dataset.open(data).split("train")
-    size = len(Dataset.open(data).pipeline.target_vocabulary)
-    found = type_frequencies(train, size)
-    expected = numpy.bincount(numpy.asarray(train.target_tokens), minlength=size)
-    assert found.tolist() == expected.tolist()
-
-
-@dataclasses.dataclass
-class _Text:
-    """As much of a split as vectors are learnt from."""
-
-    sentences: list[list[int]]
-
-    @property
-    def target_tokens(self) -> Any:
-        return numpy.array([token for one in self.sentences for token in one], numpy.uint16)
-
-    @property
-    def target_offsets(self) -> Any:
-        return numpy.cumsum([0, *map(len, self.sentences)])
+        for part, limit in enumerate(limits):
+            more = ["--resume"] if part else [*SMALL, *BOTH]
+            command = ["train", str(data), "--out", str(tmp_path / name), *more]
+            assert main([*command, "--max-updates", limit]) == 0
+    weights = [load_tensors(tmp_path / name / "last.safetensors") for name in ("whole", "parts")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_alike_is_what_stands_alike() -> None:
     """Types 4 and 5 stand among the same others, 6 among different ones; no window crosses ends."""
     sentences = [[7, 4, 8], [7, 5, 8], [9, 6, 10], [9, 11, 10]] * 5
-    found = learn_vectors(_Text(sentences), 12)  # type: ignore[arg-type]
-    found = torch.nn.functional.normalize(found, dim=1)
-    assert float(found[4] @ found[5]) > 0.9
-    assert float(found[6] @ found[11]) > 0.9
-    assert abs(float(found[4] @ found[6])) < 0.3
-    again = learn_vectors(_Text(sentences), 12)  # type: ignore[arg-type]
-    torch.testing.assert_close(torch.nn.functional.normalize(again, dim=1), found)
+    text: Any = SimpleNamespace(
+        target_tokens=numpy.array(sentences, numpy.uint16).flatten(),
+        target_offsets=numpy.arange(0, 3 * len(sentences) + 1, 3),
+    )
+    vectors, again = (torch.nn.functional.normalize(learn_vectors(text, 12)) for _ in range(2))
+    assert float(vectors[4] @ vectors[5]) > 0.9
+    assert float(vectors[6] @ vectors[11]) > 0.9
+    assert abs(float(vectors[4] @ vectors[6])) < 0.3
+    torch.testing.assert_close(again, vectors)
 
 
 def test_own_vectors(data: Path) -> None:
     dataset = Dataset.open(data)
-    found = type_vectors("own", dataset)
-    assert found.shape[0] == len(dataset.pipeline.target_vocabulary)
-    assert (found[:4] == 0).all()
-    norms = found[4:].norm(dim=1)
-    seen = type_frequencies(dataset.split("train"), len(found))[4:] > 1
+    train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
+    frequencies = type_frequencies(train, size)
+    expected = numpy.bincount(numpy.asarray(train.target_tokens), minlength=size)
+    assert frequencies.tolist() == expected.tolist()
+    vectors = type_vectors("own", dataset)
+    assert vectors.shape[0] == size
+    assert (vectors[:4] == 0).all()
+    norms, seen = vectors[4:].norm(dim=1), frequencies[4:] > 1
     torch.testing.assert_close(norms[seen], torch.ones(int(seen.sum())))
 
 
@@ -207,13 +173,13 @@ def test_vectors_of_a_file(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     first, second = vocabulary.types[4:6]
     path.write_text(f"3 2\n{first} 3 4\nnothing-of-ours 1 1\n{second} 0 -2\n")
-    found = type_vectors(str(path), dataset)
-    torch.testing.assert_close(found[4:6], torch.tensor([[0.6, 0.8], [0.0, -1.0]]))
-    assert (found[6:] == 0).all()
+    vectors = type_vectors(str(path), dataset)
+    torch.testing.assert_close(vectors[4:6], torch.tensor([[0.6, 0.8], [0.0, -1.0]]))
+    assert (vectors[6:] == 0).all()
     # As GloVe has them: types with spaces, and no first line of sizes.
     path.write_text(f"{first} 3 4\n. . . 1 1\nat name@domain.com 1 1\n{second} 0 -2\n")
-    torch.testing.assert_close(type_vectors(str(path), dataset), found)
-    for text, told in (
+    torch.testing.assert_close(type_vectors(str(path), dataset), vectors)
+    for text, message in (
         (f"{first} 3 4\n{second} 1\n", "here are 1 numbers after the type, but 2 are expected"),
         (f"{first} 3 4\n{second} 1 2 3\n", "txt:2: here are 3 numbers after the type, but 2"),
         ('{"a": 1}'[:1] + "\n", "txt:1: here is no type with numbers after it"),
@@ -222,16 +188,16 @@ def test_vectors_of_a_file(data: Path, tmp_path: Path) -> None:
         ("unheard-of-type 1 2\n", "none of its types is in the target vocabulary"),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             read_vectors(path, vocabulary)
 
 
 def test_vectors_of_a_model(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "m"
     assert main(["train", str(data), "--out", str(out), *SMALL, "--max-updates", "1"]) == 0
-    found = type_vectors(str(out), Dataset.open(data))
+    vectors = type_vectors(str(out), Dataset.open(data))
     weight = load_tensors(out / "model.safetensors")["target_embedding.weight"]
-    torch.testing.assert_close(found[4:], torch.nn.functional.normalize(weight[4:], dim=1))
+    torch.testing.assert_close(vectors[4:], torch.nn.functional.normalize(weight[4:], dim=1))
 
 
 def test_cider_of_samples(data: Path) -> None:
@@ -239,13 +205,13 @@ def test_cider_of_samples(data: Path) -> None:
     train = Dataset.open(data).split("train")
     truth = train.target(0)
     other = [*truth[:-1], train.target(5)[0]]
-    held = collate([[3]], [truth])
+    batch = collate([[3]], [truth])
     tokens = torch.tensor([[[*truth, 2], [*other, 2]]])
     reward = CiderReward(train)
     scorer = Cider(list(documents(train)))
     expected = scorer.scores([truth, other], [truth])
-    assert reward(held, tokens)[0].tolist() == pytest.approx(expected)
-    several = dataclasses.replace(held, references=torch.tensor([[truth, other]]))
+    assert reward(batch, tokens)[0].tolist() == pytest.approx(expected)
+    several = dataclasses.replace(batch, references=torch.tensor([[truth, other]]))
     expected = scorer.scores([truth, other], [truth, other])
     assert reward(several, tokens)[0].tolist() == pytest.approx(expected)
     # Of two tokens half of the unigrams are left and no bigram; of four, 3/4 of the unigrams,

@@ -1,7 +1,5 @@
 """What people are told of loss smoothing, and what a resumed run finds again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -29,7 +27,7 @@ def write_vectors(path: Path, data: Path, count: int, seed: int = 0) -> None:
     types = Dataset.open(data).pipeline.target_vocabulary.types[4 : 4 + count]
     values = torch.randn(len(types), 3, generator=torch.Generator().manual_seed(seed)).tolist()
     rows = zip(types, values, strict=True)
-    path.write_text("".join(f"{one} {' '.join(map(str, row))}\n" for one, row in rows))
+    path.write_text("".join(f"{token} {' '.join(map(str, row))}\n" for token, row in rows))
 
 
 def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -37,8 +35,8 @@ def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[s
     idle = [*SMALL, "--set", "smoothing.sequence.lazy=true", "--max-updates", "1"]
     for plan in ["--dry-run"], []:
         assert main(["train", str(data), "--out", str(out), *idle, *plan]) == 0
-        told = " ".join(capfd.readouterr().err.split())
-        assert "`smoothing.sequence.lazy` has no effect" in told
+        message = " ".join(capfd.readouterr().err.split())
+        assert "`smoothing.sequence.lazy` has no effect" in message
     again = [*SMALL, *BOTH, "--max-updates", "2", "--overwrite"]
     assert main(["train", str(data), "--out", str(out), *again]) == 0
     assert "no effect" not in capfd.readouterr().err
@@ -63,20 +61,25 @@ def test_what_has_no_effect() -> None:
     similar = settings(*drawn, "smoothing.token.temperature=1")
     assert similar.smoothing.without_effect() == [], "substitutes are drawn as tokens spread"
     drawn = ("smoothing.sequence.alpha=0.5", "smoothing.sequence.proposal_temperature=1")
-    (told,) = settings(*drawn).smoothing.without_effect()
-    assert told.startswith("`smoothing.sequence.proposal_temperature` has no effect with")
+    (message,) = settings(*drawn).smoothing.without_effect()
+    assert message.startswith("`smoothing.sequence.proposal_temperature` has no effect with")
     weighed = ("smoothing.sequence.reward=bleu", "smoothing.sequence.samples=2")
     assert settings(*drawn, *weighed).smoothing.without_effect() == []
+    # Unknown tokens do not count: of ten others nine and a half have one, or eight.
+    vectors = torch.tensor([[0.0], [0.0], [0.0], [0.0], [1.0], [0.0]])
+    assert few_vectors(vectors, torch.tensor([0.0, 0.0, 0.0, 1.0, 9.5, 0.5])) == []
+    (message,) = few_vectors(vectors, torch.tensor([0.0, 0.0, 0.0, 1.0, 8.0, 2.0]))
+    assert "1 of 2 target types have vectors, and so 80.0% of the training tokens" in message
 
 
 def test_label_smoothing_beside_it_is_told(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, "--max-updates", "1"]
+    command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, "--max-updates", "1"]
     for plan in ["--dry-run"], []:
-        assert main([*given, *TOKENS[:2], *plan]) == 0
+        assert main([*command, *TOKENS[:2], *plan]) == 0
         assert "`objective.label_smoothing` spreads" in " ".join(capfd.readouterr().err.split())
-    assert main([*given, *TOKENS, "--overwrite"]) == 0
+    assert main([*command, *TOKENS, "--overwrite"]) == 0
     assert "`objective.label_smoothing`" not in capfd.readouterr().err
 
 
@@ -85,21 +88,13 @@ def test_vectors_of_few_types_are_told(
 ) -> None:
     path, out = tmp_path / "vectors.txt", tmp_path / "m"
     write_vectors(path, data, 1)
-    given = ["train", str(data), "--out", str(out), *SMALL, *TOKENS, "--max-updates", "1"]
-    given += ["--set", f"smoothing.token.vectors={path}"]
-    assert main(given) == 0
+    command = ["train", str(data), "--out", str(out), *SMALL, *TOKENS, "--max-updates", "1"]
+    command += ["--set", f"smoothing.token.vectors={path}"]
+    assert main(command) == 0
     assert "types have vectors, and so" in " ".join(capfd.readouterr().err.split())
     write_vectors(path, data, 10_000)
-    assert main([*given, "--overwrite"]) == 0
+    assert main([*command, "--overwrite"]) == 0
     assert "have vectors" not in capfd.readouterr().err
-
-
-def test_how_many_types_have_vectors() -> None:
-    """Unknown tokens do not count: of ten others nine and a half have one, or eight."""
-    vectors = torch.tensor([[0.0], [0.0], [0.0], [0.0], [1.0], [0.0]])
-    assert few_vectors(vectors, torch.tensor([0.0, 0.0, 0.0, 1.0, 9.5, 0.5])) == []
-    (told,) = few_vectors(vectors, torch.tensor([0.0, 0.0, 0.0, 1.0, 8.0, 2.0]))
-    assert "1 of 2 target types have vectors, and so 80.0% of the training tokens" in told
 
 
 def test_a_resumed_run_has_the_vectors_that_it_began_with(data: Path, tmp_path: Path) -> None:
@@ -108,16 +103,16 @@ def test_a_resumed_run_has_the_vectors_that_it_began_with(data: Path, tmp_path: 
     more = [*SMALL, *TOKENS, "--set", f"smoothing.token.vectors={path}"]
     for name in ("whole", "parts"):
         limit = "4" if name == "whole" else "2"
-        given = ["train", str(data), "--out", str(tmp_path / name), "--max-updates"]
-        assert main([*given, limit, *more]) == 0
+        command = ["train", str(data), "--out", str(tmp_path / name), "--max-updates"]
+        assert main([*command, limit, *more]) == 0
     path.unlink()
-    assert main([*given, "4", "--resume"]) == 0
-    held = [load_tensors(tmp_path / name / "last.safetensors") for name in ("whole", "parts")]
-    assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
+    assert main([*command, "4", "--resume"]) == 0
+    weights = [load_tensors(tmp_path / name / "last.safetensors") for name in ("whole", "parts")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     # Begun anew, they are those of today.
     write_vectors(path, data, 10_000, seed=1)
     before = load_tensors(tmp_path / "parts" / KEPT)["vectors"]
-    assert main([*given, "1", *more, "--overwrite"]) == 0
+    assert main([*command, "1", *more, "--overwrite"]) == 0
     assert not torch.equal(load_tensors(tmp_path / "parts" / KEPT)["vectors"], before)
 
 
@@ -125,19 +120,19 @@ def test_a_resumed_run_has_the_vectors_that_it_began_with(data: Path, tmp_path: 
 def test_vectors_that_are_not_there(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], plan: list[str]
 ) -> None:
-    given = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *TOKENS, *plan]
-    assert main([*given, "--set", "smoothing.token.vectors=nowhere"]) == 2
-    told = " ".join(capfd.readouterr().err.split())
-    assert "there is no file and no model directory nowhere" in told
+    command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *TOKENS, *plan]
+    assert main([*command, "--set", "smoothing.token.vectors=nowhere"]) == 2
+    message = " ".join(capfd.readouterr().err.split())
+    assert "there is no file and no model directory nowhere" in message
 
 
 def test_a_plan_tells_of_drawn_sentences(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for lazy, count in (("false", 2), ("true", 0)):
         more = [*SMALL, *BOTH, "--set", f"smoothing.sequence.lazy={lazy}", "--dry-run", "--json"]
         assert main(["train", str(data), *more, "-"]) == 0
-        told = capfd.readouterr()
-        assert json.loads(told.out)["drawn_sentences_per_pair"] == count
-        assert ("draws 2 more for each" in " ".join(told.err.split())) == bool(count)
+        message = capfd.readouterr()
+        assert json.loads(message.out)["drawn_sentences_per_pair"] == count
+        assert ("draws 2 more for each" in " ".join(message.err.split())) == bool(count)
 
 
 class _Nothing:
@@ -153,17 +148,17 @@ class _Nothing:
 
 def test_what_is_logged_counts_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sentences, of which the second, with two changes of four tokens, counts a quarter."""
-    held = collate([[3]], [[4, 5, 6, 7]])
+    pair = collate([[3]], [[4, 5, 6, 7]])
     sequence = SequenceSmoothing(alpha=0.5, reward="bleu", samples=2)
     smoothed = Smoothed(_Nothing(), SmoothingSettings(sequence=sequence), 9, reward=BleuReward())
     tokens = torch.tensor([[[4, 5, 6, 7, 2], [5, 4, 6, 7, 2]]])
-    drawn = smoothed.draw(held)
+    drawn = smoothed.draw(pair)
     drawn = type(drawn)(tokens, torch.tensor([[0, 2]]), drawn.logs)
     monkeypatch.setattr(smoothed, "draw", lambda batch: drawn)
     shares = torch.tensor([[0.75, 0.25]]).double()
     monkeypatch.setattr(smoothed, "weigh", lambda batch, samples: shares)
     model = torch.nn.Linear(1, 1)
-    extra = smoothed.loss(model, held).extra  # type: ignore[arg-type]
+    extra = smoothed.loss(model, pair).extra  # type: ignore[arg-type]
     assert float(extra["changed"]) == pytest.approx(0.5)
     # The end symbol is a target too.
     assert float(extra["effective"]) == pytest.approx(5 / (0.75**2 + 0.25**2))

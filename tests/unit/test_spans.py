@@ -1,7 +1,5 @@
 """Lists of numbers as they are typed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -27,27 +25,24 @@ SHARES = Bounds(0, 1, open=True)
     ],
 )
 def test_whole_numbers(text: str, expected: list[float]) -> None:
-    found = whole_numbers(text, "--k", least=1, infinite=True)
-    assert found == expected
-    assert all(isinstance(value, int) for value in found if value != math.inf)
+    values = whole_numbers(text, "--k", least=1, infinite=True)
+    assert values == expected
+    assert all(isinstance(value, int) for value in values if value != math.inf)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "bounds", "expected"),
     [
-        ("0.1..0.9:0.1", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
-        ("0.2..0.9:0.3", [0.2, 0.5, 0.8]),
-        ("0.5,.25", [0.5, 0.25]),
-        ("0.7..0.71:0.005", [0.7, 0.705, 0.71]),
+        ("0.1..0.9:0.1", SHARES, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+        ("0.2..0.9:0.3", SHARES, [0.2, 0.5, 0.8]),
+        ("0.5,.25", SHARES, [0.5, 0.25]),
+        ("0.7..0.71:0.005", SHARES, [0.7, 0.705, 0.71]),
+        ("0,1", Bounds(least=0), [0.0, 1.0]),
     ],
 )
-def test_decimals_are_exact(text: str, expected: list[float]) -> None:
-    assert decimals(text, "--thresholds", SHARES) == expected
-
-
-def test_decimals_without_bounds() -> None:
+def test_decimals_are_exact(text: str, bounds: Bounds, expected: list[float]) -> None:
+    assert decimals(text, "--thresholds", bounds) == expected
     assert decimals("-1..1:0.5,0.75", "--lambda") == [-1.0, -0.5, 0.0, 0.5, 1.0, 0.75]
-    assert decimals("0,1", "--oracle", Bounds(least=0)) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -105,24 +100,15 @@ def test_faults_of_decimals(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_the_advice_is_of_the_option() -> None:
+def test_advice_and_limits() -> None:
     with pytest.raises(ConfigError, match=r"at least 0") as caught:
         decimals("-1", "--oracle", Bounds(least=0), such_as="0,1")
     assert caught.value.advice == "Write 0,1."
-
-
-def test_infinity_is_not_always_allowed() -> None:
     with pytest.raises(ConfigError, match="`inf` is not a whole number"):
         whole_numbers("inf", "--seeds")
-
-
-def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         whole_numbers("x,9..1,0", "--k", least=1)
     assert len(caught.value.faults) == 3
-
-
-def test_too_many_numbers() -> None:
     with pytest.raises(ConfigError, match="1,000,000 numbers, more than 1,000"):
         whole_numbers("1..1000000", "--k")
     with pytest.raises(ConfigError, match="there are more than 5 numbers"):

@@ -1,7 +1,5 @@
 """Text in several processes: the same bytes and the same faults, however many there are."""
 
-from __future__ import annotations
-
 import copy
 import random
 from pathlib import Path
@@ -37,12 +35,7 @@ def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         results.append((manifest["splits"], manifest["files"]))
     # The sizes and hashes of all files are among the results.
     assert results[0] == results[1] == results[2]
-
-
-def test_faults_are_told_in_the_order_of_the_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order."""
+    # Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order.
     monkeypatch.setattr(shards, "_TAKEN", 100)
     train = _write(tmp_path, b"a\n\xe9\n" + b"a\n" * 998, b"b\n" * 1001)
     for workers in (1, 2):
@@ -69,7 +62,7 @@ def _large_folder(tmp_path: Path, pairs: int) -> Path:
 def _in_turn(work: Any, parts: Any, workers: int = 1) -> Any:
     """As `map_ordered`, but in this process: each worker has a copy of `work` of its own."""
     copies = [copy.deepcopy(work) for _ in range(max(workers, 1))]
-    return ((part, copies[place % len(copies)](part)) for place, part in enumerate(parts))
+    return ((part, copies[index % len(copies)](part)) for index, part in enumerate(parts))
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -87,15 +80,15 @@ def test_the_number_of_processes_changes_no_byte(
     for workers in (1, 2, 4):
         plan = SubwordPlan(merges=40, words=words, joint=False, workers=workers)
         facts = learn_subwords(folder, plan)
-        held = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        del held["manifest.json"], facts["seconds"]
-        seen.append((facts, held))
+        contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        del contents["manifest.json"], facts["seconds"]
+        seen.append((facts, contents))
     assert seen[0] == seen[1] == seen[2]
     # And it is what the pipeline makes of each line.
     dataset = Dataset.open(folder)
     train = dataset.split("train")
-    for place, line in enumerate(train.tokenized_source()):
-        assert train.source(place) == dataset.pipeline.source.encode_words(line.split())
+    for index, line in enumerate(train.tokenized_source()):
+        assert train.source(index) == dataset.pipeline.source.encode_words(line.split())
 
 
 def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The toy languages themselves: well-formed, unambiguous, and in agreement."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -12,6 +10,7 @@ from nmtgrid.text.moses import Moses
 from tests.unit.toy_languages import (
     LANGUAGES,
     all_forms,
+    all_verbs,
     target_kinds,
     tiny_lexicon,
     whole_language,
@@ -125,13 +124,11 @@ def test_source_words_agree() -> None:
 def test_finite_verbs_have_the_number_of_their_subject_on_both_sides() -> None:
     grammar = ToyGrammar(6, 2)
     kinds = target_kinds(grammar.lexicon)
-    verbs = [v for pair in grammar.lexicon.verbs for choice in pair for v in choice.items]
-    verbs += grammar.lexicon.modals.items
     numbers = {
         reading.prefix + form: number
-        for v in verbs
-        for reading in v.readings.items
-        for number, form in enumerate(v.finite)
+        for verb in all_verbs(grammar.lexicon)
+        for reading in verb.readings.items
+        for number, form in enumerate(verb.finite)
     }
     checked = 0
     for pair in grammar.sample(2000):

@@ -1,7 +1,5 @@
 """Settings, distribution, splits and seeds of the toy corpus."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -40,7 +38,7 @@ def is_split(pair: ToyPair) -> bool:
     return max(count.values()) == 2
 
 
-def test_difficulty_1_has_all_phenomena_and_short_sentences() -> None:
+def test_difficulties() -> None:
     pairs = ToyGrammar(1, 1).sample(5000)
     mean = sum(p.source_length for p in pairs) / len(pairs)
     assert 8 <= mean <= 12
@@ -50,9 +48,6 @@ def test_difficulty_1_has_all_phenomena_and_short_sentences() -> None:
     assert share(pairs, is_split) > 0.1
     assert share(pairs, lambda p: "," in p.source) > 0.3
     assert share(pairs, lambda p: smallest_wait_k(p) > 3) > 0.3
-
-
-def test_harder_is_longer_and_waits_longer() -> None:
     means = []
     for difficulty in (1, 2, 3):
         pairs = ToyGrammar(1, difficulty).sample(3000)
@@ -85,20 +80,24 @@ def test_settings_do_what_they_say() -> None:
     assert len(few) + 80 < len(many)
 
 
-def test_thousands_of_compounds_are_possible() -> None:
+def test_lexicons() -> None:
     settings = ToySettings()
     assert settings.nouns * settings.modifiers > 3000
     words = {w for p in ToyGrammar(1).sample(12_000) for w in p.source_words if LINK in w}
     assert len(words) > 2000
-
-
-def test_lexicon_is_zipfian() -> None:
     nouns = build_lexicon(ToySettings(), 1).nouns[0]
     counts = Counter(nouns.at(i / 10_000).source[0] for i in range(10_000))
     ranked = [counts[noun.source[0]] for noun in nouns.items]
     assert ranked == sorted(ranked, reverse=True)
     # Weights 1 / (rank + 5): the first of 24 nouns is 29 / 6 times as frequent as the last.
     assert ranked[0] / ranked[-1] == pytest.approx(29 / 6, rel=0.05)
+    meanings: dict[str, set[str]] = defaultdict(set)
+    lexicon = ToyGrammar(1).lexicon
+    for _, separable in lexicon.verbs:
+        for entry in separable.items:
+            meanings[entry.infinitive] |= {r.infinitive for r in entry.readings.items}
+            assert len(entry.readings.items) == len(meanings[entry.infinitive]) >= 2
+    assert len(meanings) > 5
 
 
 def test_bad_settings_are_all_named() -> None:
@@ -156,9 +155,6 @@ def test_small_and_empty_splits() -> None:
     assert toy_splits(0, valid=0, test=0) == {"train": [], "valid": [], "test": []}
     with pytest.raises(ConfigError, match="`valid` must not be negative, but is -1"):
         toy_splits(10, valid=-1)
-
-
-def test_a_language_with_too_few_sentences_says_so() -> None:
     tiny = replace(BARE, nouns=6, modifiers=1, transitive=0, separable=0)
     with pytest.raises(ConfigError, match="no 200 different sentences"):
         toy_splits(0, settings=tiny)
@@ -174,34 +170,21 @@ def test_seeds_streams_and_calls() -> None:
     assert other.sample(50) != first
     assert all_words(other.lexicon) == all_words(ToyGrammar(7).lexicon)
     assert all_words(ToyGrammar(8).lexicon) != all_words(other.lexicon)
-
-
-def all_words(lexicon: Lexicon) -> set[str]:
-    return {form for side in ("source", "target") for form in all_forms(lexicon, side)}
-
-
-def test_hash_seeds_change_nothing() -> None:
     code = (
         "from nmtgrid.data.toy.corpus import toy_splits\n"
         "import hashlib\n"
         "print(hashlib.sha256(repr(toy_splits(300, 2, 3)).encode()).hexdigest())"
     )
-    made = set()
+    digests = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         result = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True
         )
         assert result.returncode == 0, result.stderr
-        made.add(result.stdout)
-    assert len(made) == 1
+        digests.add(result.stdout)
+    assert len(digests) == 1
 
 
-def test_verbs_mean_something_else_with_each_prefix() -> None:
-    meanings: dict[str, set[str]] = defaultdict(set)
-    lexicon = ToyGrammar(1).lexicon
-    for _, separable in lexicon.verbs:
-        for entry in separable.items:
-            meanings[entry.infinitive] |= {r.infinitive for r in entry.readings.items}
-            assert len(entry.readings.items) == len(meanings[entry.infinitive]) >= 2
-    assert len(meanings) > 5
+def all_words(lexicon: Lexicon) -> set[str]:
+    return {form for side in ("source", "target") for form in all_forms(lexicon, side)}

@@ -1,7 +1,6 @@
-"""traces.jsonl: what is written is read again, and what is no trace is refused by its line."""
+"""traces.jsonl, read again or refused by its line; names and translations of systems."""
 
-from __future__ import annotations
-
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,8 @@ import numpy
 import pytest
 import torch
 
-from nmtgrid.base.errors import InputError
+from nmtgrid.analysis.systems import named_files, read_systems
+from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.api import Hypothesis
 from nmtgrid.search.postprocess import Translation
 from nmtgrid.search.traces import Trace, read_traces
@@ -36,6 +36,8 @@ def test_a_record_survives_the_file(tmp_path: Path) -> None:
     assert numpy.allclose(first.alignment, expected, atol=1e-7)
     assert second == empty
     assert second.alignment is None
+    values = json.loads(Trace.of(translation()).to_line())
+    assert values["alignment"][0] == [0.1235, 0.8, 0.0765], "shares have four digits"
 
 
 def test_the_number_of_blocks_is_kept(tmp_path: Path) -> None:
@@ -45,17 +47,12 @@ def test_the_number_of_blocks_is_kept(tmp_path: Path) -> None:
     line = Trace.of(Translation(1, ["a"], [best], ["x"], "x", ["x"])).to_line()
     path = tmp_path / "t.jsonl"
     path.write_text(f"{line}\n")
-    (found,) = read_traces(path)
-    assert (found.exits, found.num_exits) == ([1, 2], 4)
+    (trace,) = read_traces(path)
+    assert (trace.exits, trace.num_exits) == ([1, 2], 4)
     values = json.loads(line)
-    old = {name: held for name, held in values.items() if name not in ("num_exits", "check")}
+    old = {name: value for name, value in values.items() if name not in ("num_exits", "check")}
     path.write_text(f"{json.dumps(old)}\n")
     assert [trace.num_exits for trace in read_traces(path)] == [None]
-
-
-def test_shares_have_four_digits() -> None:
-    values = json.loads(Trace.of(translation()).to_line())
-    assert values["alignment"][0] == [0.1235, 0.8, 0.0765]
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -98,11 +95,55 @@ def test_faulty_records_are_named(
         list(read_traces(path))
 
 
-def test_what_is_not_json_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "words"), [("not json", "not JSON"), ("[1]", "not an object")])
+def test_what_is_not_json_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text("not json\n")
-    with pytest.raises(InputError, match=r"t.jsonl:1: .*not JSON"):
+    path.write_text(f"{text}\n")
+    with pytest.raises(InputError, match=rf"t.jsonl:1: .*{words}"):
         list(read_traces(path))
-    path.write_text("[1]\n")
-    with pytest.raises(InputError, match="not an object"):
-        list(read_traces(path))
+
+
+def _trace(line: int, text: str) -> str:
+    return json.dumps({
+        "line": line, "source": [], "target": [], "text": text, "log_probabilities": [],
+        "log_probability": 0.0, "score": 0.0,
+    })  # fmt: skip
+
+
+def test_names_are_those_of_the_files() -> None:
+    files = named_files(["a=x/test.txt", "x/wait.3.traces.jsonl.gz", "newstest.en"])
+    assert files == {
+        "a": Path("x/test.txt"),
+        "wait.3": Path("x/wait.3.traces.jsonl.gz"),
+        "newstest.en": Path("newstest.en"),
+    }
+    assert list(named_files(["one/test.txt", "two/test.txt", "test=three.txt"])) == [
+        "one/test", "two/test", "test",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="Two systems are called `a`"):
+        named_files(["a=x", "a=y"])
+    with pytest.raises(ConfigError, match="Two systems are called `test`"):
+        named_files(["one/test.txt", "one/test.jsonl"])
+
+
+def test_text_and_traces_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text("eins\n\ndrei\n", encoding="utf-8")
+    lines = [_trace(1, "eins"), _trace(2, ""), _trace(3, "drei")]
+    (tmp_path / "held.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    files = [str(tmp_path / name) for name in ("plain.txt", "held.jsonl.gz")]
+    plain, traced = read_systems(files, {tmp_path / "reference": 3})
+    assert plain.lines == traced.lines == ["eins", "", "drei"]
+    assert (plain.name, traced.name) == ("plain", "held")
+
+
+def test_a_missing_trace_and_unlike_lengths_are_told(tmp_path: Path) -> None:
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text(_trace(1, "a") + "\n" + _trace(3, "c") + "\n")
+    with pytest.raises(InputError, match="trace of line 3 stands where that of line 2"):
+        read_systems([str(torn)])
+    for name, count in (("two", 2), ("three", 3)):
+        (tmp_path / name).write_text("x\n" * count)
+    with pytest.raises(InputError, match=r"it has 3 lines, but .*two has 2"):
+        read_systems([str(tmp_path / "two"), str(tmp_path / "three")])
+    with pytest.raises(InputError, match=r"reference:3: it has 4 lines, but .*two has 2"):
+        read_systems([str(tmp_path / "two")], {tmp_path / "reference": 4})

@@ -1,7 +1,5 @@
 """`nmtgrid train` refuses what would lose something, or be without effect, before it begins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,7 +20,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(toy_data(tmp_path_factory.mktemp("refusals") / "data", "--joint-vocabulary"))
 
 
-def held(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
@@ -36,10 +34,10 @@ def test_overwrite_spares_other_peoples_files(
     out = tmp_path / "project"
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("theirs")
-    before = held(out)
+    before = contents(out)
     assert train(data, "--out", out, "--overwrite", "--max-updates", 1, *SMALL) == 2
     assert "something else than a model of ours" in told[-1]
-    assert held(out) == before
+    assert contents(out) == before
 
 
 def test_no_seed_is_trained_where_one_has_no_folder(
@@ -49,7 +47,7 @@ def test_no_seed_is_trained_where_one_has_no_folder(
     (tmp_path / "seed-2" / "mine.txt").write_text("keep")
     assert train(data, "--out", tmp_path, "--seeds", "1,2", "--max-updates", 1, *SMALL) == 2
     assert "seed-2 exists already" in told[-1]
-    assert list(held(tmp_path)) == ["seed-2/mine.txt"]
+    assert list(contents(tmp_path)) == ["seed-2/mine.txt"]
 
 
 def test_two_matrices_are_not_loaded_into_one(data: str, tmp_path: Path, told: list[str]) -> None:
@@ -97,13 +95,21 @@ def test_a_plan_refuses_what_a_run_would(
 
 
 def test_nothing_can_count_validations_that_there_are_not() -> None:
-    told = TrainingSettings(patience=3, schedule="plateau", validate_epochs=0).faults()
-    assert len(told) == 2 and "patience" in told[0] and "plateau" in told[1]
+    faults = TrainingSettings(patience=3, schedule="plateau", validate_epochs=0).faults()
+    assert len(faults) == 2 and "patience" in faults[0] and "plateau" in faults[1]
     for settings in (
         TrainingSettings(validate_epochs=0),
         TrainingSettings(patience=3, schedule="plateau", validate_epochs=0, validate_minutes=1),
     ):
         assert settings.faults() == []
+
+    def notes(**values: object) -> str:
+        return " ".join(RunSettings("pervasive", training=TrainingSettings(**values)).notes())  # type: ignore[arg-type]
+
+    assert "4,000 updates, but there are only 2,000" in notes(max_updates=2000)
+    assert notes(max_updates=4000) == ""
+    assert notes(max_updates=0, max_epochs=1) == ""
+    assert notes(max_updates=9, max_minutes=1, schedule="cosine-time") == ""
 
 
 def test_nor_in_data_without_a_validation_split(tmp_path: Path, told: list[str]) -> None:
@@ -117,13 +123,3 @@ def test_nor_in_data_without_a_validation_split(tmp_path: Path, told: list[str])
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL, *waits) == 2
     assert "has no split `valid`, but `training.patience`" in told[-1] and not out.exists()
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL) == 0
-
-
-def test_a_warm_up_without_an_end_is_told() -> None:
-    def notes(**values: object) -> str:
-        return " ".join(RunSettings("pervasive", training=TrainingSettings(**values)).notes())  # type: ignore[arg-type]
-
-    assert "4,000 updates, but there are only 2,000" in notes(max_updates=2000)
-    assert notes(max_updates=4000) == ""
-    assert notes(max_updates=0, max_epochs=1) == ""
-    assert notes(max_updates=9, max_minutes=1, schedule="cosine-time") == ""

@@ -1,7 +1,5 @@
 """The training loop: limits, events, and what happens when something goes wrong."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -27,34 +25,31 @@ class Exploding(TinyModel):
     good = 3
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        found = super().features(batch, sites)
+        features = super().features(batch, sites)
         if not self.training:
-            return found
+            return features
         self.good -= 1
-        return found * (math.nan if self.good < 0 else 1.0)
+        return features * (math.nan if self.good < 0 else 1.0)
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_place_and_keeps_the_state(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_state(tmp_path: Path) -> None:
     sentences = Sentences()
-    made = trainer(
+    training = trainer(
         tmp_path, model=Exploding(), sentences=sentences, save_minutes=1e-9, max_updates=9
     )
     before: dict[str, Tensor] = {}
     with pytest.raises(TrainingError, match=r"After update 3: .*not finite") as caught:
-        for event in made.run():
+        for event in training.run():
             if isinstance(event, events.Saved) and event.update == 3:
-                before = {name: t.clone() for name, t in made.model.state_dict().items()}
+                before = {name: t.clone() for name, t in training.model.state_dict().items()}
                 sentences.read = []
     # Lines count from 1.
-    lines = ", ".join(str(place + 1) for place in sorted(sentences.read)[:20])
+    lines = ", ".join(str(index + 1) for index in sorted(sentences.read)[:20])
     assert f"(lines) {lines}" in caught.value.problem
     assert "learning rate" in caught.value.problem
     assert "last saved state is kept" in caught.value.advice
-    assert all(torch.equal(t, before[n]) for n, t in made.model.state_dict().items())
-    kept = load_tensors(tmp_path / "model.safetensors")
-    assert all(torch.equal(t, before[n]) for n, t in kept.items())
+    for kept in (training.model.state_dict(), load_tensors(tmp_path / "model.safetensors")):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in kept.items())
 
 
 @pytest.mark.parametrize("meeting", [2, 3])
@@ -62,17 +57,17 @@ def test_a_process_that_is_gone_is_told_with_the_way_on(
     tmp_path: Path, meeting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the others notice it: here where they agree on whether to stop."""
-    made = trainer(tmp_path, max_updates=9)
+    training = trainer(tmp_path, max_updates=9)
     meetings = []
 
     def agree() -> None:
-        meetings.append(made.progress.update)
+        meetings.append(training.progress.update)
         if len(meetings) == meeting:
             raise TrainingError("Another process is gone.", "It says why.")
 
-    monkeypatch.setattr(made.stopwatch, "agree", agree)
+    monkeypatch.setattr(training.stopwatch, "agree", agree)
     with pytest.raises(TrainingError, match=rf"^After update {meeting - 1}: Another") as caught:
-        list(made.run())
+        list(training.run())
     assert caught.value.advice.startswith("It says why. ")
     assert "`--resume` goes on from there" in caught.value.advice
     assert meetings == list(range(meeting))
@@ -95,45 +90,42 @@ class Narrow(TinyModel):
 def test_halves_are_called_exact_where_they_are(
     tmp_path: Path, told: list[str], batch_statistics: bool
 ) -> None:
-    made = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
-    split = [event for event in made.run() if isinstance(event, events.Split)]
+    training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
+    split = [event for event in training.run() if isinstance(event, events.Split)]
     assert split and all(event.is_exact != batch_statistics for event in split)
     show(split[0], None)
     assert ("the update is exact" in told[-1]) != batch_statistics
 
 
-def test_events_tell_the_run(tmp_path: Path) -> None:
-    made = trainer(tmp_path, validator=Scores(3.0, 2.0), max_updates=4, validate_updates=2)
-    told = list(made.run())
-    kinds = [type(event).__name__ for event in told]
-    assert kinds == [
+def test_events_of_a_run(tmp_path: Path) -> None:
+    training = trainer(tmp_path, validator=Scores(3.0, 2.0), max_updates=4, validate_updates=2)
+    first, *_, last = happened = list(training.run())
+    assert [type(event).__name__ for event in happened] == [
         "Started", "Saved", "Updated", "Updated", "Validated", "Saved",
         "Updated", "Updated", "Validated", "Saved", "Finished",
     ]  # fmt: skip
-    first = told[0]
     assert isinstance(first, events.Started) and first.pairs == 40 and first.skipped == 0
-    last = told[-1]
     assert isinstance(last, events.Finished)
     assert (last.best_nll, last.best_update, last.best) == (2.0, 4, "last")
     assert last.reason == "4 updates are done" and not last.interrupted
 
 
 def test_the_loss_falls_and_starts_near_log_v(tmp_path: Path) -> None:
-    made = trainer(tmp_path, max_updates=150, log_updates=1, learning_rate=0.05)
-    losses = [e.nll for e in made.run() if isinstance(e, events.Updated)]
+    training = trainer(tmp_path, max_updates=150, log_updates=1, learning_rate=0.05)
+    losses = [e.nll for e in training.run() if isinstance(e, events.Updated)]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 
 
 def test_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
-    made = trainer(
+    training = trainer(
         tmp_path, validator=Scores(3.0, 1.0, 2.0, math.nan), max_updates=4, validate_updates=1
     )
     kept: dict[str, Tensor] = {}
-    for event in made.run():
+    for event in training.run():
         if isinstance(event, events.Validated):
             assert event.is_best == (event.update <= 2)
             if event.update == 2:
-                kept = {name: t.clone() for name, t in made.model.state_dict().items()}
+                kept = {name: t.clone() for name, t in training.model.state_dict().items()}
     best = load_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(tensor, kept[name]) for name, tensor in best.items())
     last = load_tensors(tmp_path / "last.safetensors")
@@ -141,70 +133,70 @@ def test_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
 
 
 def test_patience_ends_the_run(tmp_path: Path) -> None:
-    made = trainer(
+    training = trainer(
         tmp_path, validator=Scores(3.0, 2.0, 2.0, 2.5, 1.0), max_updates=50, validate_updates=1,
         patience=2,
     )  # fmt: skip
-    *_, last = made.run()
+    *_, last = training.run()
     assert isinstance(last, events.Finished)
     assert last.update == 4 and "no improvement in 2" in last.reason
 
 
 class Preferring(Scores):
-    """Prefers weights whose bias is near `wanted`."""
+    """Prefers weights whose bias is near `bias`."""
 
-    def __init__(self, wanted: float) -> None:
+    def __init__(self, bias: float) -> None:
         super().__init__(0.0)
-        self.wanted = wanted
+        self.bias = bias
         self.seen: list[Tensor] = []
 
     def score(self, model: TranslationModel) -> Score:
         assert isinstance(model, TinyModel)
         self.seen.append(model.bias.detach().clone())
-        return Score(float((model.bias.detach() - self.wanted).abs().mean()))
+        return Score(float((model.bias.detach() - self.bias).abs().mean()))
 
 
-def test_the_running_average_is_a_candidate(tmp_path: Path) -> None:
+def test_running_averages_and_averages_of_states_are_candidates(tmp_path: Path) -> None:
     # Biases start at zero and move away: the average lags behind and stays nearer to zero.
-    made = trainer(
+    training = trainer(
         tmp_path, validator=Preferring(0.0), validate_updates=4, ema_decay=0.9, ema_updates=1
     )
-    told = [event for event in made.run() if isinstance(event, events.Validated)]
-    assert made.average is not None
-    assert told[-1].weights == "ema" and set(told[-1].losses) == {"last", "ema"}
+    validations = [event for event in training.run() if isinstance(event, events.Validated)]
+    assert training.average is not None
+    assert validations[-1].weights == "ema" and set(validations[-1].losses) == {"last", "ema"}
     best = load_tensors(tmp_path / "model.safetensors")
-    assert torch.equal(best["bias"], made.average.weights["bias"])
+    assert torch.equal(best["bias"], training.average.weights["bias"])
     last = load_tensors(tmp_path / "last.safetensors")
-    assert torch.equal(last["bias"], made.model.state_dict()["bias"])
+    assert torch.equal(last["bias"], training.model.state_dict()["bias"])
     assert not torch.equal(last["bias"], best["bias"])
 
 
 def test_the_average_of_the_last_states_is_a_candidate(tmp_path: Path) -> None:
     validator = Preferring(0.0)
-    made = trainer(tmp_path, validator=validator, validate_updates=2, average=2, max_updates=6)
+    training = trainer(tmp_path, validator=validator, validate_updates=2, average=2, max_updates=6)
     seen = {}
-    for event in made.run():
+    for event in training.run():
         if isinstance(event, events.Saved):
-            seen[event.update] = made.model.state_dict()["bias"].clone()
+            seen[event.update] = training.model.state_dict()["bias"].clone()
     mean = (seen[4].double() + seen[6].double()) / 2
     averaged = load_tensors(tmp_path / "average.safetensors")
     assert torch.equal(averaged["bias"], mean.float())
     # The first evaluation, nearest to zero, stays the best; the average was scored at the end.
     assert torch.equal(validator.seen[-1], averaged["bias"])
-    assert made.selection.best.update == 2
+    assert training.selection.best.update == 2
 
 
 def test_a_stop_request_ends_after_the_update_and_saves(tmp_path: Path) -> None:
     stop = StopRequest()
-    made = trainer(tmp_path, stop=stop, max_updates=100, validator=Scores(1.0))
-    told = []
-    for event in made.run():
-        told.append(event)
+    training = trainer(tmp_path, stop=stop, max_updates=100, validator=Scores(1.0))
+    happened = []
+    for event in training.run():
+        happened.append(event)
         if isinstance(event, events.Updated) and event.update == 3:
             stop.reason = "stopped by SIGTERM"
-    last = told[-1]
+    last = happened[-1]
     assert isinstance(last, events.Finished) and last.interrupted and last.update == 3
-    assert not any(isinstance(event, events.Validated) for event in told)
+    assert not any(isinstance(event, events.Validated) for event in happened)
     again = trainer(tmp_path)
     assert again.resume() and again.progress.update == 3
 
@@ -217,36 +209,36 @@ def test_data_without_a_usable_pair_is_refused(tmp_path: Path) -> None:
 
 
 def test_limits_and_intervals() -> None:
-    made = TrainingSettings(
+    settings = TrainingSettings(
         max_updates=100, max_minutes=5, max_epochs=2, validate_updates=10, validate_minutes=3,
         validate_epochs=0,
     )  # fmt: skip
     progress = Progress(update=10)
-    assert end_reason(made, progress, 4.9) == ""
-    assert end_reason(made, progress, 5.0) == "5 minutes are over"
-    assert end_reason(made, Progress(update=100), 0) == "100 updates are done"
-    assert is_due(made, progress, 0.0)
+    assert end_reason(settings, progress, 4.9) == ""
+    assert end_reason(settings, progress, 5.0) == "5 minutes are over"
+    assert end_reason(settings, Progress(update=100), 0) == "100 updates are done"
+    assert is_due(settings, progress, 0.0)
     progress.validated(0.0, due=True)
-    assert not is_due(made, progress, 9.0)
+    assert not is_due(settings, progress, 9.0)
     progress.update = 11
-    assert not is_due(made, progress, 2.9)
-    assert is_due(made, progress, 3.0)
+    assert not is_due(settings, progress, 2.9)
+    assert is_due(settings, progress, 3.0)
     # 89 updates of 0.1 minutes, 4 minutes of the clock, 2 epochs of 30 minutes.
-    assert minutes_left(made, progress, 1.0, 0.0, 0.1, 30.0) == pytest.approx(4.0)
-    assert minutes_left(made, progress, 1.0, 0.0, 0.01, 30.0) == pytest.approx(0.89)
+    assert minutes_left(settings, progress, 1.0, 0.0, 0.1, 30.0) == pytest.approx(4.0)
+    assert minutes_left(settings, progress, 1.0, 0.0, 0.01, 30.0) == pytest.approx(0.89)
     # A tenth of an epoch.
-    assert minutes_left(made, progress, 1.0, 1.9, 1.0, 30.0) == pytest.approx(3.0)
+    assert minutes_left(settings, progress, 1.0, 1.9, 1.0, 30.0) == pytest.approx(3.0)
 
 
 def test_settings_tell_all_their_faults() -> None:
-    made = TrainingSettings(
+    settings = TrainingSettings(
         learning_rate=0.0, beta1=1.0, max_updates=0, clip_norm=-1.0, decay_factor=2.0
     )
-    told = "\n".join(made.faults())
+    faults = "\n".join(settings.faults())
     for name in ("learning_rate", "beta1", "max_updates", "clip_norm", "decay_factor"):
-        assert f"training.{name}" in told
-    assert len(made.faults()) == 5
+        assert f"training.{name}" in faults
+    assert len(settings.faults()) == 5
     assert BatchSettings().faults() == []
     assert len(BatchSettings(max_tokens=0, accumulation=0, max_length=-1).faults()) == 3
     assert "max_minutes" in TrainingSettings(schedule="cosine-time").faults()[0]
-    assert isinstance(ConfigError(made.faults()).faults, list)
+    assert isinstance(ConfigError(settings.faults()).faults, list)

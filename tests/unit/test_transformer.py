@@ -1,7 +1,5 @@
 """The Transformer against its formulas, written out position by position in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -82,24 +80,24 @@ class Written:
         """Embeddings times sqrt(d) plus Eq. (2.39)."""
         size = self.config.size
         vectors: Array = self.held[f"{side}_embedding.weight"][ids] * math.sqrt(size)
-        for place, k in itertools.product(range(len(ids)), range(size // 2)):
+        for position, k in itertools.product(range(len(ids)), range(size // 2)):
             omega = 10000 ** (-2 * k / size)
-            vectors[place, 2 * k] += math.sin(omega * place)
-            vectors[place, 2 * k + 1] += math.sin(math.pi / 2 + omega * place)
+            vectors[position, 2 * k] += math.sin(omega * position)
+            vectors[position, 2 * k + 1] += math.sin(math.pi / 2 + omega * position)
         return vectors
 
     def memory(self, states: list[Array]) -> list[Array]:
         """What each decoder block reads: the last state, or its own mixture of all of them."""
         blocks = self.config.decoder_depth
         if not self.config.transparent:
-            found = [states[-1]] * blocks
+            actual = [states[-1]] * blocks
         else:
             shares = np.exp(self.held["mixtures.weight"])
             shares /= shares.sum(1, keepdims=True)
-            found = [sum(s * h for s, h in zip(row, states, strict=True)) for row in shares]
+            actual = [sum(s * h for s, h in zip(row, states, strict=True)) for row in shares]
         if self.config.norm == "pre":
-            found = [self.normed(state, "encoder_norm") for state in found]
-        return found
+            actual = [self.normed(state, "encoder_norm") for state in actual]
+        return actual
 
     def scores(self, source: list[int], target: list[int]) -> Array:
         """Return logits [T, V]."""
@@ -132,8 +130,8 @@ class Written:
 
         def from_source(y: Array) -> Array:
             query = self.mapped(y, name + ".source_attention.query_map")
-            found = self.attended(query, keys, values, False)
-            return self.mapped(found, name + ".source_attention.output_map")
+            actual = self.attended(query, keys, values, False)
+            return self.mapped(actual, name + ".source_attention.output_map")
 
         x = self.joined(
             x, name + ".add_self", lambda y: self.self_attended(y, name + ".self_attention", True)
@@ -148,9 +146,9 @@ class Written:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_logits_are_the_formulas(norm: str, transparent: bool) -> None:
     model, batch = tiny(norm=norm, transparent=transparent), pair()
-    found = model.classify(model.features(batch, PredictionSites.offline(batch)))
-    wanted = Written(model).scores(batch.source[0].tolist(), batch.target_input[0].tolist())
-    np.testing.assert_allclose(found.detach().numpy(), wanted, atol=1e-6)
+    actual = model.classify(model.features(batch, PredictionSites.offline(batch)))
+    expected = Written(model).scores(batch.source[0].tolist(), batch.target_input[0].tolist())
+    np.testing.assert_allclose(actual.detach().numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("alignment", ["last", "mean"])
@@ -159,7 +157,7 @@ def test_alignments_are_the_mean_of_the_heads(alignment: str) -> None:
     written = Written(model)
     written.scores(batch.source[0].tolist(), batch.target_input[0].tolist())
     blocks = written.attention[1::2]  # self-attention and attention over the source take turns
-    wanted = blocks[-1] if alignment == "last" else np.mean(blocks, axis=0)
-    np.testing.assert_allclose(model.alignments(batch)[0].numpy(), wanted, atol=1e-6)
+    expected = blocks[-1] if alignment == "last" else np.mean(blocks, axis=0)
+    np.testing.assert_allclose(model.alignments(batch)[0].numpy(), expected, atol=1e-6)
     with pytest.raises(ConfigError, match="Energies"):
         model.alignments(batch, "energies")

@@ -1,7 +1,5 @@
 """Exits of a Transformer: their parameters, gradients, refusals, and what a step leaves undone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +34,9 @@ def count(**changes: Any) -> int:
 
 
 def test_mixed_encodes_a_source_once() -> None:
-    held, rows = tiny(exits="tied").train(), []
-    held.stages()["encoder.1"].register_forward_hook(lambda *given: rows.append(len(given[2])))
-    Mixed(MixedSettings(4)).loss(held, pair())
+    model, rows = tiny(exits="tied").train(), []
+    model.stages()["encoder.1"].register_forward_hook(lambda *call: rows.append(len(call[2])))
+    Mixed(MixedSettings(4)).loss(model, pair())
     assert rows == [1]
 
 
@@ -114,8 +112,8 @@ def test_printed_scales_multiply_gradients() -> None:
         states = model.exit_features(batch, sites, scales=scales)
         torch.stack(states).pow(2).sum().backward()
         narrow = [model.get_parameter(f"decoder.{n}.feed_forward.narrow.weight") for n in range(3)]
-        found = [parameter.grad for parameter in narrow]
-        return [gradient.clone() for gradient in found if gradient is not None]
+        computed = [parameter.grad for parameter in narrow]
+        return [gradient.clone() for gradient in computed if gradient is not None]
 
     for plain, scaled, factor in zip(gradients(None), gradients(scales), scales, strict=True):
         assert torch.allclose(scaled, plain * factor, atol=1e-10)
@@ -127,13 +125,13 @@ def test_halting_logits_read_what_they_name() -> None:
     for halting, shape in (("sequence", (1, 3)), ("multinomial", (4, 3)), ("geometric", (4, 2))):
         model = tiny(exits="tied", halting=halting, norm="pre")
         states = model.exit_features(batch, sites)
-        found = model.halting_logits(batch, states)
-        assert found.shape == shape
+        result = model.halting_logits(batch, states)
+        assert result.shape == shape
         assert model.halting_map is not None
         if halting == "multinomial":
-            assert torch.equal(found, model.halting_map(states[0]))
+            assert torch.equal(result, model.halting_map(states[0]))
         elif halting == "geometric":
-            assert torch.equal(found[:, 1:], model.halting_map(states[1]))
+            assert torch.equal(result[:, 1:], model.halting_map(states[1]))
     with pytest.raises(ConfigError, match="no network"):
         model = tiny(exits="tied")
         model.halting_logits(batch, model.exit_features(batch, sites))
@@ -155,38 +153,35 @@ def test_sites_that_make_no_sense() -> None:
 
 
 @pytest.mark.parametrize(
-    ("halting", "halt", "message"),
+    ("models", "halting", "halt", "message"),
     [
-        ("none", Thresholds("geometric", (0.5, 0.5)), "no network"),
-        ("geometric", Predicted("multinomial"), "by `geometric`"),
+        (1, "none", Thresholds("geometric", (0.5, 0.5)), "no network"),
+        (1, "geometric", Predicted("multinomial"), "by `geometric`"),
+        (2, "none", FixedExit(1), "one model at a time"),
     ],
 )
-def test_halts_that_the_model_cannot_serve(halting: str, halt: Any, message: str) -> None:
+def test_halts_that_the_model_cannot_serve(
+    models: int, halting: str, halt: Any, message: str
+) -> None:
     model, batch = tiny(exits="tied", halting=halting), pair()
     with pytest.raises(ConfigError, match=message):
-        search([model], batch.source, batch.source_lengths, PLAN, halt=halt)
-
-
-def test_ensembles_do_not_leave_early() -> None:
-    model, batch = tiny(exits="tied"), pair()
-    with pytest.raises(ConfigError, match="one model at a time"):
-        search([model, model], batch.source, batch.source_lengths, PLAN, halt=FixedExit(1))
+        search([model] * models, batch.source, batch.source_lengths, PLAN, halt=halt)
 
 
 def test_scores_are_there_where_they_were_computed() -> None:
     model, batch = tiny(exits="tied", halting="geometric"), pair()
     halt = Thresholds("geometric", (0.5, 0.5))
-    (found,) = search([model], batch.source, batch.source_lengths, PLAN, halt=halt)[0]
-    assert found.exits is not None and found.exit_scores is not None
-    assert found.exit_scores.shape == (len(found.tokens) + 1, 3)
-    for exit, scores in zip(found.exits, found.exit_scores, strict=True):
+    (result,) = search([model], batch.source, batch.source_lengths, PLAN, halt=halt)[0]
+    assert result.exits is not None and result.exit_scores is not None
+    assert result.exit_scores.shape == (len(result.tokens) + 1, 3)
+    for exit, scores in zip(result.exits, result.exit_scores, strict=True):
         asked = min(exit, 2)
         assert not scores[:asked].isnan().any() and scores[asked:].isnan().all()
         assert (scores[: exit - 1] <= 0.5).all()
         assert exit == 3 or scores[exit - 1] > 0.5
-    given = GivenExits(torch.tensor([found.exits]))
-    (again,) = search([model], batch.source, batch.source_lengths, PLAN, halt=given)[0]
-    assert (again.tokens, again.exits) == (found.tokens, found.exits)
+    exits = GivenExits(torch.tensor([result.exits]))
+    (again,) = search([model], batch.source, batch.source_lengths, PLAN, halt=exits)[0]
+    assert (again.tokens, again.exits) == (result.tokens, result.exits)
     assert again.exit_scores is None
 
 
@@ -195,12 +190,12 @@ def test_blocks_that_nobody_needs_are_not_made(monkeypatch: pytest.MonkeyPatch) 
     model, batch = tiny(exits="tied"), pair()
     state = model.begin(batch.source, batch.source_lengths)
     ran: list[int] = []
-    for place, block in enumerate(model.decoder):
+    for number, block in enumerate(model.decoder):
         step = block.step
 
-        def counted(*given: Any, place: int = place, step: Any = step) -> Any:
-            ran.append(place)
-            return step(*given)
+        def counted(*inputs: Any, number: int = number, step: Any = step) -> Any:
+            ran.append(number)
+            return step(*inputs)
 
         monkeypatch.setattr(block, "step", counted)
     with torch.no_grad():
@@ -218,10 +213,12 @@ def test_training_begins_from_weights_without_exits(tmp_path: Path) -> None:
         load_weights(separate, tmp_path / "plain")
     load_weights(separate, tmp_path / "plain", begin=True)
     for exit in (1, 2, 3):
-        held = separate.classifier(exit)
-        assert torch.equal(held.weight, plain.target_embedding.weight)
+        classifier = separate.classifier(exit)
+        assert torch.equal(classifier.weight, plain.target_embedding.weight)
         bias = plain.classifier().bias
-        assert held.bias is not None and bias is not None and torch.equal(held.bias, bias)
+        assert (
+            classifier.bias is not None and bias is not None and torch.equal(classifier.bias, bias)
+        )
     save_tensors(tmp_path / "separate", separate.state_dict())
     halting = tiny(norm="pre", output_bias=True, exits="separate", halting="geometric")
     load_weights(halting, tmp_path / "separate", begin=True)
@@ -232,14 +229,14 @@ def test_training_begins_from_weights_without_exits(tmp_path: Path) -> None:
 def test_steps_leave_early_in_bfloat16_too() -> None:
     model, batch = tiny(exits="separate", norm="pre"), pair()
     with torch.autocast("cpu", torch.bfloat16):
-        (found,) = search([model], batch.source, batch.source_lengths, PLAN, halt=RandomExit(3))[0]
-    assert found.exits is not None and set(found.exits) <= {1, 2, 3}
+        (result,) = search([model], batch.source, batch.source_lengths, PLAN, halt=RandomExit(3))[0]
+    assert result.exits is not None and set(result.exits) <= {1, 2, 3}
 
 
 def test_the_largest_value_has_the_lowest_place_among_equals() -> None:
     values = torch.zeros(5, 1037).round()
     values[1, 700], values[2, [3, 900]], values[3, 1036] = 2.0, 3.0, 1.0
     values[4] = -torch.inf
-    value, place = largest(values)
+    value, index = largest(values)
     assert value.tolist() == [0.0, 2.0, 3.0, 1.0, -torch.inf]
-    assert place.tolist() == [0, 700, 3, 1036, 0]
+    assert index.tolist() == [0, 700, 3, 1036, 0]

@@ -1,7 +1,5 @@
 """The Transformer's presets, counts, costs, stages, initial values and types."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -20,17 +18,12 @@ from nmtgrid.training.settings import settings_type
 from tests.unit.tiny_transformer import SMALL, tiny
 
 
-def test_transparent_attention_adds_m_times_n_plus_one_parameters() -> None:
-    more = tiny(transparent=True).count_parameters() - tiny().count_parameters()
-    assert more == 3 * (2 + 1)
-
-
 @pytest.mark.parametrize("name", sorted(zoo.presets("transformer")))
 def test_presets_name_settings_that_there_are(name: str) -> None:
-    held = zoo.preset("transformer", name)
+    preset = zoo.preset("transformer", name)
     kind = settings_type(TransformerConfig, LikelihoodSettings)
-    chosen = override(kind("transformer"), held.settings)
-    for name, value in held.settings.items():
+    chosen = override(kind("transformer"), preset.settings)
+    for name, value in preset.settings.items():
         group, _, field = name.partition(".")
         assert getattr(getattr(chosen, group), field) == value
 
@@ -50,8 +43,8 @@ def test_stages_are_called_once_each_and_yield_the_states(norm: str, tie: str) -
         stage.register_forward_hook(lambda _, __, out, name=name: caught[name].append(out))
     batch = collate([[4, 5, 6], [7]], [[5, 6], [8, 9, 5]])
     features = model.features(batch, PredictionSites.offline(batch))
-    assert all(len(found) == 1 for found in caught.values())
-    assert all(found[0].shape == (2, 4, 8) for found in caught.values())
+    assert all(len(outputs) == 1 for outputs in caught.values())
+    assert all(outputs[0].shape == (2, 4, 8) for outputs in caught.values())
     if norm == "post":
         assert torch.equal(features, caught["decoder.3"][0][batch.is_target])
         last = caught["encoder.2"][0]
@@ -84,19 +77,23 @@ def test_initial_values_are_those_of_the_published_systems() -> None:
         "transformer", None, {"size": 64, "encoder_depth": 1, "decoder_depth": 1, "heads": 4},
         source_vocab_size=500, target_vocab_size=400,
     )  # fmt: skip
-    held = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     inward, outward = math.sqrt(6 / (4 * 64)), math.sqrt(6 / (2 * 64))
     for name in ("encoder.0.attention.input_map", "decoder.0.source_attention.query_map"):
-        assert 0.9 * inward < float(held[name + ".weight"].detach().abs().max()) <= inward
-    assert 0.9 * inward < float(held["source_projection.weight"].detach().abs().max()) <= inward
-    largest = float(held["encoder.0.attention.output_map.weight"].detach().abs().max())
+        assert 0.9 * inward < float(parameters[name + ".weight"].detach().abs().max()) <= inward
+    assert (
+        0.9 * inward < float(parameters["source_projection.weight"].detach().abs().max()) <= inward
+    )
+    largest = float(parameters["encoder.0.attention.output_map.weight"].detach().abs().max())
     assert 0.9 * outward < largest <= outward
-    assert float(held["target_embedding.weight"].detach().std()) == pytest.approx(1 / 8, rel=0.05)
-    biases = [value for name, value in held.items() if name.endswith("bias")]
+    assert float(parameters["target_embedding.weight"].detach().std()) == pytest.approx(
+        1 / 8, rel=0.05
+    )
+    biases = [value for name, value in parameters.items() if name.endswith("bias")]
     assert biases and all(bool((bias == 0).all()) for bias in biases)
 
 
-def test_mixtures_start_as_means_and_are_dropped_in_training_alone() -> None:
+def test_mixtures_and_learned_positions() -> None:
     mixtures = TransparentAttention(2, 4, dropout_rate=0.5).eval()
     states = [torch.full((1, 3, 2), float(n)) for n in range(4)]
     for mixed in mixtures(states):
@@ -106,28 +103,27 @@ def test_mixtures_start_as_means_and_are_dropped_in_training_alone() -> None:
     # W = 0: a dropped score is 0, a kept one 2 x 1/4, so shares have two values at most.
     ratios = (shares / shares.amin(1, keepdim=True)).detach().flatten()
     assert {round(float(r), 4) for r in ratios} == {1.0, round(math.exp(0.5), 4)}
+    model = tiny(positions="learned", max_positions=3)
+    embedding = model.source_embedding
+    vectors = embedding(torch.tensor([[4, 4, 4, 4, 4]]))[0]
+    assert torch.equal(vectors[2], vectors[4]) and not torch.equal(vectors[1], vectors[2])
+    assert embedding.position_weight is not None and len(embedding.position_weight) == 3
+    more = tiny(transparent=True).count_parameters() - tiny().count_parameters()
+    assert more == 3 * (2 + 1)
 
 
 def test_bf16_keeps_states_narrow_and_values_near() -> None:
     model = tiny(size=16)
     batch = collate([[4, 5, 6, 7], [8, 9]], [[5, 6, 7], [8]])
-    wanted = model.classify(model.features(batch, PredictionSites.offline(batch))).log_softmax(-1)
+    expected = model.classify(model.features(batch, PredictionSites.offline(batch))).log_softmax(-1)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        found = model.classify(model.features(batch, PredictionSites.offline(batch)))
+        narrow = model.classify(model.features(batch, PredictionSites.offline(batch)))
         state = model.begin(batch.source, batch.source_lengths)
         step = model.step(batch.target_input[:, 0], state)
-    assert found.dtype is torch.bfloat16 and step.state.cache.buffer.dtype is torch.bfloat16
-    first = torch.stack([found[0], found[4]]).float().log_softmax(-1)
-    assert (found.float().log_softmax(-1) - wanted).abs().mean() < 0.15
+    assert narrow.dtype is torch.bfloat16 and step.state.cache.buffer.dtype is torch.bfloat16
+    first = torch.stack([narrow[0], narrow[4]]).float().log_softmax(-1)
+    assert (narrow.float().log_softmax(-1) - expected).abs().mean() < 0.15
     torch.testing.assert_close(step.logits.float().log_softmax(-1), first, atol=0.2, rtol=0.05)
-
-
-def test_learned_positions_beyond_the_last_share_its_vector() -> None:
-    model = tiny(positions="learned", max_positions=3)
-    embedding = model.source_embedding
-    found = embedding(torch.tensor([[4, 4, 4, 4, 4]]))[0]
-    assert torch.equal(found[2], found[4]) and not torch.equal(found[1], found[2])
-    assert embedding.position_weight is not None and len(embedding.position_weight) == 3
 
 
 def test_faults_are_told_all_at_once() -> None:

@@ -1,7 +1,5 @@
 """Text to text, with a model that copies: order, pieces, batches, unknown words."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -35,8 +33,8 @@ def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
     expected = [" ".join(line.split()) for line in lines]
     for window in (1, 4, 100):
         for batch_tokens in (1, 12, 4000):
-            held = translator(copier(WORDS), window=window, batch_tokens=batch_tokens)
-            assert held.translate(lines) == expected
+            system = translator(copier(WORDS), window=window, batch_tokens=batch_tokens)
+            assert system.translate(lines) == expected
 
 
 def test_batches_hold_at_most_the_tokens_asked_for() -> None:
@@ -62,29 +60,31 @@ def test_windows_are_read_only_when_needed() -> None:
     assert read == [0, 1, 2]
 
 
-def test_long_lines_are_translated_in_pieces_with_a_warning() -> None:
-    told: list[str] = []
+def test_long_lines() -> None:
+    warnings: list[str] = []
     options = TranslationOptions(max_source=4)
-    held = Translator([copier(WORDS)], SearchPlan(beam=2), options, warn=told.append)
+    system = Translator([copier(WORDS)], SearchPlan(beam=2), options, warn=warnings.append)
     line = "a b . c d , a b c d a"
-    found = list(held.stream(["a", line, "b"], align=True))
-    assert [one.text for one in found] == ["a", line, "b"]
-    assert len(told) == 1
-    assert told[0].startswith("long-line") and "2 (11)" in told[0]
-    best = found[1].hypotheses[0]
+    translations = list(system.stream(["a", line, "b"], align=True))
+    assert [translation.text for translation in translations] == ["a", line, "b"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("long-line") and "2 (11)" in warnings[0]
+    best = translations[1].hypotheses[0]
     assert best.alignment is not None
     assert best.alignment.shape == (12, 12)
     assert best.alignment.argmax(1).tolist() == list(range(12))
     assert sum(best.log_probabilities) == pytest.approx(best.log_probability)
     assert len(best.log_probabilities) == 12
-
-
-def test_long_lines_can_be_cut() -> None:
-    told: list[str] = []
+    warnings.clear()
     options = TranslationOptions(max_source=4, long_lines="cut")
-    held = Translator([copier(WORDS)], SearchPlan(), options, warn=told.append)
-    assert held.translate(["a b c d a b", "a b c d"]) == ["a b c d", "a b c d"]
-    assert len(told) == 1 and "cut" in told[0] and "1 (6)" in told[0]
+    system = Translator([copier(WORDS)], SearchPlan(), options, warn=warnings.append)
+    assert system.translate(["a b c d a b", "a b c d"]) == ["a b c d", "a b c d"]
+    assert len(warnings) == 1 and "cut" in warnings[0] and "1 (6)" in warnings[0]
+    # Its table would have more cells than memory has bytes.
+    line = " ".join("abcd"[index % 4] for index in range(3000))
+    (translation,) = translator(copier(WORDS), max_source=100).stream([line], align=True)
+    assert translation.text == line
+    assert translation.hypotheses[0].alignment is None
 
 
 def test_cut_prefers_sentence_ends_then_clauses_then_words() -> None:
@@ -118,35 +118,25 @@ def test_joined_pieces_add_up() -> None:
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
 
 
-def test_very_long_lines_go_without_alignment() -> None:
-    """Its table would have more cells than memory has bytes."""
-    line = " ".join("abcd"[place % 4] for place in range(3000))
-    (one,) = translator(copier(WORDS), max_source=100).stream([line], align=True)
-    assert one.text == line
-    assert one.hypotheses[0].alignment is None
-
-
-def test_unknown_words_can_be_copied() -> None:
+def test_unknown_words_can_be_copied_and_units_become_words() -> None:
     loaded = copier(WORDS)
     assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
     assert translator(loaded, replace_unknown=True).translate(["a Zebra b"]) == ["a Zebra b"]
     with pytest.raises(ConfigError, match="alignments"):
         translator(copier(WORDS, aligns=False), replace_unknown=True)
+    (translation,) = translator(copier("h@@ e@@ l@@ o", bpe=True)).stream(["hello hello"])
+    assert translation.source == translation.target == ["h@@", "e@@", "l@@", "l@@", "o"] * 2
+    assert translation.text == translation.tokenized == "hello hello"
+    assert whole_word(translation.source, 7) == "hello"
 
 
-def test_units_become_words() -> None:
-    held = translator(copier("h@@ e@@ l@@ o", bpe=True))
-    (one,) = held.stream(["hello hello"])
-    assert one.source == ["h@@", "e@@", "l@@", "l@@", "o"] * 2
-    assert one.target == one.source
-    assert one.text == one.tokenized == "hello hello"
-    assert whole_word(one.source, 7) == "hello"
-
-
-def test_alignments_are_refused_at_once() -> None:
-    held = translator(copier(WORDS, aligns=False))
+def test_faulty_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="alignments"):
-        held.stream(["a"], align=True)
+        translator(copier(WORDS, aligns=False)).stream(["a"], align=True)
+    with pytest.raises(ConfigError, match="batch_tokens"):
+        translator(copier(WORDS), batch_tokens=0)
+    with pytest.raises(ConfigError, match="Did you mean `beam`"):
+        nmtgrid.load(saved(tmp_path / "model"), device="cpu", beem=3)
 
 
 def test_models_of_other_vocabularies_are_refused() -> None:
@@ -157,16 +147,8 @@ def test_models_of_other_vocabularies_are_refused() -> None:
     assert Translator([copier(WORDS), copier(WORDS)]).translate(["a b"]) == ["a b"]
 
 
-def test_one_string_is_not_taken_for_lines() -> None:
-    held = translator(copier(WORDS))
-    with pytest.raises(TypeError, match=r"not one: its letters .* Pass a list.*: \['a b c'\]"):
-        held.translate("a b c")
-    with pytest.raises(TypeError, match="not one"):
-        held.stream("a b c")
-
-
 @pytest.mark.parametrize(
-    ("pairs", "told"),
+    ("pairs", "words"),
     [
         (("a", "b"), "but number 1 is 'a'"),
         (("ab", "cd"), "but number 1 is 'ab'"),
@@ -175,14 +157,14 @@ def test_one_string_is_not_taken_for_lines() -> None:
         ([("a", None)], r"but number 1 is \('a', None\)"),
     ],
 )
-def test_what_is_no_pair_is_told(pairs: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
-        translator(copier(WORDS)).score(pairs)
-
-
-def test_faulty_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_tokens"):
-        translator(copier(WORDS), batch_tokens=0)
+def test_what_is_no_pair_is_refused(pairs: Any, words: str) -> None:
+    system = translator(copier(WORDS))
+    with pytest.raises(TypeError, match=words):
+        system.score(pairs)
+    with pytest.raises(TypeError, match=r"not one: its letters .* Pass a list.*: \['a b c'\]"):
+        system.translate("a b c")
+    with pytest.raises(TypeError, match="not one"):
+        system.stream("a b c")
 
 
 def saved(folder: Path, seed: int = 0) -> Path:
@@ -205,25 +187,39 @@ def saved(folder: Path, seed: int = 0) -> Path:
 
 def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
-    held = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
-    assert (held.plan.beam, held.plan.length_penalty, held.plan.max_length_b) == (3, 0.5, 1.0)
+    system = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
+    assert (
+        system.plan.beam,
+        system.plan.length_penalty,
+        system.plan.max_length_b,
+    ) == (3, 0.5, 1.0)
     lines = ["a b c", "", "f", "d e d e d"]
-    found = list(held.stream(lines))
-    assert held.translate(lines) == [one.text for one in found]
-    pairs = [(line, one.text) for line, one in zip(lines, found, strict=True) if line]
-    values = [one.hypotheses[0].log_probability for one in found if one.hypotheses]
+    translations = list(system.stream(lines))
+    assert system.translate(lines) == [translation.text for translation in translations]
+    pairs = [
+        (line, translation.text)
+        for line, translation in zip(lines, translations, strict=True)
+        if line
+    ]
+    values = [
+        translation.hypotheses[0].log_probability
+        for translation in translations
+        if translation.hypotheses
+    ]
     # Words in, words out, so the raw text holds exactly the tokens that were found.
-    assert held.score(pairs) == pytest.approx(values, abs=1e-4)
-    assert held.score([]) == []
+    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+    assert system.score([]) == []
+    system = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
+    assert len(system.translate(["a b c", "", "d"])) == 3
 
 
 @pytest.mark.parametrize(
-    ("search", "told"),
+    ("search", "message"),
     [(3, "settings.search must be a group"), ({"beam": "wide"}, "settings.search.beam")],
 )
-def test_damaged_settings_name_their_file(search: object, told: str) -> None:
+def test_damaged_settings_name_their_file(search: object, message: str) -> None:
     loaded = dataclasses.replace(copier(WORDS), settings={"search": search})
-    with pytest.raises(ModelError, match=rf"copy.config\.json: .*{told}"):
+    with pytest.raises(ModelError, match=rf"copy.config\.json: .*{message}"):
         Translator([loaded])
 
 
@@ -232,12 +228,15 @@ def test_ensembles_average_probabilities(tmp_path: Path) -> None:
     both = nmtgrid.load(first, second, device="cpu")
     pairs = [("a b", "c"), ("d", "")]
     values = both.score(pairs)
-    single = [nmtgrid.load(one, device="cpu").score([("d", "")])[0] for one in (first, second)]
+    single = [
+        nmtgrid.load(translation, device="cpu").score([("d", "")])[0]
+        for translation in (first, second)
+    ]
     # One token, the end symbol: its probability is the mean of the two.
     assert math.exp(values[1]) == pytest.approx(sum(map(math.exp, single)) / 2, rel=1e-4)
-    found = next(both.stream(["a b"])).hypotheses[0]
-    text = both.pipeline.restore(found.tokens)
-    assert both.score([("a b", text)])[0] == pytest.approx(found.log_probability, abs=1e-4)
+    translations = next(both.stream(["a b"])).hypotheses[0]
+    text = both.pipeline.restore(translations.tokens)
+    assert both.score([("a b", text)])[0] == pytest.approx(translations.log_probability, abs=1e-4)
 
 
 def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
@@ -245,19 +244,9 @@ def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
     lines = ["a b c", "f", "f", "d e d e d", "a"]
     texts = []
     for options in (TranslationOptions(), TranslationOptions(window=2, batch_tokens=4)):
-        held = nmtgrid.load(
+        system = nmtgrid.load(
             folder, device="cpu", options=options, sample=True, beam=1, nbest=2, seed=3
         )
-        texts.append([one.texts for one in held.stream(lines)])
+        texts.append([translation.texts for translation in system.stream(lines)])
     assert texts[0] == texts[1]
     assert texts[0][1] != texts[0][2], "equal lines must be drawn apart"
-
-
-def test_bf16_translates(tmp_path: Path) -> None:
-    held = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
-    assert len(held.translate(["a b c", "", "d"])) == 3
-
-
-def test_unknown_settings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Did you mean `beam`"):
-        nmtgrid.load(saved(tmp_path / "model"), device="cpu", beem=3)

@@ -1,7 +1,5 @@
 """What `adaptive-tune` finds is not lost: where it goes is looked at first, and told whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path
@@ -10,13 +8,13 @@ import pytest
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_run
-from nmtgrid.cli.app import main
 from nmtgrid.cli.options import unusable
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import save_model
 from nmtgrid.models.transformer.config import TransformerConfig
 from tests.unit.test_adaptive_tune import SMALL, here, home, refused, report, tune
+from tests.unit.train_command import toy_data
 
 __all__ = ["here", "home"]
 
@@ -35,20 +33,20 @@ def test_where_settings_are_kept_is_looked_at_before_the_work(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adaptive_tune_run, "decode", None)  # nothing is decoded
-    given = ("adaptive-tune", "four", "--data", "data", "--device", "cpu")
+    command = ("adaptive-tune", "four", "--data", "data", "--device", "cpu")
     kept = here / "four" / "exits.json"
     kept.write_text('{"format": 1, "settings": 3}')
-    assert "exits.json is damaged" in refused(capsys, *given)
+    assert "exits.json is damaged" in refused(capsys, *command)
     kept.unlink()
     _read_only(monkeypatch, Path("four"))
-    message = refused(capsys, *given)
+    message = refused(capsys, *command)
     assert "four may only be read" in message and "`--no-keep`" in message
 
 
 def test_results_are_written_also_where_settings_cannot_be_kept(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
+    def full(*command: object) -> None:
         raise StorageError("exits.json could not be written: the disk is full.")
 
     monkeypatch.setattr(adaptive_tune_run, "save_exits", full)
@@ -57,7 +55,7 @@ def test_results_are_written_also_where_settings_cannot_be_kept(
     shown = capsys.readouterr().err
     assert "the disk is full" in shown and "full stack" in shown
     assert report(file)["points"] and (out / "curve.png").is_file()
-    assert {one["stored"] for one in report(file)["points"]} == {None}
+    assert {point["stored"] for point in report(file)["points"]} == {None}
 
 
 def test_outputs_that_cannot_be_are_told_first(
@@ -80,22 +78,17 @@ def test_outputs_that_cannot_be_are_told_first(
 def test_budgets_that_cannot_be(
     here: Path, capsys: pytest.CaptureFixture[str], budget: str
 ) -> None:
-    given = ("adaptive-tune", "exits", "--data", "data", "--budget", budget)
-    assert "`--budget` must be a number from 0.001 on" in refused(capsys, *given)
+    command = ("adaptive-tune", "exits", "--data", "data", "--budget", budget)
+    assert "`--budget` must be a number from 0.001 on" in refused(capsys, *command)
 
 
 def test_faults_of_baselines_name_them(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other, odd = tmp_path / "other", tmp_path / "odd"
-    assert main(["preprocess", "--toy", "60", "--out", str(other)]) == 0
-    assert main(["bpe", "learn", str(other), "--merges", "5"]) == 0
-    pipeline = Dataset.open(other).pipeline
+    pipeline = Dataset.open(toy_data(tmp_path / "other", "--joint-vocabulary")).pipeline
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    save_model(odd, zoo.from_config("transformer", _config(), *sizes), pipeline, {})
-    given = ("adaptive-tune", "exits", "--data", "data", "--baselines", f"b={odd}")
-    assert f"{odd}: The source vocabularies of the model" in refused(capsys, *given)
-
-
-def _config() -> TransformerConfig:
-    return dataclasses.replace(TransformerConfig(), **SMALL)
+    config = dataclasses.replace(TransformerConfig(), **SMALL)
+    odd = tmp_path / "odd"
+    save_model(odd, zoo.from_config("transformer", config, *sizes), pipeline, {})
+    command = ("adaptive-tune", "exits", "--data", "data", "--baselines", f"b={odd}")
+    assert f"{odd}: The source vocabularies of the model" in refused(capsys, *command)

@@ -1,7 +1,5 @@
 """One update: exact whatever its micro-batches, and whatever does not fit into memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -38,12 +36,12 @@ def fresh() -> TinyModel:
 def test_micro_batches_add_up_to_the_large_batch() -> None:
     sentences = Sentences()
     whole, parts = fresh(), fresh()
-    one = updater(whole).apply([sentences.batch(range(12))], 0.1)
+    joined = updater(whole).apply([sentences.batch(range(12))], 0.1)
     three = [sentences.batch(rows) for rows in ([0, 1], [2, 3, 4, 5, 6, 7, 8], [9, 10, 11])]
     other = updater(parts).apply(three, 0.1)
-    assert other.tokens == one.tokens and other.pairs == one.pairs == 12
-    assert other.loss == pytest.approx(one.loss, rel=1e-6)
-    assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-5)
+    assert other.tokens == joined.tokens and other.pairs == joined.pairs == 12
+    assert other.loss == pytest.approx(joined.loss, rel=1e-6)
+    assert other.gradient_norm == pytest.approx(joined.gradient_norm, rel=1e-5)
     # Adam divides gradients by their size, so gradients are compared and not its steps.
     for first, second in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
@@ -53,9 +51,9 @@ def test_gradients_are_those_of_the_mean_over_target_tokens() -> None:
     sentences, model = Sentences(), fresh()
     batch = sentences.batch([3, 8])
     parts = Likelihood(LikelihoodSettings()).loss(model, batch)
-    wanted = torch.autograd.grad(parts.total / parts.tokens, list(model.parameters()))
+    expected = torch.autograd.grad(parts.total / parts.tokens, list(model.parameters()))
     updater(model, clip_norm=0.0).apply([batch], 0.0)
-    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
@@ -100,13 +98,13 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
     sentences = Sentences()
     batches = [sentences.batch([0, 1]), sentences.batch(range(2, 12))]
     roomy, narrow = fresh(), fresh()
-    wanted = updater(roomy).apply(batches, 0.0)
+    expected = updater(roomy).apply(batches, 0.0)
     objective = Narrow(150, fault, backward)
     small = updater(narrow, objective)
-    found = small.apply(batches, 0.0)
-    assert found.splits > 0 and wanted.splits == 0
-    assert found.tokens == wanted.tokens
-    assert found.loss == pytest.approx(wanted.loss, rel=1e-6)
+    halved = small.apply(batches, 0.0)
+    assert halved.splits > 0 and expected.splits == 0
+    assert halved.tokens == expected.tokens
+    assert halved.loss == pytest.approx(expected.loss, rel=1e-6)
     for first, second in zip(roomy.parameters(), narrow.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
     # The size is remembered: the same batches are cut before they are tried.
@@ -115,11 +113,15 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
     assert objective.refused == refused
 
 
-def test_a_single_pair_that_does_not_fit_is_named() -> None:
+def test_other_faults_are_not_taken_for_want_of_memory() -> None:
     sentences = Sentences()
     narrow = updater(fresh(), Narrow(0, MemoryError()))
     with pytest.raises(DeviceError, match=r"Training pair 8 alone .*max_length"):
         narrow.apply([sentences.batch([7])], 0.1)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+    broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        broken.apply([Sentences().batch([0, 1])], 0.1)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +136,6 @@ def test_a_single_pair_that_does_not_fit_is_named() -> None:
 )
 def test_want_of_memory_has_many_words(words: str) -> None:
     assert is_out_of_memory(RuntimeError(words)) and not is_out_of_memory(ValueError(words))
-
-
-def test_other_faults_are_not_taken_for_want_of_memory() -> None:
-    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
-    broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        broken.apply([Sentences().batch([0, 1])], 0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Under bfloat16 autocast the sums that would suffer are in float32, forward and backward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -38,15 +36,14 @@ class _Watch(TorchDispatchMode):
         self.are_narrow = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and note what it returned."""
         results = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        held = [part for part in tree_leaves(results) if isinstance(part, Tensor)]
+        tensors = [part for part in tree_leaves(results) if isinstance(part, Tensor)]
         if name in SUMS:
-            kinds = {part.dtype for part in held if part.is_floating_point()}
+            kinds = {part.dtype for part in tensors if part.is_floating_point()}
             self.found.setdefault(name, set()).update(kinds)
         if name in ("mm", "addmm", "bmm"):
-            self.are_narrow |= any(part.dtype == torch.bfloat16 for part in held)
+            self.are_narrow |= any(part.dtype == torch.bfloat16 for part in tensors)
         return results
 
 

@@ -1,7 +1,5 @@
 """The zoo: published parameter counts, costs, and what is said of faulty settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,17 +20,17 @@ AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
     [
         (arch, name)
         for arch in zoo.architectures()
-        for name, held in zoo.presets(arch).items()
-        if held.parameters
+        for name, preset in zoo.presets(arch).items()
+        if preset.parameters
     ],
 )
 def test_published_parameter_counts(arch: str, name: str) -> None:
-    held = zoo.preset(arch, name)
-    assert held.vocabulary and held.parameters
-    source, target = held.vocabulary
+    preset = zoo.preset(arch, name)
+    assert preset.vocabulary and preset.parameters
+    source, target = preset.vocabulary
     with torch.device("meta"):
         model = zoo.build(arch, name, source_vocab_size=source, target_vocab_size=target)
-    assert model.count_parameters() == pytest.approx(held.parameters, rel=0.01)
+    assert model.count_parameters() == pytest.approx(preset.parameters, rel=0.01)
 
 
 @pytest.mark.parametrize("skip", SKIPS)
@@ -55,10 +53,12 @@ def test_reported_cost_is_what_torch_counts(skip: str, aggregation: str) -> None
     )
 
 
-def test_table_of_properties_has_the_corrected_transformer_row() -> None:
+def test_tables_and_ties() -> None:
     row = next(row for row in TABLE if row.model == "Transformer")
     assert "N d² (|x| + |y|)" in row.computation
     assert len(TABLE) == 7
+    with pytest.raises(ConfigError, match="--joint-vocabulary"):
+        zoo.build("pervasive", None, {"tie": "all"}, source_vocab_size=9, target_vocab_size=10)
 
 
 def test_faulty_settings_are_told_all_at_once() -> None:
@@ -93,8 +93,3 @@ def test_unknown_names_are_answered_with_the_nearest(
 ) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")):
         zoo.build(arch, preset, changes, source_vocab_size=9, target_vocab_size=9)
-
-
-def test_tying_all_needs_one_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="--joint-vocabulary"):
-        zoo.build("pervasive", None, {"tie": "all"}, source_vocab_size=9, target_vocab_size=10)

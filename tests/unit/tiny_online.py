@@ -1,21 +1,22 @@
 """Small online models over a made-up language, and sentences for them; not a test itself."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
-from nmtgrid.models.directory import LoadedModel
+from nmtgrid.models.directory import LoadedModel, save_model
 from nmtgrid.online.evaluate import Sentence
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
+from tests.unit.train_command import toy_data
 
 LETTERS = "abcdefgh"
 SMALL: dict[str, dict[str, Any]] = {
@@ -38,26 +39,26 @@ def pipeline() -> Pipeline:
 def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translator:
     """Return a translator with drawn weights, greedy, that writes up to 4 + 1.5 |x| units."""
     torch.manual_seed(3)
-    held = pipeline()
-    types = len(held.source_vocabulary)
+    text = pipeline()
+    types = len(text.source_vocabulary)
     model = zoo.build(
         arch, overrides=SMALL[arch] | settings, source_vocab_size=types, target_vocab_size=types
     )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     plan = SearchPlan(max_length_a=4, max_length_b=1.5)
-    loaded = LoadedModel(model, held, {}, Path(arch))
+    loaded = LoadedModel(model, text, {}, Path(arch))
     return Translator([loaded], plan, TranslationOptions(batch_tokens=batch_tokens))
 
 
 def sentence(line: int, source: str, target: str) -> Sentence:
     """Return a sentence of raw words."""
-    held = pipeline()
-    words = held.source_words(source)
+    text = pipeline()
+    words = text.source_words(source)
     units = [unit for word in words for unit in word]
     return Sentence(
         line, source.split(), [len(word) for word in words], units,
-        held.source_vocabulary.encode(units), held.target.encode_words(target.split()), target,
+        text.source_vocabulary.encode(units), text.target.encode_words(target.split()), target,
         target,
     )  # fmt: skip
 
@@ -72,3 +73,19 @@ def sentences(count: int = 8, seed: int = 1) -> list[Sentence]:
         )
 
     return [sentence(n, "" if n == 3 else words(), words()) for n in range(1, count + 1)]
+
+
+def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
+    """Fill `folder` with a toy dataset `data` and models with drawn weights for it."""
+    pipeline = Dataset.open(toy_data(folder / "data")).pipeline
+    for name, (arch, changes) in models.items():
+        torch.manual_seed(1)
+        model = zoo.build(
+            arch, overrides={**SMALL[arch], **changes},
+            source_vocab_size=len(pipeline.source_vocabulary),
+            target_vocab_size=len(pipeline.target_vocabulary),
+        )  # fmt: skip
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0, "beam": 4}})
+    return folder

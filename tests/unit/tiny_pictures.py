@@ -1,7 +1,5 @@
 """Files of captions and features, and tiny datasets of pictures; not a test itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,14 +34,14 @@ KARPATHY = {
 
 def features(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return features of the pictures, each called in another way: 1 to 3 regions of 3 features."""
-    held = {
+    regions = {
         "9": torch.arange(3.0),
         "a10.jpg": torch.arange(6.0).view(2, 3),
         "a11": torch.ones(1, 3),
         "12": torch.arange(9.0).view(3, 3) / 2,
         "a13.jpg": torch.full((2, 3), -1.5),
     }
-    return {name: values.to(dtype) for name, values in held.items()}
+    return {name: values.to(dtype) for name, values in regions.items()}
 
 
 def write_json(path: Path, values: Any) -> Path:
@@ -74,9 +72,9 @@ def build(
 
 
 def split_of(dataset: Dataset, name: str) -> PictureSplit:
-    found = dataset.split(name)
-    assert isinstance(found, PictureSplit)
-    return found
+    split = dataset.split(name)
+    assert isinstance(split, PictureSplit)
+    return split
 
 
 def lines(folder: Path, name: str) -> Sequence[str]:
@@ -84,11 +82,10 @@ def lines(folder: Path, name: str) -> Sequence[str]:
 
 
 def coco(captions: Mapping[int, Sequence[str]]) -> dict[str, Any]:
-    """Return COCO's own layout."""
     return {
         "images": [{"id": number, "file_name": f"{number}.jpg"} for number in captions],
         "annotations": [
-            {"image_id": number, "caption": text} for number, held in captions.items()
-            for text in held
+            {"image_id": number, "caption": text} for number, texts in captions.items()
+            for text in texts
         ],
     }  # fmt: skip

@@ -1,7 +1,5 @@
 """A tiny model, sentences and trainers for the tests of training; not a test itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,8 +46,8 @@ class TinyModel(TranslationModel):
         shown = batch.is_source[:, :, None].float()
         means = (self.source(batch.source) * shown).sum(1) / shown.sum(1)
         before = self.target(batch.target_input)
-        found: Tensor = before[sites.sentence, sites.position] + means[sites.sentence]
-        return F.dropout(found, self.config.dropout, self.training)
+        summed: Tensor = before[sites.sentence, sites.position] + means[sites.sentence]
+        return F.dropout(summed, self.config.dropout, self.training)
 
     def classifier(self) -> Classifier:
         return Classifier(self.target.weight, self.bias)
@@ -77,7 +75,7 @@ class Sentences:
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         places = [int(index) for index in indices]
         self.read += places
-        chosen = [self.pairs[place] for place in places]
+        chosen = [self.pairs[index] for index in places]
         return collate([s for s, _ in chosen], [t for _, t in chosen], places)
 
 
@@ -114,18 +112,11 @@ def trainer(
         "max_updates": 4, "warmup_updates": 2, "learning_rate": 0.05, "validate_epochs": 0,
         "save_minutes": 0.0, "log_updates": 1,
     }  # fmt: skip
-    settings = RunSettings(
-        "tiny",
-        training=TrainingSettings(**{**defaults, **training}),
-        batches=BatchSettings(max_tokens=24, accumulation=accumulation),
-    )
+    options = TrainingSettings(**{**defaults, **training})
+    batches = BatchSettings(max_tokens=24, accumulation=accumulation)
+    settings = RunSettings("tiny", training=options, batches=batches)
+    model, objective = model or TinyModel(), Likelihood(LikelihoodSettings())
+    pairs, device = sentences or Sentences(), torch.device("cpu")
     return Trainer(
-        model or TinyModel(),
-        Likelihood(LikelihoodSettings()),
-        sentences or Sentences(),
-        settings,
-        folder,
-        torch.device("cpu"),
-        validator=validator,
-        stop=stop,
+        model, objective, pairs, settings, folder, device, validator=validator, stop=stop
     )

@@ -1,7 +1,5 @@
 """A small Transformer for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

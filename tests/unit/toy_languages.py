@@ -1,7 +1,5 @@
 """Small languages written out whole, and what the tests of the toy corpus ask of lexicons."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,11 +29,11 @@ class EveryWay:
         self.widths: list[int] = []
 
     def _decide(self, width: int) -> int:
-        place = len(self.widths)
+        index = len(self.widths)
         self.widths.append(width)
-        if place == len(self.plan):
+        if index == len(self.plan):
             self.plan.append(0)
-        return self.plan[place]
+        return self.plan[index]
 
     def pick(self, choice: Choice[Item]) -> Item:
         return choice.items[self._decide(len(choice.items))]
@@ -106,24 +104,10 @@ def tiny_lexicon(plain_verbs: int = 1) -> Lexicon:
 
 
 BARE = ToySettings(
-    plural=0,
-    pronoun=0,
-    name=0,
-    adjective=0,
-    compound=0,
-    adverb=0,
-    place=0,
-    transitive=50,
-    separable=50,
-    open_subject=1,
-    open_object=0,
-    open_adverb=0,
-    open_verb=0,
-    open_clause=0,
-    subordinate=0,
-    depth=0,
-    room=99,
-)
+    plural=0, pronoun=0, name=0, adjective=0, compound=0, adverb=0, place=0, transitive=50,
+    separable=50, open_subject=1, open_object=0, open_adverb=0, open_verb=0, open_clause=0,
+    subordinate=0, depth=0, room=99,
+)  # fmt: skip
 EVERY_OPENING = {"open_object": 1, "open_adverb": 1, "open_verb": 1}
 CLAUSES = {"subordinate": 50, "open_clause": 1, "depth": 1}
 
@@ -181,15 +165,20 @@ def least_reads(pairs: list[ToyPair]) -> list[tuple[int, ...]]:
             common = settled.setdefault(source[:j], target)
             if common != target:
                 settled[source[:j]] = common[: shared(common, target)]
-    found = []
+    reads = []
     for source, target in sides:
         sure = [len(settled[source[:j]]) for j in range(1, len(source) + 1)]
         # Reading on never unsettles a word: bisection finds the first j that settles word t.
-        found.append(tuple(bisect(sure, t) + 1 for t in range(len(target))))
-    return found
+        reads.append(tuple(bisect(sure, t) + 1 for t in range(len(target))))
+    return reads
 
 
 # -- forms of a lexicon
+
+
+def all_verbs(lexicon: Lexicon) -> list[Verb]:
+    verbs = [v for pair in lexicon.verbs for choice in pair for v in choice.items]
+    return [*verbs, *lexicon.modals.items]
 
 
 def all_forms(lexicon: Lexicon, side: str) -> Iterator[str]:
@@ -199,8 +188,7 @@ def all_forms(lexicon: Lexicon, side: str) -> Iterator[str]:
     nouns = [noun for choice in lexicon.nouns for noun in choice.items]
     yield from (form for noun in nouns for form in getattr(noun, side))
     yield from (form for a in lexicon.adjectives.items for form in getattr(a, side))
-    verbs = [v for pair in lexicon.verbs for choice in pair for v in choice.items]
-    verbs += lexicon.modals.items
+    verbs = all_verbs(lexicon)
     if side == "source":
         yield from (f for d in lexicon.determiners.items for row in d.source for f in row)
         yield from (
@@ -224,8 +212,7 @@ def target_kinds(lexicon: Lexicon) -> dict[str, tuple[str, int]]:
     kinds |= {p.target.lower(): ("person", 2 * p.gender) for p in lexicon.names.items}
     for noun in (noun for choice in lexicon.nouns for noun in choice.items):
         kinds |= {f: ("noun", 2 * noun.target_gender + n) for n, f in enumerate(noun.target)}
-    verbs = [v for pair in lexicon.verbs for choice in pair for v in choice.items]
-    readings = [r for v in (*verbs, *lexicon.modals.items) for r in v.readings.items]
+    readings = [reading for verb in all_verbs(lexicon) for reading in verb.readings.items]
     for kind, entries in (
         ("determiner", lexicon.determiners.items),
         ("adjective", lexicon.adjectives.items),

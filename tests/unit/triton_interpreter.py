@@ -1,7 +1,5 @@
 """Triton without a GPU: its interpreter, mended, and its compiler for a GPU that is not there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -44,8 +42,8 @@ def assembly(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> s
 
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
-    text: str = made.asm["ptx"]
+    compiled = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
+    text: str = compiled.asm["ptx"]
     return text
 
 
@@ -53,9 +51,7 @@ def run_interpreted(tests: str, project: Path, *more: str) -> str:
     """Return how tests in the interpreter ended, which must be chosen before Triton is imported."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, *more],
-        cwd=project,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+        cwd=project, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
     return done.stdout.splitlines()[-1] if done.returncode == 0 else done.stdout + done.stderr

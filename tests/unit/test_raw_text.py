@@ -1,6 +1,4 @@
-"""Moses: words between single spaces, escaped as the Perl tokenizer escapes them."""
-
-from __future__ import annotations
+"""Raw text: IWSLT's XML, and Moses' words as the Perl tokenizer escapes them."""
 
 import multiprocessing
 import random
@@ -10,8 +8,61 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacremoses import MosesTokenizer
 
+from nmtgrid.base.errors import InputError
 from nmtgrid.text import moses
+from nmtgrid.text.iwslt import read_xml
 from nmtgrid.text.moses import Moses
+
+SEGMENTS = """<?xml version="1.0" encoding="UTF-8"?>
+<mteval>
+<doc docid="1" genre="lectures">
+<url>http://example.org</url>
+<title>No text</title>
+<seg id="1"> One dog’s day. </seg>
+<seg id="2">R&amp;D <b>bold</b></seg>
+<seg id="3"></seg>
+</doc>
+</mteval>"""
+
+TAGS = """<url>http://example.org</url>
+<keywords>dogs</keywords>
+<speaker>A. Dog</speaker>
+<talkid>1</talkid>
+<title>A day</title>
+<description>What happens.</description>
+ First dog’s line.
+<reviewer href="x">B</reviewer>
+<translator href="y">C</translator>
+
+Last <i>line</i>."""
+
+
+def test_segments_without_tags_and_outer_spaces() -> None:
+    """Also without the head of their file: what is left may begin as `train.tags` files do."""
+    for first in (0, 2, 3, 4, 5):
+        lines = SEGMENTS.split("\n") if first == 0 else ["", *SEGMENTS.split("\n")[first:]]
+        assert list(read_xml(lines)) == ["One dog's day.", "R&amp;D <b>bold</b>", ""]
+
+
+def test_tags_keep_title_description_and_text() -> None:
+    assert list(read_xml(TAGS.split("\n"))) == [
+        "A day", "What happens.", " First dog’s line.", "", "Last <i>line</i>.",
+    ]  # fmt: skip
+    lines = ['<doc docid="1" genre="lectures">', *TAGS.split("\n")[:7], "</doc>"]
+    assert list(read_xml(lines)) == ["A day", "What happens.", " First dog’s line."]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        (["<mteval>", '<seg id="1"> One', "dog </seg>"], 2, "does not end"),
+        (["<mteval>", "</mteval>"], None, "no line of text"),
+    ],
+)
+def test_faulty_files_are_refused(lines: list[str], line: int | None, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_xml(lines, "dev.xml"))
+    assert line is None or (caught.value.path, caught.value.line) == ("dev.xml", line)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +76,7 @@ from nmtgrid.text.moses import Moses
         ("qa", "a-b  c", "a-b c"),
         ("en", "", ""),
         ("en", "   ", ""),
-    ],
-)  # fmt: skip
-def test_tokenise(language: str, raw: str, words: str) -> None:
-    assert Moses(language).tokenize(raw) == words
-
-
-@pytest.mark.parametrize(
-    ("language", "raw", "words"),
-    [
+        # The last full stop is always split off.
         ("en", "in the U.S.", "in the U.S ."),
         ("en", "The U.S. is big", "The U.S. is big"),
         ("de", "und so weiter usw.", "und so weiter usw ."),
@@ -43,7 +86,7 @@ def test_tokenise(language: str, raw: str, words: str) -> None:
         ("en", "so. it goes", "so. it goes"),
     ],
 )
-def test_the_last_full_stop_is_always_split_off(language: str, raw: str, words: str) -> None:
+def test_tokenise(language: str, raw: str, words: str) -> None:
     assert Moses(language).tokenize(raw) == words
 
 
@@ -52,6 +95,11 @@ def test_separators_become_spaces_and_case_falls() -> None:
     assert Moses("de", lowercase=True).tokenize(raw) == "ä b c d e"
     assert Moses("de", tokenize=False, lowercase=True).tokenize(raw) == "ä b c d e"
     assert Moses("de", tokenize=False).tokenize(" It's  on ") == "It's on"
+    assert Moses("en").detokenize("It &apos;s R &amp; D , yes .") == "It's R & D, yes."
+    assert Moses("en", tokenize=False).detokenize("a  ,") == "a ,"
+    moses = Moses("en", lowercase=True)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(moses.tokenize, ("A dog.",)) == "a dog ."
 
 
 class _RuleByRule(moses._PerlTokenizer):
@@ -96,28 +144,15 @@ def test_words_never_hold_what_others_split_at(raw: str) -> None:
     assert words.splitlines() in ([words], [])
 
 
-def test_detokenise_undoes_escapes_and_spaces() -> None:
-    assert Moses("en").detokenize("It &apos;s R &amp; D , yes .") == "It's R & D, yes."
-    assert Moses("en", tokenize=False).detokenize("a  ,") == "a ,"
-
-
 @pytest.mark.parametrize(
     ("words", "raw"),
     [
+        # As the Perl detokenizer joins them; sacremoses raises TypeError there.
         ("je x&apos; - li to", "je x'-li to"),
         ("je x' – li", "je x'–li"),
         ("x' - mailem", "x'-mailem"),
         ("x' - limit", "x' - limit"),
-    ],
-)
-def test_czech_words_around_a_dash(words: str, raw: str) -> None:
-    """As the Perl detokenizer joins them; sacremoses raises TypeError there."""
-    assert Moses("cs").detokenize(words) == raw
-
-
-@pytest.mark.parametrize(
-    ("words", "raw"),
-    [
+        # Only a number and a mark before it join one, as in Perl, whatever the line ends in.
         ("V roce 1918 žilo 500 lidí , dnes 2015 .", "V roce 1918 žilo 500 lidí, dnes 2015."),
         ("Kapitola 3 , verš 16 .", "Kapitola 3, verš 16."),
         ("asi 3 , 5 z 10 .", "asi 3,5 z 10."),
@@ -127,12 +162,5 @@ def test_czech_words_around_a_dash(words: str, raw: str) -> None:
         ("", ""),
     ],
 )
-def test_czech_numbers(words: str, raw: str) -> None:
-    """Only a number and a mark before it join one, as in Perl, whatever the line ends in."""
+def test_czech(words: str, raw: str) -> None:
     assert Moses("cs").detokenize(words) == raw
-
-
-def test_copies_to_other_processes() -> None:
-    moses = Moses("en", lowercase=True)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(moses.tokenize, ("A dog.",)) == "a dog ."

@@ -1,0 +1,38 @@
+"""What the unit tests share: a toy dataset, messages, and commands that must be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtgrid.cli.app import main
+from tests.unit.train_command import toy_data
+
+
+@pytest.fixture(scope="session")
+def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy dataset of 60 pairs with 40 merges, which tests read and never change."""
+    return toy_data(tmp_path_factory.mktemp("toy") / "data")
+
+
+@pytest.fixture
+def messages(request: pytest.FixtureRequest) -> list[str]:
+    """Everything that is said, warned of and refused."""
+    lines: list[str] = request.getfixturevalue("told")
+    return lines
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must be refused without a traceback; return its message in one line."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main(list(map(str, arguments))) == 2
+        message = capsys.readouterr().err
+        assert message.count("error: ") == 1 and "Traceback" not in message
+        return " ".join(message.split())
+
+    return run
