@@ -15,7 +15,7 @@ from nmtgrid.layers.kernels.densenet import (
     dense_grid_convolution_step,
     live_dense_taps,
     plain_dense_grid_convolution,
-    plain_dense_map,
+    plain_dense_projection,
     prepare_dense_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -140,7 +140,7 @@ def test_a_chain_of_maps_is_that_of_separate_parts(is_last: bool) -> None:
     parts, maps = _maps(torch.float64)
     maps = maps if is_last else maps[:2]
     leaves = [*parts, *(tensor for held in maps for tensor in held)]
-    values = [plain_dense_map(parts[: place + 1], *held) for place, held in enumerate(maps)]
+    values = [plain_dense_projection(parts[: place + 1], *held) for place, held in enumerate(maps)]
     tail = (torch.cat(parts, -1) ** 2).sum() * (not is_last)
     wanted = torch.autograd.grad(_total(values) + tail, leaves)
 
@@ -150,7 +150,7 @@ def test_a_chain_of_maps_is_that_of_separate_parts(is_last: bool) -> None:
         # The chain: what is appended has to come from what was mapped before it.
         prefix.append(part if not found else part + 0.0 * found[-1][:, :3])
         if place < len(maps):
-            found.append(prefix.now().map(*maps[place], last=place == 2))
+            found.append(prefix.snapshot().project(*maps[place], last=place == 2))
     for one, other in zip(found, values, strict=True):
         assert torch.allclose(one, other)
     tail = torch.zeros((), dtype=torch.float64) if is_last else (prefix.whole() ** 2).sum()
@@ -167,10 +167,10 @@ def _total(values: list[Tensor]) -> Tensor:
 
 def test_maps_in_bfloat16_are_near() -> None:
     parts, maps = _maps(torch.bfloat16)
-    exact = plain_dense_map([parts[0].double()], *(t.double() for t in maps[0]))
+    exact = plain_dense_projection([parts[0].double()], *(t.double() for t in maps[0]))
     prefix = DensePrefix(parts[0], 5)
     prefix.append(parts[0])
     scale, shift, weight = maps[0]
-    found = prefix.map(scale.float(), shift.float(), weight.float(), last=True)
+    found = prefix.project(scale.float(), shift.float(), weight.float(), last=True)
     assert found.dtype == torch.bfloat16
     assert (found.double() - exact).abs().max() <= 2e-2 * exact.abs().max()

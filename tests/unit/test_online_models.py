@@ -47,7 +47,7 @@ def test_each_part_of_a_row_is_aggregated_as_if_it_were_the_row(kind: Aggregatio
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
     form = prefix_pooling(made)
     counts = torch.arange(1, 6).expand(2, 4, 5)
-    found = form.read(form.scan(cells), counts)
+    found = form.finalize(form.scan_source(cells), counts)
     for size in range(1, 6):
         wanted = made(cells[:, :, :size], None)
         torch.testing.assert_close(found[:, :, size - 1], wanted)
@@ -59,18 +59,18 @@ def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> N
     made = aggregator(kind, 6, "none").double()
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
     form = prefix_pooling(made)
-    parts = form.down(form.scan(cells))
-    merged = form.scan(cells[:, 0])
+    parts = form.scan_target(form.scan_source(cells))
+    merged = form.scan_source(cells[:, 0])
     for rows in range(1, 5):
         if rows > 1:
-            merged = form.merge(merged, form.scan(cells[:, rows - 1]))
+            merged = form.combine(merged, form.scan_source(cells[:, rows - 1]))
         for columns in range(1, 6):
             counts = torch.full((2,), rows * columns)
             wanted = made(cells[:, :rows, :columns].flatten(1, 2), None)
             at_once = tuple(part[:, rows - 1, columns - 1] for part in parts)
-            torch.testing.assert_close(form.read(at_once, counts), wanted)
+            torch.testing.assert_close(form.finalize(at_once, counts), wanted)
             in_turn = tuple(part[:, columns - 1] for part in merged)
-            torch.testing.assert_close(form.read(in_turn, counts), wanted)
+            torch.testing.assert_close(form.finalize(in_turn, counts), wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,10 @@ def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
     cells = torch.randn(1, 3, 4, 3, dtype=torch.float64, requires_grad=True)
     form = prefix_pooling(made)
     assert torch.autograd.gradcheck(
-        lambda given: form.read(form.down(form.scan(given)), torch.ones(1, 3, 4)), (cells,)
+        lambda given: form.finalize(
+            form.scan_target(form.scan_source(given)), torch.ones(1, 3, 4)
+        ),
+        (cells,),
     )
 
 
@@ -90,7 +93,7 @@ def test_scores_far_apart_do_not_drown_what_came_first() -> None:
     with torch.no_grad():
         made.map.weight.copy_(torch.eye(2))  # type: ignore[union-attr,operator]
         made.vector.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]
-    found = prefix_pooling(made).scan(cells)[0][0]
+    found = prefix_pooling(made).scan_source(cells)[0][0]
     share = math.exp(1) / (math.exp(1) + math.exp(3))
     torch.testing.assert_close(found[0], torch.tensor([1.0, 2.0]))
     wanted = torch.tensor([3 - 2 * share, 5 - 3 * share])
@@ -178,7 +181,7 @@ def test_a_zero_pair_takes_a_share_of_the_attention() -> None:
             nn.init.zeros_(attention.query_map.bias)
         first = model.decoder[0].source_attention.output_map  # type: ignore[union-attr,index]
         first.register_forward_hook(lambda module, given, output: seen.append(given[0]))
-        _next(model, [5, 6, END])
+        model.alignments(collate([[5, 6]], [[4]]))
     assert torch.allclose(seen[0], seen[1] * 3 / 4, atol=1e-6)
     batch = collate([[5, 6]], [[4]])
     assert torch.allclose(marked.alignments(batch), torch.full((1, 2, 3), 1 / 3))

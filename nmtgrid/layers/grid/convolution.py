@@ -1,8 +1,9 @@
-"""The two ways to run a causal convolution over the grid: all rows at once, or row by row.
+"""Causal convolutions over the grid, run over all rows at once or row by row (section 3.2.1).
 
 A grid network is written once over `[..., D]` and calls `cells.convolve(layer, features)`:
 `AllRows` runs teacher-forced over the flat valid cells of a batch, `OneRow` runs one decoding
-step from caches of the last rows (fig. 3.7). Both give the same values, which a law checks.
+step from caches of the last rows (fig. 3.7). Both give the same values, which a test checks for
+every architecture (tests/laws/test_models.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from nmtgrid.layers.kernels.densenet import (
     dense_grid_convolution,
@@ -25,7 +27,7 @@ from nmtgrid.layers.kernels.grid_conv import (
     prepare_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_cache import RingCache
+from nmtgrid.layers.static_cache import RingIndex, StaticPosition
 
 
 class DepthwiseConvolution(nn.Module):
@@ -58,7 +60,7 @@ class DepthwiseConvolution(nn.Module):
         return grid_convolution(features, self.weight, layout, source_causal=self.source_causal)
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
+        """Return the weight in the form that `newest_row` takes."""
         return prepare_step_weight(self.weight, dtype, source_causal=self.source_causal)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ class FullConvolution(nn.Module):
         return dense_grid_convolution(features, self.weight, layout)
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
+        """Return the weight in the form that `newest_row` takes."""
         return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
@@ -99,24 +101,25 @@ class FullConvolution(nn.Module):
         return dense_grid_convolution_step(window, prepared)
 
 
-GridConvolution = DepthwiseConvolution | FullConvolution
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldedConvolution:
+    """A full convolution with the standardisation of its output folded in, for steps alone."""
 
-
-class StepConvolution(Protocol):
-    """What a decoding step needs of a convolution."""
-
-    @property
-    def live_rows(self) -> int:
-        """Rows that a filter reads, the current one included."""
-        ...
+    weight: Tensor
+    shift: Tensor
+    live_rows: int
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
-        ...
+        """Return the weight in the form that `newest_row` takes."""
+        return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
         """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
-        ...
+        return dense_grid_convolution_step(window, prepared, self.shift)
+
+
+GridConvolution = DepthwiseConvolution | FullConvolution
+StepConvolution = GridConvolution | FoldedConvolution
 
 
 class Cells(Protocol):
@@ -166,8 +169,8 @@ class RowCache:
         self.filled += 1
         return self.buffer[:, self.filled - self.span : self.filled]
 
-    def turned(self, taps: Tensor) -> Tensor:
-        """Return `taps` in the order of the rows that `push` returns: theirs."""
+    def align_taps(self, taps: Tensor) -> Tensor:
+        """Return `taps` in the order of the rows that `push` returns: as they are."""
         return taps
 
     def take_rows(self, rows: Tensor) -> RowCache:
@@ -180,30 +183,65 @@ class RowCache:
         return RowCache(buffer, keep, self.span)
 
 
-Made = TypeVar("Made")
+class RingCache:
+    """The last rows that one convolution has seen, in a ring [R, span, S, D] that never moves.
+
+    The static form of `RowCache`: rows stay where they were written, and the taps are rotated.
+    """
+
+    def __init__(self, buffer: Tensor, ring: RingIndex) -> None:
+        self.buffer, self.ring = buffer, ring
+
+    @classmethod
+    def of(cls, cache: RowCache, position: StaticPosition) -> RingCache:
+        """Return the rows of `cache`, the next of which is that of `position`."""
+        keep = cache.span - 1
+        rows = pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
+        rows = rows.roll((position.position - keep) % cache.span, 1)
+        return cls(rows, position.ring(cache.span))
+
+    def push(self, row: Tensor) -> Tensor:
+        """Write `row` [R, S, D] over the oldest and return all [R, span, S, D], as they lie."""
+        self.buffer.index_copy_(1, self.ring.slot, row[:, None])
+        return self.buffer
+
+    def align_taps(self, taps: Tensor) -> Tensor:
+        """Return `taps` [D, 1 or D', span, k] in the order of the rows."""
+        return taps.index_select(2, self.ring.taps)
+
+    def take_rows(self, rows: Tensor) -> RingCache:
+        """Return the cache of `rows`."""
+        return RingCache(self.buffer.index_select(0, rows), self.ring)
+
+    def static_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that stay where they are."""
+        return (self.buffer,)
+
+
+Prepared = TypeVar("Prepared")
 
 
 class StepWeights:
-    """Weights in the form that a step wants, made once and shared by all rows."""
+    """Weights in the form that a step takes, prepared once and shared by all rows.
+
+    Without it each step would cast and transpose every weight again; benchmarks/kernels.py times
+    a step with prepared weights.
+    """
 
     def __init__(self) -> None:
-        self._ready: dict[int, Any] = {}
+        self._prepared: dict[int, Any] = {}
 
     def get(self, layer: StepConvolution, dtype: torch.dtype) -> Tensor:
-        """Return the ready weight of `layer`."""
+        """Return the prepared weight of `layer`."""
         return self.once(layer, lambda: layer.prepare(dtype))
 
-    def once(self, part: object, make: Callable[[], Made]) -> Made:
-        """Return what `make` returned when `part`, which must live on, first asked for it."""
-        key = id(part)
-        if key not in self._ready:
-            self._ready[key] = make()
-        ready: Made = self._ready[key]
-        return ready
-
-    def take_rows(self, rows: Tensor) -> StepWeights:
-        """Return the same weights: they have no rows."""
-        return self
+    def once(self, owner: object, prepare: Callable[[], Prepared]) -> Prepared:
+        """Return the result of `prepare` for `owner`, which must live on, computed only once."""
+        key = id(owner)
+        if key not in self._prepared:
+            self._prepared[key] = prepare()
+        prepared: Prepared = self._prepared[key]
+        return prepared
 
 
 class OneRow:
@@ -212,13 +250,14 @@ class OneRow:
     def __init__(
         self, caches: list[RowCache | RingCache], weights: StepWeights, is_source: Tensor | None
     ) -> None:
-        """`is_source` [R, S, 1] zeroes padded columns; None when there is no padding."""
+        """`is_source` [R, S, 1] is False on padded columns; None when there is no padding."""
         self.caches, self.weights = caches, weights
         self._is_source = is_source
         self._next = 0
 
     def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
         """Return [R, S, D'] for the newest row."""
+        # The filters of real columns must read zeros on padding, as a sentence alone would.
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)
         if self._next == len(self.caches):
@@ -226,4 +265,4 @@ class OneRow:
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
-        return layer.newest_row(window, cache.turned(taps))
+        return layer.newest_row(window, cache.align_taps(taps))

@@ -1,11 +1,13 @@
-"""A network over the grid, run over a whole batch, over one more row, or over one more column.
+"""Decoding state of a grid network, and its three runs: a whole batch, a new row, a new column.
 
-Rows [B, T, D] of the target and columns [B, S, D] of the source meet in cells; what decoding keeps
-of one network is a `GridState`.
+Rows [B, T, D] of the target and columns [B, S, D] of the source meet in cells. `run_grid` is
+teacher forcing; a `GridState` grows by a row for each written token (fig. 3.7) and, in streams, by
+a column for each source token that arrives. Used by models/pervasive.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
@@ -20,20 +22,20 @@ from nmtgrid.layers.grid.convolution import (
     DepthwiseConvolution,
     GridConvolution,
     OneRow,
+    RingCache,
     RowCache,
     StepWeights,
 )
-from nmtgrid.layers.grid.prefix_pooling import Parts
+from nmtgrid.layers.grid.prefix_pooling import Partial
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_cache import RingCache
-from nmtgrid.layers.static_position import StaticPosition
+from nmtgrid.layers.static_cache import StaticPosition
 
 
 class CellCache:
-    """The inputs of one convolution: rows [R, T, S, D], of which the last `keep` are sure to stay.
+    """The inputs of one convolution in a stream: [R, T, S, D], of which the last `keep` rows stay.
 
-    The buffer has zero cells above and to the left of the grid, as the filters want them, and
-    grows in place; `keep` None keeps all rows.
+    The buffer has zero cells above and to the left of the grid, which the filters read there, and
+    grows by doubling in both directions; `keep` None keeps all rows.
     """
 
     def __init__(self, layer: DepthwiseConvolution, keep: int | None) -> None:
@@ -61,43 +63,42 @@ class CellCache:
 
     def take_rows(self, rows: Tensor) -> CellCache:
         """Return the cache of the sentences `rows`."""
-        taken = CellCache.__new__(CellCache)
-        taken.__dict__.update(self.__dict__)
+        taken = copy.copy(self)
         if self.buffer is not None:
             taken.buffer = self.buffer.index_select(0, rows)
         return taken
 
     def _with_room(self, like: Tensor, rows: int) -> Tensor:
         """Return the buffer with room for `rows` rows and the columns, zero where not written."""
+
+        def rounded_up(count: int) -> int:
+            return max(16, 1 << (2 * count - 1).bit_length())
+
         if self.buffer is None:
             self.buffer = like.new_zeros(
-                like.shape[0], self.above + 16, _roomy(self.columns), like.shape[-1]
+                like.shape[0], self.above + 16, rounded_up(self.columns), like.shape[-1]
             )
         height, width = self.buffer.shape[1:3]
         if rows > height and self.keep is not None and self.keep + self.above <= height // 2:
+            # Rows beyond what any cell can see are dropped, so long streams stay small.
             kept = self.keep + self.above
             self.buffer[:, :kept] = self.buffer[:, self.rows - kept : self.rows].clone()
             self.rows, rows = kept, kept + 1
         if rows > height or self.columns > width:
-            taller = _roomy(rows) if rows > height else height
-            wider = _roomy(self.columns) if self.columns > width else width
+            taller = rounded_up(rows) if rows > height else height
+            wider = rounded_up(self.columns) if self.columns > width else width
             grown = self.buffer.new_zeros(len(self.buffer), taller, wider, like.shape[-1])
             grown[:, :height, :width] = self.buffer
             self.buffer = grown
         return self.buffer
 
 
-def _roomy(count: int) -> int:
-    """Return a size with room to grow."""
-    return max(16, 1 << (2 * count - 1).bit_length())
-
-
 @dataclasses.dataclass(frozen=True)
 class GridStream:
-    """What streaming keeps of a grid network: the last rows [R, h, D] and each layer's inputs.
+    """State of a grid network in a stream: the last rows [R, h, D] and each layer's inputs.
 
-    `span` is how many rows one cell sees (None: all of them are wanted for ever). Columns [R, S, D]
-    are the caller's, who adds a new one first.
+    `span` is how many rows one cell sees (None: all rows are kept). Columns [R, S, D] are the
+    caller's, who adds a new one first.
     """
 
     rows: Tensor
@@ -105,7 +106,9 @@ class GridStream:
     weights: StepWeights
     span: int | None
 
-    def write(self, network: nn.Module, row: Tensor, columns: Tensor) -> tuple[Tensor, GridStream]:
+    def add_row(
+        self, network: nn.Module, row: Tensor, columns: Tensor
+    ) -> tuple[Tensor, GridStream]:
         """Return the features [R, S, D] of a new row [R, 1, D], and the stream with it."""
         caches = list(self.caches)
         features = network(row + columns, _NewRow(caches, self.weights, self.span))
@@ -114,10 +117,10 @@ class GridStream:
             rows = rows[:, -self.span :]
         return features, dataclasses.replace(self, rows=rows, caches=tuple(caches))
 
-    def read(self, network: nn.Module, column: Tensor) -> Tensor | None:
-        """Take a new column [R, 1, D] in; return its features [R, h, D], or None without rows.
+    def add_column(self, network: nn.Module, column: Tensor) -> Tensor | None:
+        """Add a new column [R, 1, D]; return its features [R, h, D], or None without rows.
 
-        Only the last row's are exact: those above it lack what they see beyond the span.
+        Only the last row's are exact: those above it see rows that have been dropped.
         """
         if not self.caches:
             return None
@@ -156,20 +159,20 @@ class _NewColumn:
         self._next += 1
         prepared = self.weights.get(layer, features.dtype)
         with torch.autocast(features.device.type, enabled=False):
-            found = F.conv2d(window, prepared, groups=features.shape[-1])
-        return found.permute(0, 2, 3, 1)
+            convolved = F.conv2d(window, prepared, groups=features.shape[-1])
+        return convolved.permute(0, 2, 3, 1)
 
 
 Join = Callable[[Tensor, Tensor], Tensor]
-"""Makes cells of rows and columns that broadcast to each other."""
+"""Combines rows and columns, which broadcast to each other, into cells."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GridState:
-    """What decoding keeps: projected source columns [R, S, D], caches of each convolution.
+    """Decoding state: projected source columns [R, S, D], caches of each convolution.
 
     is_source [R, S] is None when no row is padded; `position` counts the rows written; `above` is
-    the aggregate of all rows for each column, where predictions are made of it; `stream` has the
+    the partial aggregate of all rows for each column, if predictions use it; `stream` has the
     caches while the source still arrives.
 
     logits [R, S] of reading belong to the row last considered; `considered` [R, S, D] are that
@@ -182,7 +185,7 @@ class GridState:
     caches: tuple[RowCache | RingCache, ...]
     weights: StepWeights
     position: int | StaticPosition
-    above: Parts | None = None
+    above: Partial | None = None
     stream: GridStream | None = None
     considered: Tensor | None = None
     logits: Tensor | None = None
@@ -198,42 +201,42 @@ class GridState:
     def streaming(self, span: int | None) -> GridState:
         """Return this state, of no columns yet, for a stream whose cells see `span` rows."""
         stream = GridStream(self.columns, (), self.weights, span)
-        nothing = self.columns.new_zeros(self.columns.shape[:2], dtype=torch.bool)
-        return dataclasses.replace(self, is_source=nothing, stream=stream)
+        is_source = self.columns.new_zeros(self.columns.shape[:2], dtype=torch.bool)
+        return dataclasses.replace(self, is_source=is_source, stream=stream)
 
     def add_row(
         self, network: nn.Module, row: Tensor, join: Join = torch.add
     ) -> tuple[Tensor, GridState]:
         """Return the features [R, S, D] of a new row [R, 1, D], and the state with it."""
-        caches, stream, real = list(self.caches), self.stream, self.is_source
+        caches, stream, is_source = list(self.caches), self.stream, self.is_source
         if stream is None:
-            cells = OneRow(caches, self.weights, None if real is None else real[..., None])
+            is_source = None if is_source is None else is_source[..., None]
+            cells = OneRow(caches, self.weights, is_source)
             features = network(join(row, self.columns), cells)
         else:
-            features, stream = stream.write(network, row, self.columns)
-        # A place is moved by whoever runs the step.
+            features, stream = stream.add_row(network, row, self.columns)
+        # A static position is moved by search/cuda_graphs.py, outside the recorded step.
         position = self.position + 1 if isinstance(self.position, int) else self.position
         state = dataclasses.replace(self, caches=tuple(caches), position=position, stream=stream)
         return features, state
 
-    def to_static(self, place: StaticPosition, rows: Tensor, width: int) -> GridState | None:
-        """Return the fixed form (layers/static_cache.py) of `rows` [R], each for itself.
+    def to_static(self, position: StaticPosition, rows: Tensor, width: int) -> GridState | None:
+        """Return the static form (layers/static_cache.py) of `rows` [R], each for itself.
 
         None before the first row, in streams and where more than the caches grows.
         """
-        position = self.position
-        grows = (self.above, self.stream, self.considered)
-        if not isinstance(position, int) or not self.caches or grows != (None, None, None):
+        growing = (self.above, self.stream, self.considered)
+        if not isinstance(self.position, int) or not self.caches or growing != (None, None, None):
             return None
-        place.move(position)
+        position.move(self.position)
         taken = take(dataclasses.replace(self, logits=None, reader=None), rows)
-        rings = (
-            RingCache.of(cache, place) for cache in taken.caches if isinstance(cache, RowCache)
+        rings = tuple(
+            RingCache.of(cache, position) for cache in taken.caches if isinstance(cache, RowCache)
         )
-        return dataclasses.replace(taken, caches=tuple(rings), position=place)
+        return dataclasses.replace(taken, caches=rings, position=position)
 
     def with_room(self, position: int) -> GridState:
-        """Return the same state: rings have room for every position."""
+        """Return this state: rings have room for every position."""
         return self
 
     def add_column(
@@ -246,13 +249,10 @@ class GridState:
         """
         if self.stream is None or self.is_source is None:
             raise ValueError("a stream begins with a source of no columns")
-        features = self.stream.read(network, column)
-        state = dataclasses.replace(
-            self,
-            columns=torch.cat([self.columns, column], 1),
-            is_source=torch.cat([self.is_source, is_source[:, None]], 1),
-        )
-        return features, state
+        features = self.stream.add_column(network, column)
+        columns = torch.cat([self.columns, column], 1)
+        is_source = torch.cat([self.is_source, is_source[:, None]], 1)
+        return features, dataclasses.replace(self, columns=columns, is_source=is_source)
 
 
 def run_grid(

@@ -288,7 +288,7 @@ States = tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class StepWeights:
+class CellWeights:
     """Each layer's [4 D, D' + D] over what it reads and its state, bias [4 D]; a readout [O, D]."""
 
     joined: tuple[Tensor, ...]
@@ -296,7 +296,7 @@ class StepWeights:
     readout: Tensor
 
     @classmethod
-    def make(cls, cells: Iterable[nn.Module], readout: Tensor) -> StepWeights:
+    def make(cls, cells: Iterable[nn.Module], readout: Tensor) -> CellWeights:
         """Return the weights of `cells` (nn.LSTMCell) in the precision of products."""
         low = working_dtype(readout)
         joined, biases = [], []
@@ -306,7 +306,7 @@ class StepWeights:
             biases.append(cell.bias_ih + cell.bias_hh)
         return cls(tuple(joined), tuple(biases), readout.to(low).contiguous())
 
-    def take_rows(self, rows: Tensor) -> StepWeights:
+    def take_rows(self, rows: Tensor) -> CellWeights:
         """Return the same weights: they have no rows."""
         return self
 

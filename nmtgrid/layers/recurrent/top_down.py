@@ -103,7 +103,7 @@ class TopDownWeights:
         first, first_cell = _advanced(below, read, self.attention, first_cell)
         query = product(first.to(low), self.query).to(first.dtype)
         hide = None if memory.mask is None else memory.mask[:, 0]
-        keys, regions = memory.keys_of(0)[:, 0], memory.values_of(0)[:, 0]
+        keys, regions = (tensor[:, 0] for tensor in memory.pair(0))
         grouped = query.reshape(-1, memory.width, query.shape[1])
         seen, shares = attend_additively(grouped, keys, regions, self.score, hide)
         read = torch.cat([seen.flatten(0, 1), first, second], 1).to(low)
@@ -123,7 +123,7 @@ def run_top_down(
     hide = None if memory.mask is None else memory.mask[:, 0]
     held = [getattr(weights, field.name) for field in dataclasses.fields(weights)]
     found: tuple[Tensor, Tensor] = _TopDown.apply(  # type: ignore[no-untyped-call]
-        below, memory.keys_of(0)[:, 0], memory.values_of(0)[:, 0], hide, *held
+        below, *(tensor[:, 0] for tensor in memory.pair(0)), hide, *held
     )
     return found
 
