@@ -35,6 +35,11 @@ class SourceCache:
     width: int = 1
     lead: int = 0
 
+    @property
+    def count(self) -> int:
+        """B, the number of sentences."""
+        return len(self.keys[0])
+
     def pair(self, block: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values [B, H, S, d] that decoder block `block` attends to."""
         return self.keys[block], self.values[block]
@@ -66,7 +71,7 @@ class SourceCache:
 
         Each row gets a copy of its own, and columns behind those of `new` are hidden.
         """
-        count, size = self.keys[0].shape[0] * self.width, new.keys[0].shape[2]
+        size = new.keys[0].shape[2]
 
         def replaced(old: Tensor, part: Tensor) -> Tensor:
             copy = old.repeat_interleave(self.width, 0) if self.width > 1 else old.clone()
@@ -75,7 +80,7 @@ class SourceCache:
 
         keys = tuple(map(replaced, self.keys, new.keys))
         values = tuple(map(replaced, self.values, new.values))
-        mask = keys[0].new_zeros(count, 1, 1, keys[0].shape[2])
+        mask = keys[0].new_zeros(len(keys[0]), 1, 1, keys[0].shape[2])
         if self.mask is not None:
             mask = mask + self.mask.repeat_interleave(self.width, 0)
         mask[rows] = -math.inf
@@ -95,12 +100,11 @@ class SourceCache:
 
     def attend_rows(self, block: int, query: Tensor, rows: Tensor) -> Tensor:
         """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
-        sentences = len(self.pair(block)[0])
-        if len(rows) < _WORTH_COPYING * sentences:
+        if len(rows) < _WORTH_COPYING * self.count:
             return self.of_rows(block, rows).attend(0, query)
         # With most rows left, idle queries cost less than copies of keys and values: measured by
         # benchmarks/exits.py, results/exits-1-thread-fp32.json.
-        padded = query.new_zeros(sentences * self.width, *query.shape[1:])
+        padded = query.new_zeros(self.count * self.width, *query.shape[1:])
         return self.attend(block, padded.index_copy(0, rows, query)).index_select(0, rows)
 
     def of_rows(self, block: int, rows: Tensor) -> SourceCache:
@@ -158,11 +162,10 @@ class SourceCache:
 
     def _sentences_of(self, rows: Tensor) -> tuple[Tensor | None, int]:
         """Return the sentences to copy for `rows` [R'] (None: none is copied) and the new width."""
-        count = len(self.pair(0)[0])
         sentences = rows if self.width == 1 else rows // self.width
-        if sentences.shape[0] % count == 0:
-            width = sentences.shape[0] // count
-            unmoved = torch.arange(count, device=rows.device).repeat_interleave(width)
+        if len(sentences) % self.count == 0:
+            width = len(sentences) // self.count
+            unmoved = torch.arange(self.count, device=rows.device).repeat_interleave(width)
             if width and torch.equal(sentences, unmoved):
                 return None, width
         distinct, counts = torch.unique_consecutive(sentences, return_counts=True)

@@ -239,7 +239,7 @@ class ResidualGatedNetwork(GridNetwork):
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU, projection to the bottleneck, norm, ReLU, separable causal convolution to g features.
+    """Norm, ReLU, linear layer to the bottleneck, norm, ReLU, separable convolution to g features.
 
     Fig. 3.5. The convolution is depthwise separable as in the residual layers: with full filters
     one layer alone would have more parameters than table 3.4 gives to four.

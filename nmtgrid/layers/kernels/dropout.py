@@ -1,11 +1,11 @@
 """Dropout whose masks cost little on a CPU, alone and fused with a residual sum.
 
-The library's dropout draws one float for each element and takes longer than the matrix product
-beside it. Here one random byte decides for one element, so on a CPU the rate is a multiple of
-1/256, the nearest to the one asked for and at least 1/256; what is kept is scaled by exactly one
-over the kept share. All randomness comes from torch's default generator, one draw of 64 bits for
-eight elements, so a run resumes exactly. A GPU uses the library's own masks, and for the residual
-sum a kernel that stores none (dropout_triton.py).
+torch's dropout draws one float for each element and takes longer than the matrix product beside
+it (benchmarks/kernels.py times the residual sum with it). Here one random byte decides for one
+element, so on a CPU the rate is rounded to a multiple of 1/256, and is at least 1/256; elements
+that stay are scaled by exactly one over the kept share. All randomness comes from torch's default
+generator, one draw of 64 bits for eight elements, so a run resumes exactly. A GPU uses torch's own
+masks, and for the residual sum a kernel that stores none (dropout_triton.py).
 """
 
 from __future__ import annotations
@@ -104,27 +104,26 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
         ctx.scale, ctx.factor = scale, scale / kept_share(rate)
-        if not rate:
+        if rate:
+            mask = draw_mask(h, rate)
+            ctx.save_for_backward(mask)
+            total = torch.addcmul(h, y, mask, value=1.0 / kept_share(rate))
+        else:
             ctx.save_for_backward()
-            return _scaled(torch.add(h, y), scale)
-        mask = draw_mask(h, rate)
-        ctx.save_for_backward(mask)
-        return _scaled(torch.addcmul(h, y, mask, value=1.0 / kept_share(rate)), scale)
+            total = torch.add(h, y)
+        return total if scale == 1.0 else total.mul_(scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_sum = gradient * ctx.scale if ctx.scale != 1.0 else gradient
-        saved = ctx.saved_tensors  # once only: recomputed activations can be unpacked once
+        # Unpacked once: with activation checkpointing a second time would recompute again.
+        saved = ctx.saved_tensors
         if not saved:
             return of_sum, of_sum, None, None
         return of_sum, _masked(gradient, saved[0], ctx.factor), None, None
 
 
 def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
-    # Adding to one zero is the library's only way to two products in one pass.
+    # Adding to a single zero is torch's only way to two products in one pass.
     return torch.addcmul(x.new_zeros(()), x, mask, value=factor)
-
-
-def _scaled(x: Tensor, scale: float) -> Tensor:
-    return x if scale == 1.0 else x.mul_(scale)

@@ -2,10 +2,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Dropout and the residual sum on a GPU, in Triton: one pass forward and one backward.
 
-No mask is stored. Both passes draw the same numbers, which depend on a seed and the place of an
+No mask is stored. Both passes draw the same numbers, which depend on a seed and the index of an
 element alone; the seed comes from torch's default generator on the CPU, so nothing waits for the
 GPU, a run resumes exactly, and recomputed activations have the same masks. Sums are in float32.
-Imported only where Triton is installed.
+Imported only where Triton is installed; benchmarks/kernels.py times it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def _is_kept(draws, rate):
 
 @triton.jit(do_not_specialize=["seed"])
 def _add_kernel(
-    h, y, found, count, rate, factor, scale, seed, DROPS: tl.constexpr, BLOCK: tl.constexpr
+    h, y, out, count, rate, factor, scale, seed, DROPS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """found = (h + factor * y where kept) * scale, for `count` elements."""
+    """out = (h + factor * y where kept) * scale, for `count` elements."""
     lane = tl.arange(0, BLOCK)
     draws = tl.randint4x(seed, tl.program_id(0) * BLOCK + lane)
     first = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
     for quarter in tl.static_range(4):
-        place = first + quarter * BLOCK
-        is_there = place < count
-        change = tl.load(y + place, mask=is_there, other=0.0).to(tl.float32) * factor
+        index = first + quarter * BLOCK
+        is_inside = index < count
+        change = tl.load(y + index, mask=is_inside, other=0.0).to(tl.float32) * factor
         if DROPS:
             change = tl.where(_is_kept(draws[quarter], rate), change, 0.0)
-        total = (tl.load(h + place, mask=is_there, other=0.0).to(tl.float32) + change) * scale
-        tl.store(found + place, total.to(found.dtype.element_ty), mask=is_there)
+        total = (tl.load(h + index, mask=is_inside, other=0.0).to(tl.float32) + change) * scale
+        tl.store(out + index, total.to(out.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit(do_not_specialize=["seed"])
@@ -55,13 +55,13 @@ def _gradient_kernel(
     draws = tl.randint4x(seed, tl.program_id(0) * BLOCK + lane)
     first = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
     for quarter in tl.static_range(4):
-        place = first + quarter * BLOCK
-        is_there = place < count
-        of_sum = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32) * scale
-        tl.store(of_h + place, of_sum.to(of_h.dtype.element_ty), mask=is_there)
+        index = first + quarter * BLOCK
+        is_inside = index < count
+        of_sum = tl.load(gradient + index, mask=is_inside, other=0.0).to(tl.float32) * scale
+        tl.store(of_h + index, of_sum.to(of_h.dtype.element_ty), mask=is_inside)
         if DROPS:
             of_change = tl.where(_is_kept(draws[quarter], rate), of_sum * factor, 0.0)
-            tl.store(of_y + place, of_change.to(of_y.dtype.element_ty), mask=is_there)
+            tl.store(of_y + index, of_change.to(of_y.dtype.element_ty), mask=is_inside)
 
 
 def draw_seed() -> int:
@@ -77,10 +77,10 @@ class TritonResidual(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
         h, y = h.contiguous(), y.contiguous()
         ctx.rate, ctx.scale, ctx.seed = rate, scale, draw_seed() if rate else 0
-        found = torch.empty_like(h)
-        if found.numel():
-            _launch(_add_kernel, (h, y, found), ctx)
-        return found
+        out = torch.empty_like(h)
+        if out.numel():
+            _launch(_add_kernel, (h, y, out), ctx)
+        return out
 
     @staticmethod
     @once_differentiable

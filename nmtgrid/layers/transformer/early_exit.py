@@ -104,6 +104,11 @@ class LazySourceCache(SourceCache):
         parts = (states,) if isinstance(states, Tensor) else tuple(states)
         return cls((), (), mask, projection=projection, states=parts, computed={})
 
+    @property
+    def count(self) -> int:
+        """B, the number of sentences."""
+        return len(self.pair(0)[0])
+
     def pair(self, block: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values [B, H, S, d] that decoder block `block` attends to."""
         pair = self.computed.get(block)
