@@ -51,6 +51,7 @@ def _weights(
     query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, leading: torch.Size
 ) -> Tensor:
     """Return [B H, T, S] the softmax of scale * query keys^T + mask, in fp32 at least."""
+    # In place from here on: the scores are the largest tensor, and only their softmax is kept.
     scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
         scores.unflatten(0, leading).add_(mask)
@@ -114,6 +115,7 @@ def attend(
     """
     if mask is not None:
         mask = mask.to(query.dtype)
+    # torch's CPU kernel has a fast path for fp32 without dropout alone.
     if query.device.type == "cpu" and (query.dtype is torch.bfloat16 or dropout):
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         return product_attention(

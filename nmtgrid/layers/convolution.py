@@ -51,6 +51,7 @@ class NormalisedWeight(nn.Module):
 
     def effective_weight(self) -> Tensor:
         """Return the weight [outputs, inputs] that the layer applies."""
+        # torch's own operator; the parametrisation of torch.nn would rename parameters.
         if self.gain is None:
             return self.weight
         return torch._weight_norm(self.weight, self.gain[:, None], 0)
@@ -58,6 +59,7 @@ class NormalisedWeight(nn.Module):
     def scaled(self, factor: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return weight and bias times `factor` (one number, or [outputs]), in `dtype`."""
         bias = (self.bias * factor).to(dtype)
+        # With a gain the factor goes into it: [outputs] numbers instead of the whole weight.
         if self.gain is not None:
             weight = torch._weight_norm(self.weight, (self.gain * factor)[:, None], 0)
         else:
@@ -137,6 +139,7 @@ class WindowCache:
         keep = self.kernel - 1
         count, (_, layers, capacity, size) = rows.shape[0], self.buffer.shape
         buffer = self.buffer.new_empty(count, layers, capacity, size)
+        # Only the last k - 1 inputs are alive: a beam would copy the whole buffer otherwise.
         live = self.buffer[:, :, self.filled - keep : self.filled]
         buffer[:, :, :keep] = live.index_select(0, rows)
         return WindowCache(buffer, keep, self.kernel)
@@ -170,6 +173,7 @@ class PhraseWindow(nn.Module):
         if self.is_full:
             merged = linear(torch.cat(taps, -1), self.weight, self.bias)
         else:
+            # One fused multiply-add for each tap, without laying the taps side by side.
             merged = self.bias + taps[0] * self.weight[0]
             for tap, weight in zip(taps[1:], self.weight[1:], strict=True):
                 merged = torch.addcmul(merged, tap, weight.to(tap.dtype))

@@ -55,11 +55,13 @@ class Embedding(nn.Module):
         nn.init.normal_(self.weight, std=self.size**-0.5)
         if self.position_weight is not None:
             nn.init.normal_(self.position_weight, std=self.size**-0.5)
+        # Zeroed after the draw, so that the other rows are those of any padding id.
         with torch.no_grad():
             self.weight[self.padding].zero_()
 
     def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
+        # The alias costs a pass over ids, not over vectors, and shares gradients too.
         if self.alias is not None:
             tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
         vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)

@@ -5,13 +5,10 @@ layer normalises the features of all layers before it: the statistics of a featu
 for all of them, so it is standardised once, when it is made, and each layer has an affine map
 alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
 
-Statistics are taken in float32 and over real cells alone: the input are the flat valid cells
-[cells, C], so padding never counts. In training mode a prediction depends on the other
-sentences of its batch and, through the statistics, on later target tokens. In evaluation mode the
-running statistics are used, so nothing of the future reaches a prediction.
-
-Each pass moves the running statistics: each micro-batch of an update, and each half of one that
-did not fit into memory, has statistics of its own, and moves them once more.
+In training mode a prediction depends on the other sentences of its batch and, through the
+statistics, on later target tokens. In evaluation mode the running statistics are used, so nothing
+of the future reaches a prediction. Each micro-batch of an update, and each half of one that did not
+fit into memory, has statistics of its own and moves the running ones once more.
 """
 
 from __future__ import annotations
@@ -35,6 +32,7 @@ class PositionNorm(nn.LayerNorm):
                 input, self.normalized_shape, self.weight, self.bias, self.eps
             )
             return normed
+        # Elsewhere the kernel takes features and weights of one type only.
         normed = nn.functional.layer_norm(
             input.to(self.weight.dtype), self.normalized_shape, self.weight, self.bias, self.eps
         )
@@ -54,23 +52,25 @@ class BatchStatistics(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("running_mean", torch.zeros(size))
         self.register_buffer("running_var", torch.ones(size))
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
         self.frozen = self.still = False
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the standardised features, in the shape and type of `features`."""
-        return self.normalise(features, None, None)
-
-    def normalise(self, features: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Return the features standardised, then scaled by `weight` [C] and shifted by `bias`."""
+        # Statistics are taken over the flat valid cells, so padding never counts, and in float32.
         flat = features.reshape(-1, features.shape[-1])
         live = self.training and not self.frozen
         mean: Tensor | None = self.running_mean
         variance: Tensor | None = self.running_var
+        # `torch.batch_norm` moves what it is passed; a clone takes the update and is dropped.
         if live and self.still:
             mean, variance = self.running_mean.clone(), self.running_var.clone()
         # A single cell has no variance: its running estimate stays, and only the mean moves.
@@ -78,7 +78,7 @@ class BatchStatistics(nn.Module):
             mean.lerp_(flat[0].detach().to(mean.dtype), MOMENTUM)
             mean = variance = None
         result = torch.batch_norm(
-            flat, weight, bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
+            flat, self.weight, self.bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
         )
         return result.view(features.shape)
 
@@ -100,14 +100,13 @@ class Affine(nn.Module):
 class BatchNorm(BatchStatistics):
     """Both halves at once: features [..., C] standardised, scaled and shifted."""
 
+    weight: nn.Parameter
+    bias: nn.Parameter
+
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the normalised features, in the shape and type of `features`."""
-        return self.normalise(features, self.weight, self.bias)
 
 
 def frozen_statistics(model: nn.Module) -> contextlib.AbstractContextManager[None]:

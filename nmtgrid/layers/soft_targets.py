@@ -75,6 +75,7 @@ class NeighbourDistribution:
         errors (from which q is subtracted, unless None) and logits are [M, V]; tokens and shares
         are [M, C].
         """
+        # The table [V, K] is in int32 to halve it; only its rows in use become int64.
         types = self.neighbours[tokens].flatten(1).long()
         target = self.probabilities[tokens].to(logits.dtype) * shares[..., None]
         target = target.flatten(1)
@@ -118,6 +119,7 @@ class VectorDistribution:
 
         A token without a vector has a reward for itself alone.
         """
+        # In fp32 also in autocast: a low temperature magnifies what bf16 rounds away.
         with torch.autocast(self.vectors.device.type, enabled=False):
             rewards = self.vectors[tokens] @ self.vectors.t()
         if self.rarity:
@@ -161,6 +163,7 @@ class VectorDistribution:
         """See `NeighbourDistribution.sample`."""
         samples = []
         for part, numbers in zip(tokens.split(self._tile), number.split(self._tile), strict=True):
+            # In tiles of tokens; each row depends on its token alone, so tiles change no sample.
             weights = self.rows(part)
             weights[torch.arange(len(part), device=part.device), part] = 0.0
             types, log_probs = _sample(weights, numbers)
@@ -202,6 +205,7 @@ TargetDistribution = NeighbourDistribution | VectorDistribution
 
 def _sample(weights: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Return the columns [M] that `number` [M] in [0, 1) picks from rows [M, K], and their logs."""
+    # Sums over all types in double: in fp32 rare types at the end would vanish.
     cumulative = weights.double().cumsum(1)
     total = cumulative[:, -1:]
     # The first column whose sum is above the number drawn: one of weight zero is never taken.

@@ -50,6 +50,7 @@ class SourceCache:
         reads [B, T] in teacher forcing, [B, width] in a step.
         """
         keys, _ = self.pair(0)
+        # Columns before the source are always visible: they cost no READ.
         columns = torch.arange(keys.shape[2], device=reads.device)
         is_unread = columns >= (reads + self.lead)[:, None, :, None]
         mask = torch.zeros(is_unread.shape, dtype=keys.dtype, device=reads.device)
@@ -71,6 +72,7 @@ class SourceCache:
 
         Each row gets a copy of its own, and columns behind those of `new` are hidden.
         """
+        # Rows read different prefixes after this, so they can share keys and values no longer.
         size = new.keys[0].shape[2]
 
         def replaced(old: Tensor, part: Tensor) -> Tensor:
@@ -163,17 +165,20 @@ class SourceCache:
     def _sentences_of(self, rows: Tensor) -> tuple[Tensor | None, int]:
         """Return the sentences to copy for `rows` [R'] (None: none is copied) and the new width."""
         sentences = rows if self.width == 1 else rows // self.width
+        # Reordering within a beam moves no row to another sentence: the common case copies nothing.
         if len(sentences) % self.count == 0:
             width = len(sentences) // self.count
             unmoved = torch.arange(self.count, device=rows.device).repeat_interleave(width)
             if width and torch.equal(sentences, unmoved):
                 return None, width
+        # Sentences that have ended leave with all of their rows: the others are copied once each.
         distinct, counts = torch.unique_consecutive(sentences, return_counts=True)
         width = int(counts[0])
         return (distinct, width) if bool((counts == width).all()) else (sentences, 1)
 
     def _grouped(self, query: Tensor) -> Tensor:
         """Return [B, H, width, d]: the queries of each sentence's rows as target positions."""
+        # Rows of a sentence become target positions, so one product reads their shared keys.
         return query.reshape(-1, self.width, *query.shape[1:]).transpose(1, 2)
 
 
@@ -184,6 +189,7 @@ class StaticSourceCache(SourceCache):
     @classmethod
     def of(cls, cache: SourceCache, rows: Tensor, width: int) -> StaticSourceCache:
         """Return the cache of `rows` [R], each `width` of which are of one sentence."""
+        # Computed on the device alone: no comparison, whose result the CPU would wait for.
         sentences = torch.div(rows[::width], cache.width, rounding_mode="floor")
         copied = cache._of_sentences(sentences, width)
         return cls(copied.keys, copied.values, copied.mask, width, copied.lead)

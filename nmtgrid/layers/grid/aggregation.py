@@ -26,13 +26,18 @@ class MaxPooling(nn.Module):
         super().__init__()
         self.output_size = size
 
+    def transform(self, cells: Tensor) -> Tensor:
+        """Return the cells [..., S, D] that are pooled: as they are."""
+        return cells
+
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
-        return _hide(cells, is_source).amax(-2)
+        return self._visible(cells, is_source).amax(-2)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., S]: the share of channels that chose each source token, Eq. (3.23)."""
-        winners = _hide(cells, is_source).argmax(-2)
+        winners = self._visible(cells, is_source).argmax(-2)
+        # In fp32, for bf16 counts whole numbers only up to 256 channels.
         votes = torch.zeros(cells.shape[:-1], device=cells.device)
         vote = torch.ones((), device=cells.device).expand(winners.shape)
         return votes.scatter_add(-1, winners, vote) / cells.shape[-1]
@@ -42,9 +47,34 @@ class MaxPooling(nn.Module):
 
         readout [..., D] is the classifier's row for the written token.
         """
-        highest, winners = _hide(cells, is_source).max(-2)
+        highest, winners = self._visible(cells, is_source).max(-2)
         energies = torch.zeros(cells.shape[:-1], device=cells.device, dtype=readout.dtype)
         return energies.scatter_add(-1, winners, highest.to(readout.dtype) * readout)
+
+    def _visible(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the transformed cells, padded columns lower than any value."""
+        cells = self.transform(cells)
+        if is_source is None:
+            return cells
+        # Finite, unlike -inf: a row without source tokens must not make gradients NaN.
+        return cells.masked_fill(~is_source[..., None], torch.finfo(cells.dtype).min)
+
+
+class GatedMaxPooling(MaxPooling):
+    """Max over the source of a gated linear unit of the cells, Eq. (3.19).
+
+    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.gate = nn.Linear(size, 2 * size)
+        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def transform(self, cells: Tensor) -> Tensor:
+        """Return [..., S, D]: the cells through their gated linear unit."""
+        return nn.functional.glu(self.gate(cells), -1)
 
 
 class AveragePooling(nn.Module):
@@ -96,6 +126,7 @@ class _WeightedPooling(nn.Module):
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
+        # A product with the weights as one row, so that weighted cells are never stored.
         factors = self.factors(cells, is_source).to(cells.dtype)
         return torch.matmul(factors[..., None, :], cells)[..., 0, :]
 
@@ -126,6 +157,7 @@ class AttentionPooling(_WeightedPooling):
 
     def scores(self, cells: Tensor) -> Tensor:
         """Return [..., S], in fp32 at least: the scores before the softmax."""
+        # `map` is the name in the state dict of published models: it stays.
         hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
@@ -160,6 +192,7 @@ class LastCell(_WeightedPooling):
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
+        # Without padding the last column is the same for all rows: a view, no gather.
         if is_source is None:
             return cells[..., -1, :]
         last = (is_source.sum(-1) - 1).expand(cells.shape[:-2])[..., None, None]
@@ -170,38 +203,6 @@ class LastCell(_WeightedPooling):
         is_read = cells.new_ones(cells.shape[:-1], dtype=torch.bool)
         is_read = is_read if is_source is None else is_read & is_source
         return nn.functional.one_hot(is_read.sum(-1) - 1, cells.shape[-2]).float()
-
-
-class GatedMaxPooling(nn.Module):
-    """Max over the source of a gated linear unit of the cells, Eq. (3.19).
-
-    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
-        self.gate = nn.Linear(size, 2 * size)
-        self.pool = MaxPooling(size)
-        nn.init.xavier_uniform_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
-
-    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
-        pooled: Tensor = self.pool(self.gated(cells), is_source)
-        return pooled
-
-    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., S]: the share of gated channels that chose each source token."""
-        return self.pool.weights(self.gated(cells), is_source)
-
-    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: the part of the output's energy due to each source token."""
-        return self.pool.contributions(self.gated(cells), is_source, readout)
-
-    def gated(self, cells: Tensor) -> Tensor:
-        """Return [..., S, D]: the cells through their gated linear unit."""
-        return nn.functional.glu(self.gate(cells), -1)
 
 
 class MaxAndAttention(nn.Module):
@@ -234,7 +235,6 @@ Aggregator = (
     | AveragePooling
     | AttentionPooling
     | ScaledAttentionPooling
-    | GatedMaxPooling
     | MaxAndAttention
 )
 
@@ -262,6 +262,7 @@ def scaled_aggregator(kind: Aggregation, size: int) -> Aggregator:
 
 
 def _widened(scores: Tensor) -> Tensor:
+    # In bf16 the exponentials of a long source would not sum to one.
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
@@ -269,10 +270,3 @@ def _masked_softmax(scores: Tensor, is_source: Tensor | None) -> Tensor:
     if is_source is not None:
         scores = scores.masked_fill(~is_source, LOWEST)
     return scores.softmax(-1)
-
-
-def _hide(cells: Tensor, is_source: Tensor | None) -> Tensor:
-    """Return `cells` with padded columns lower than any value."""
-    if is_source is None:
-        return cells
-    return cells.masked_fill(~is_source[..., None], torch.finfo(cells.dtype).min)

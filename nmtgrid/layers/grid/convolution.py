@@ -50,6 +50,7 @@ class DepthwiseConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps uniformly with variance 1 / (number of live taps)."""
+        # Dead taps are zero and have no gradient, so optimisers leave them; Eq. (3.2) masks them.
         bound = (3.0 / (self.live_rows * self.live_columns)) ** 0.5
         with torch.no_grad():
             self.weight.zero_()
@@ -83,6 +84,7 @@ class FullConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps for inputs behind a rectifier: variance 2 / (number of inputs)."""
+        # He initialisation counts the live taps alone: the masked ones add no variance.
         inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
         with torch.no_grad():
             self.weight.zero_()
@@ -145,8 +147,10 @@ class RowCache:
     """The last rows that one convolution has seen: buffer [R, capacity, S, D], rows first.
 
     New rows are written in place behind the old ones; when the buffer is full, the rows still
-    needed move to its front. So a step copies one row, not the window.
+    needed move to its front.
     """
+
+    # A step copies one row, not the window: with 16 spare rows the move to the front is rare.
 
     def __init__(self, buffer: Tensor, filled: int, span: int) -> None:
         self.buffer, self.filled, self.span = buffer, filled, span
@@ -169,12 +173,9 @@ class RowCache:
         self.filled += 1
         return self.buffer[:, self.filled - self.span : self.filled]
 
-    def align_taps(self, taps: Tensor) -> Tensor:
-        """Return `taps` in the order of the rows that `push` returns: as they are."""
-        return taps
-
     def take_rows(self, rows: Tensor) -> RowCache:
         """Return the cache of `rows`, copying only what a later step will read."""
+        # A beam takes rows at each step, and most of the buffer is dead by then.
         keep = self.span - 1
         count, capacity = rows.shape[0], self.buffer.shape[1]
         buffer = self.buffer.new_empty(count, capacity, *self.buffer.shape[2:])
@@ -196,6 +197,7 @@ class RingCache:
     def of(cls, cache: RowCache, position: StaticPosition) -> RingCache:
         """Return the rows of `cache`, the next of which is that of `position`."""
         keep = cache.span - 1
+        # Row p of the target stands in slot p mod span; the slot of the next row is still free.
         rows = pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
         rows = rows.roll((position.position - keep) % cache.span, 1)
         return cls(rows, position.ring(cache.span))
@@ -222,11 +224,10 @@ Prepared = TypeVar("Prepared")
 
 
 class StepWeights:
-    """Weights in the form that a step takes, prepared once and shared by all rows.
+    """Weights in the form that a step takes, prepared once and shared by all rows."""
 
-    Without it each step would cast and transpose every weight again; benchmarks/kernels.py times
-    a step with prepared weights.
-    """
+    # Otherwise each step would cast and transpose every weight again: benchmarks/kernels.py times
+    # a step with a prepared weight. Keyed by identity: the model outlives the state that has this.
 
     def __init__(self) -> None:
         self._prepared: dict[int, Any] = {}
@@ -260,9 +261,14 @@ class OneRow:
         # The filters of real columns must read zeros on padding, as a sentence alone would.
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)
+        # A network calls its convolutions in the same order at each step: the first one makes the
+        # caches, and later ones find theirs by counting.
         if self._next == len(self.caches):
             self.caches.append(RowCache.empty(features, layer.live_rows))
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
-        return layer.newest_row(window, cache.align_taps(taps))
+        # In a ring rows stay where they were written, so it is the taps that rotate.
+        if isinstance(cache, RingCache):
+            taps = cache.align_taps(taps)
+        return layer.newest_row(window, taps)

@@ -116,6 +116,7 @@ class DenseLayer(nn.Module):
         grown = cells.convolve(self.convolution, torch.relu_(self.second_norm(narrowed)))
         if self.gates != "none":
             grown = nn.functional.glu(grown, -1)
+        # Standardised once here and not in each layer that reads them: the statistics are the same.
         grown = dropout(grown, self.dropout_rate, self.training)
         standard: Tensor = self.statistics(grown)
         return standard
@@ -160,15 +161,18 @@ class DenseConvolutionalNetwork(nn.Module):
         """Return [..., F] for the initial grid [..., f_0]."""
         features, is_batch = _in_autocast(features), self.plan.normalisation == "batch"
         folds = is_batch and self.plan.gates == "none" and not self.training
+        # In evaluation the norms are constant scales and shifts, which fold into the weights.
         if folds and isinstance(cells, OneRow):
             dtype = features.dtype
             folded = cells.weights.once(self, lambda: FoldedNetwork.of(self, dtype))
             return folded.newest_row(features, cells)
         features = self.statistics(features)
         parts: FeatureList | FeatureMatrix = FeatureList()
+        # The matrix saves memory in training; a decoding row under other norms has no need of it.
         if is_batch and features.dim() == 2:
             parts = FeatureMatrix(features, self.plan.grown_size)
         parts.append(features)
+        # A snapshot for each layer: its backward pass must not see what is appended later.
         for layer in self.layers:
             parts.append(self._grow(layer, parts.snapshot(), cells))
         if self.halve is None or self.halving_norm is None:

@@ -111,6 +111,8 @@ class GridNetwork(nn.Module):
 
     def run_layer(self, n: int, cells: Cells, *inputs: Tensor) -> Tensor:
         """Return `connect` of layer `n`, recomputed in the backward pass if the plan says so."""
+        # `connect` is a method and not a closure, so what is recomputed later cannot have picked up
+        # another layer from a loop.
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
             output: Tensor = checkpoint(self.connect, n, cells, *inputs, use_reentrant=False)
             return output
@@ -148,6 +150,8 @@ class ResidualNetwork(GridNetwork):
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__(plan)
+        # The last weight of each layer carries the factor: biases are zero, so the change shrinks
+        # as a whole.
         with torch.no_grad():
             for layer in self.layers:
                 last = "narrow" if isinstance(layer, FeedForward) else "convolution"
@@ -198,6 +202,7 @@ class ResidualCumulativeNetwork(GridNetwork):
         total, terms = _widened(features), 1
         for n, state in enumerate(self.states[1:]):
             features = state(self.run_layer(n, cells, features))
+            # "blocks": behind the feed-forward layer alone, which is every second one.
             if (n + 1) % every == 0:
                 total, terms = total + features, terms + 1
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
@@ -307,6 +312,7 @@ class DenseNetwork(GridNetwork):
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
         parts = [self.states[0](features)]
+        # All parts go in as inputs: a checkpoint saves these, not the concatenation.
         for n in range(len(self.layers)):
             parts.append(self.run_layer(n, cells, *parts))
         compressed: Tensor = self.compress(torch.cat(parts, -1))

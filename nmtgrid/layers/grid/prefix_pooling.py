@@ -22,7 +22,6 @@ from nmtgrid.layers.grid.aggregation import (
     Aggregator,
     AttentionPooling,
     AveragePooling,
-    GatedMaxPooling,
     MaxAndAttention,
     MaxPooling,
 )
@@ -32,14 +31,17 @@ Partial = tuple[Tensor, ...]
 
 
 class PrefixMax:
-    """Max over the cells so far, Eq. (4.21), of the transformed cells, Eq. (4.22)."""
+    """Max over the cells so far, Eq. (4.21), of the transformed cells, Eq. (4.22).
 
-    def __init__(self, transform: Callable[[Tensor], Tensor] | None = None) -> None:
+    The other prefix forms have the same four methods.
+    """
+
+    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         self.transform = transform
 
     def scan_source(self, cells: Tensor) -> Partial:
         """Return the partials [..., S, .] of cells[..., :j + 1, :], for cells [..., S, D]."""
-        return (prefix_max(cells if self.transform is None else self.transform(cells), -2),)
+        return (prefix_max(self.transform(cells), -2),)
 
     def scan_target(self, partial: Partial) -> Partial:
         """Return the partials [..., T, S, .] of all rows so far, given those of each row."""
@@ -58,15 +60,12 @@ class PrefixSum:
     """The sum over the cells so far, in fp32 at least, divided by the root of their number."""
 
     def scan_source(self, cells: Tensor) -> Partial:
-        """See `PrefixMax`."""
         return (cells.to(torch.promote_types(cells.dtype, torch.float32)).cumsum(-2),)
 
     def scan_target(self, partial: Partial) -> Partial:
-        """See `PrefixMax`."""
         return (partial[0].cumsum(-3),)
 
     def combine(self, first: Partial, second: Partial) -> Partial:
-        """See `PrefixMax`."""
         return (first[0] + second[0],)
 
     def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
@@ -85,18 +84,15 @@ class PrefixAttention:
         self.scores = scores
 
     def scan_source(self, cells: Tensor) -> Partial:
-        """See `PrefixMax`."""
         return _prefix_attention(cells, self.scores(cells))
 
     def scan_target(self, partial: Partial) -> Partial:
-        """See `PrefixMax`."""
         pooled, total = _prefix_attention(
             partial[0].transpose(-2, -3), partial[1].transpose(-1, -2)
         )
         return pooled.transpose(-2, -3), total.transpose(-1, -2)
 
     def combine(self, first: Partial, second: Partial) -> Partial:
-        """See `PrefixMax`."""
         total = torch.logaddexp(first[1], second[1])
         shares = [(part[1] - total).exp().to(part[0].dtype)[..., None] for part in (first, second)]
         return first[0] * shares[0] + second[0] * shares[1], total
@@ -109,20 +105,18 @@ class PrefixAttention:
 class PrefixMaxAndAttention:
     """The prefix max beside the prefix attention: the max is the first tensor of a partial."""
 
-    def __init__(self, scores: Callable[[Tensor], Tensor]) -> None:
-        self.pool, self.attention = PrefixMax(), PrefixAttention(scores)
+    def __init__(self, aggregator: MaxAndAttention, attention: AttentionPooling) -> None:
+        self.pool = PrefixMax(aggregator.pool.transform)
+        self.attention = PrefixAttention(attention.scores)
 
     def scan_source(self, cells: Tensor) -> Partial:
-        """See `PrefixMax`."""
         return self.pool.scan_source(cells) + self.attention.scan_source(cells)
 
     def scan_target(self, partial: Partial) -> Partial:
-        """See `PrefixMax`."""
         pooled = self.pool.scan_target(partial[:1])
         return pooled + self.attention.scan_target(partial[1:])
 
     def combine(self, first: Partial, second: Partial) -> Partial:
-        """See `PrefixMax`."""
         pooled = self.pool.combine(first[:1], second[:1])
         return pooled + self.attention.combine(first[1:], second[1:])
 
@@ -140,16 +134,15 @@ def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
     Raises TypeError for one that has none: the CoNLL paper's attention, and single cells.
     """
     if isinstance(aggregator, MaxPooling):
-        return PrefixMax()
-    if isinstance(aggregator, GatedMaxPooling):
-        return PrefixMax(aggregator.gated)
+        return PrefixMax(aggregator.transform)
     if isinstance(aggregator, AveragePooling):
         return PrefixSum()
     if isinstance(aggregator, AttentionPooling):
         return PrefixAttention(aggregator.scores)
-    attention = aggregator.attention if isinstance(aggregator, MaxAndAttention) else None
-    if isinstance(attention, AttentionPooling):
-        return PrefixMaxAndAttention(attention.scores)
+    if isinstance(aggregator, MaxAndAttention):
+        attention = aggregator.attention
+        if isinstance(attention, AttentionPooling):
+            return PrefixMaxAndAttention(aggregator, attention)
     raise TypeError(f"{type(aggregator).__name__} has no running form")
 
 
@@ -160,12 +153,8 @@ def prefix_max(values: Tensor, dim: int) -> Tensor:
 
 
 class _PrefixMax(torch.autograd.Function):
-    """A loop of `torch.maximum`: ten times as fast as `cummax`, which stores indices.
-
-    It runs at every update of a grid model trained on paths, whose updates
-    benchmarks/training_speed.py measures.
-    """
-
+    # A loop of `torch.maximum` is ten times as fast as `cummax`, which stores indices. It runs at
+    # every update of a grid model that is trained on paths.
     @staticmethod
     def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
         maxima = torch.empty_like(values)

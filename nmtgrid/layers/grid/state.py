@@ -50,6 +50,7 @@ class CellCache:
         buffer = self._with_room(row, self.rows + 1)
         buffer[:, self.rows, self.left : self.columns] = row
         self.rows += 1
+        # Without the left margin: `newest_row` pads columns by itself.
         return buffer[:, self.rows - 1 - self.above : self.rows, self.left : self.columns]
 
     def push_column(self, column: Tensor) -> Tensor:
@@ -63,6 +64,7 @@ class CellCache:
 
     def take_rows(self, rows: Tensor) -> CellCache:
         """Return the cache of the sentences `rows`."""
+        # Counters are copied: the old cache may be read again by another branch of a search.
         taken = copy.copy(self)
         if self.buffer is not None:
             taken.buffer = self.buffer.index_select(0, rows)
@@ -113,6 +115,7 @@ class GridStream:
         caches = list(self.caches)
         features = network(row + columns, _NewRow(caches, self.weights, self.span))
         rows = torch.cat([self.rows, row], 1)
+        # A later column makes the last `span` rows new: no cell reaches further up.
         if self.span is not None:
             rows = rows[:, -self.span :]
         return features, dataclasses.replace(self, rows=rows, caches=tuple(caches))
@@ -157,6 +160,7 @@ class _NewColumn:
         """Return [R, n, 1, D']."""
         window = self.caches[self._next].push_column(features).permute(0, 3, 1, 2)
         self._next += 1
+        # The window has its margins, so the filters need no padding and yield one column.
         prepared = self.weights.get(layer, features.dtype)
         with torch.autocast(features.device.type, enabled=False):
             convolved = F.conv2d(window, prepared, groups=features.shape[-1])
@@ -194,6 +198,7 @@ class GridState:
     @classmethod
     def begin(cls, columns: Tensor, lengths: Tensor) -> GridState:
         """Return the state before the first row, for columns [R, S, D] of these lengths [R]."""
+        # Without padding no step has to mask: decided once, as looking synchronises the device.
         size = columns.shape[1]
         padded = bool(size) and int(lengths.min()) < size
         return cls(columns, is_token(lengths, size) if padded else None, (), StepWeights(), 0)
@@ -225,6 +230,7 @@ class GridState:
 
         None before the first row, in streams and where more than the caches grows.
         """
+        # These are tensors that change their shape or start as None: no recording could hold them.
         growing = (self.above, self.stream, self.considered)
         if not isinstance(self.position, int) or not self.caches or growing != (None, None, None):
             return None
@@ -264,6 +270,8 @@ def run_grid(
     join: Join = torch.add,
 ) -> tuple[Tensor, GridLayout]:
     """Return the network's output on the valid cells [cells, D] and where they lie."""
+    # Position-wise layers run on valid cells only: `gain of valid cells` under twins in
+    # benchmarks/results/cpu-1-thread.md says what padding would cost.
     layout = GridLayout.make(target_lengths, source_lengths)
     cells = layout.pack(join(rows[:, :, None, :], columns[:, None, :, :]))
     return network(cells, AllRows(layout)), layout

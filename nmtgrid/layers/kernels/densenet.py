@@ -1,14 +1,15 @@
 """Kernels of the dense network: its masked convolution, and the first half of a dense layer.
 
-The first half is scale, shift, ReLU and 1 x 1 projection of all earlier features. Side by side in
-memory, [M, f_L], stand the features of all layers so far; each layer reads those before it. Kept as
-separate tensors they would be copied together for every layer, and autograd would keep every copy
-for the backward pass: memory quadratic in the depth. Here nothing is kept but the features
-themselves, the rectified ones are computed again in the backward pass, and all layers add to one
-gradient. A layer's gradient is complete when the layers behind it are done, so the layers form a
-chain: each one takes the features appended last, and gives them their share. Time and peak memory:
-`pervasive-densenet` under training in benchmarks/results/cpu-1-thread.md.
+The first half is scale, shift, ReLU and 1 x 1 projection of all earlier features, which stand side
+by side in memory, [M, f_L]. Used by grid/densenet.py; `pervasive-densenet` under training in
+benchmarks/results/cpu-1-thread.md gives time and peak memory.
 """
+
+# Kept as separate tensors the features would be copied together for every layer, and autograd would
+# keep every copy for the backward pass: memory quadratic in the depth. Here nothing is kept but the
+# features themselves, the rectified ones are computed again in the backward pass, and all layers
+# add to one gradient. A layer's gradient is complete when the layers behind it are done, so the
+# layers form a chain: each one takes the features appended last, and gives them their share.
 
 from __future__ import annotations
 
@@ -129,6 +130,7 @@ def _weight_gradient(grid: Tensor, gradient: Tensor, taps: Tensor) -> Tensor:
 
 
 def _channels_last(taps: Tensor) -> Tensor:
+    # The grids are channels-last already; another format of the taps would have both copied.
     return taps.contiguous(memory_format=torch.channels_last)
 
 
@@ -223,6 +225,7 @@ class _Projection(torch.autograd.Function):
         store: _Store = ctx.store
         features = store.first(ctx.count)
         rectified = _rectified(features, scale, shift)
+        # Written over in place: this is the widest tensor of the layer.
         of_weight = product(gradient.t(), rectified.t())
         of_rectified = product(gradient, weight.t())
         torch.ops.aten.threshold_backward.grad_input(
@@ -234,6 +237,7 @@ class _Projection(torch.autograd.Function):
         of_features, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
             of_rectified, features, scale, zeros, ones, zeros, ones, False, 0.0, [True, True, True]
         )
+        # The last reader comes first in the backward pass: its gradient starts the sum.
         if ctx.is_last:
             store.gradient = of_features
         else:
@@ -257,6 +261,8 @@ class _Whole(torch.autograd.Function):
 
 
 def _rectified(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    # Batch norm with moments of zero and one is the one kernel that scales and shifts columns in
+    # one pass.
     zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
     scaled, _, _ = torch.native_batch_norm(features, scale, shift, zeros, ones, False, 0.0, 0.0)
     return scaled.relu_()

@@ -50,6 +50,7 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
             h, y, rate if active else 0.0, scale
         )
         return fused
+    # Without Triton: torch's own mask, and the fused sum for the rest.
     if active and h.device.type != "cpu":
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0
@@ -69,6 +70,7 @@ def kept_share(rate: float) -> float:
 
 def draw_mask(like: Tensor, rate: float) -> Tensor:
     """Return a mask of the shape and dtype of `like`, 1 with probability `kept_share(rate)`."""
+    # One draw of 64 bits serves eight elements: drawing costs more than all that follows.
     words = torch.empty((like.numel() + 7) // 8, dtype=torch.int64)
     draws = words.random_(-(2**63), None).view(torch.uint8)[: like.numel()].view(like.shape)
     # Writing the comparison in the dtype of use saves a conversion, which costs more than it.
@@ -83,6 +85,7 @@ def _is_active(rate: float, training: bool) -> bool:
 
 
 def _dropped_levels(rate: float) -> int:
+    # Neither a rate above zero may drop nothing, nor one below one everything.
     return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
 
 

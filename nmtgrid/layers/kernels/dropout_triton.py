@@ -2,9 +2,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Dropout and the residual sum on a GPU, in Triton: one pass forward and one backward.
 
-No mask is stored. Both passes draw the same numbers, which depend on a seed and the index of an
-element alone; the seed comes from torch's default generator on the CPU, so nothing waits for the
-GPU, a run resumes exactly, and recomputed activations have the same masks. Sums are in float32.
+No mask is stored: both passes draw the same numbers. Sums are in float32.
 Imported only where Triton is installed; benchmarks/kernels.py times it.
 """
 
@@ -22,6 +20,9 @@ BLOCK = 512
 """Elements of a quarter of a program: a draw yields four numbers."""
 
 
+# The numbers depend on a seed and the index of an element alone. The seed comes from torch's
+# default generator on the CPU, so nothing waits for the GPU, a run resumes exactly, and recomputed
+# activations have the same masks.
 @triton.jit
 def _is_kept(draws, rate):
     return tl.uint_to_uniform_float(draws) >= rate
@@ -64,19 +65,16 @@ def _gradient_kernel(
             tl.store(of_y + index, of_change.to(of_y.dtype.element_ty), mask=is_inside)
 
 
-def draw_seed() -> int:
-    """Return a seed from torch's default generator on the CPU, always of more than 32 bits."""
-    # Smaller ones would have Triton compile the kernels again, for arguments of 32 bits.
-    return int(torch.empty((), dtype=torch.int64).random_(2**32, 2**63 - 1))
-
-
 class TritonResidual(torch.autograd.Function):
     """(h + dropout(y)) * scale for h and y of one shape and dtype; see `residual_dropout`."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
         h, y = h.contiguous(), y.contiguous()
-        ctx.rate, ctx.scale, ctx.seed = rate, scale, draw_seed() if rate else 0
+        ctx.rate, ctx.scale, ctx.seed = rate, scale, 0
+        if rate:
+            # Of more than 32 bits: for smaller arguments Triton would compile the kernels again.
+            ctx.seed = int(torch.empty((), dtype=torch.int64).random_(2**32, 2**63 - 1))
         out = torch.empty_like(h)
         if out.numel():
             _launch(_add_kernel, (h, y, out), ctx)
@@ -85,10 +83,12 @@ class TritonResidual(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        # A plain sum passes its gradient on as it is: no kernel, no copy.
         if not ctx.rate and ctx.scale == 1.0:
             return gradient, gradient, None, None
         gradient = gradient.contiguous()
         of_h = torch.empty_like(gradient)
+        # Without dropout both gradients are equal and share their memory.
         of_y = torch.empty_like(gradient) if ctx.rate else of_h
         if gradient.numel():
             _launch(_gradient_kernel, (gradient, of_h, of_y), ctx)

@@ -1,9 +1,11 @@
 """Gated 1-D convolutions over [B, L, C]: dropout, convolution, gate and residual sum in one piece.
 
-The k neighbours of each position are copied side by side, [B L, k C], so that the convolution is
-one product of matrices; the copies cost a tenth of it (`convs2s` in benchmarks/results/
-cpu-1-thread.md). Used by layers/convolution.py for ConvS2S, section 2.6.2.
+Used by layers/convolution.py for ConvS2S, section 2.6.2.
 """
+
+# The k neighbours of each position are copied side by side, [B L, k C], so that the convolution is
+# one product of matrices; the copies cost a tenth of it. `convs2s` under training in benchmarks/
+# results/cpu-1-thread.md is with this form.
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ class Window:
         before = kernel // 2
         if is_token is None or bool(is_token.all()):
             return cls(kernel, before)
+        # Real positions must not read padding, whose features are arbitrary.
         size = is_token.shape[1]
         reads = torch.arange(size)[:, None] - before + torch.arange(kernel)
         reads = reads.clamp(0, size - 1).to(is_token.device)
@@ -96,11 +99,17 @@ class _GatedConvolution(torch.autograd.Function):
         rate: float,
         residual_scale: float | None,
     ) -> Tensor:
-        mask = _mask(x, rate)
+        # Factors of the shape of x: zero, or one over the kept share.
+        mask = None
+        if rate and x.device.type == "cpu":
+            mask = draw_mask(x, rate).mul_(1.0 / kept_share(rate))
+        elif rate:
+            mask = torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
         unfolded = _unfold(x, mask, window)
         values = product(unfolded, weight, bias)
         ctx.save_for_backward(unfolded, values, weight, mask)
         ctx.window, ctx.shape, ctx.residual_scale = window, x.shape, residual_scale
+        # The unfolded input is saved, not x: of the two the backward pass needs it alone.
         gated = F.glu(values, -1).view(*x.shape[:-1], -1)
         return gated if residual_scale is None else gated.add_(x).mul_(residual_scale)
 
@@ -122,15 +131,6 @@ class _GatedConvolution(torch.autograd.Function):
             if scale is not None:
                 of_x = of_x.add_(gradient)
         return of_x, of_weight, of_bias, None, None, None
-
-
-def _mask(x: Tensor, rate: float) -> Tensor | None:
-    """Return factors of the shape of x: zero, or one over the kept share; None without dropout."""
-    if not rate:
-        return None
-    if x.device.type == "cpu":
-        return draw_mask(x, rate).mul_(1.0 / kept_share(rate))
-    return torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
 
 
 def _unfold(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:

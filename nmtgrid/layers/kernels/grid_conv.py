@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_weight
 
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
 from nmtgrid.layers.kernels.triton_support import has_triton
@@ -50,8 +51,10 @@ class CpuGridConvolution(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             below = _spread(gradient, layout, below=above, left=right, right=left)
             if ctx.needs_input_grad[0]:
+                # The transpose of a causal convolution looks down and to the other side.
                 reversed_taps = taps.to(x.dtype).flip(0, 1)
                 of_x = gather_cells(_convolve(below, reversed_taps, right, left), layout)
+            # The padded grid is made again: kept, it would double the memory of ragged batches.
             if ctx.needs_input_grad[1]:
                 grid = _spread(x, layout, above=above, left=left, right=right)
                 below = below[:, :, : layout.source_size]
@@ -66,6 +69,7 @@ def _spread(
 
     Columns are added only where the sides differ: torch pads equal sides by itself.
     """
+    # Padding inside the convolution spares a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
     return scatter_cells(x, layout, margins=(above, below, left, right))
@@ -87,7 +91,13 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
     side = left if left == right else 0
     has_kernel = grid.dtype in (torch.float32, torch.bfloat16)
     if not (has_kernel and torch.backends.mkldnn.is_available()):
-        return _library_weight_gradient(grid, below, taps, side)
+        wide = torch.promote_types(grid.dtype, torch.float32)
+        image, shape = grid.permute(0, 3, 1, 2).to(wide), (grid.shape[3], 1, *taps.shape[:2])
+        errors = below[:, : below.shape[1] - taps.shape[0] + 1].permute(0, 3, 1, 2).to(wide)
+        of_kernel: Tensor = conv2d_weight(
+            image, shape, errors, padding=(0, side), groups=grid.shape[3]
+        )
+        return of_kernel.squeeze(1).permute(1, 2, 0)
     # torch's own gradient of depthwise weights is slow on a CPU. Here it is a convolution too: the
     # sentences below each other are one tall image, the output gradient is the filter, and the
     # empty rows between sentences keep them apart.
@@ -102,29 +112,6 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
         # [1, D, rows, columns]: each output position of the tall image is one tap.
         of_taps += F.conv2d(image, kernel, padding=(0, side), groups=width)[0].permute(1, 2, 0)
     return of_taps
-
-
-def _library_weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, side: int) -> Tensor:
-    wide = torch.promote_types(grid.dtype, torch.float32)
-    gap, width = taps.shape[0] - 1, grid.shape[3]
-    gradient = below[:, : below.shape[1] - gap].permute(0, 3, 1, 2).to(wide)
-    image = grid.permute(0, 3, 1, 2).to(wide)
-    kernel = taps.permute(2, 0, 1).unsqueeze(1).to(wide)
-    of_kernel: Tensor
-    _, of_kernel, _ = torch.ops.aten.convolution_backward(
-        gradient,
-        image,
-        kernel,
-        None,
-        [1, 1],
-        [0, side],
-        [1, 1],
-        False,
-        [0, 0],
-        width,
-        [False, True, False],
-    )
-    return of_kernel.squeeze(1).permute(1, 2, 0)
 
 
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
@@ -204,4 +191,5 @@ def grid_convolution_step(
         context = torch.autocast(device, enabled=False)
     with context:
         result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
+    # conv2d pads both sides alike; of a causal filter what the right margin yields is cut off.
     return result[:, :, 0, :source_size].transpose(1, 2)

@@ -3,9 +3,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
 """The grid convolution on a GPU, in Triton, on flat cells: padding is neither read nor written.
 
-One program walks down a strip of one grid. It reads each input row once for each column of the
-kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
-registers. The input gradient is the same walk upwards. Imported only where Triton is installed.
+Imported only where Triton is installed; benchmarks/kernels.py times it and sweeps its tiles.
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ SENTENCES = 4
 """Grids that one program of the weight gradient sums over."""
 
 
+# One program walks down a strip of one grid. It reads each input row once for each column of the
+# kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
+# registers. The input gradient is the same walk upwards.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,
@@ -65,6 +66,8 @@ def _convolve_kernel(
             sums = sums[1:] + (zero,)
 
 
+# Programs sum over a few grids each and write apart, and torch adds up what they wrote: atomic adds
+# would come in any order, and runs would differ.
 @triton.jit
 def _weight_gradient_kernel(
     x, gradient, of_taps, offsets, heights, widths, batch,

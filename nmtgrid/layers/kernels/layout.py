@@ -74,6 +74,7 @@ class GridLayout:
     @cached_property
     def sentence(self) -> Tensor:
         """[M] int64: the sentence that each cell belongs to."""
+        # With the size known repeat_interleave need not synchronise the device to find it.
         areas = self.target_lengths * self.source_lengths
         numbers = torch.arange(self.batch_size, device=areas.device)
         return numbers.repeat_interleave(areas, output_size=self.cell_count)

@@ -23,6 +23,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias [..., N], for x [..., K], weight [N, K] and bias [N]."""
     if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
+    # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
     result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
@@ -40,6 +41,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    # In bf16 torch takes oneDNN by itself, and autocast must see `F.linear` to convert.
     return (
         x.dtype is torch.float32
         and weight.dtype is torch.float32
@@ -112,6 +114,7 @@ class LinearReLU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, rectified = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
+            # The output says where the rectifier was open: the input need not be kept.
             of_flat = torch.ops.aten.threshold_backward(gradient.flatten(0, -2), rectified, 0)
             of_x = (of_flat @ weight).view(x.shape)
             return of_x, of_flat.t() @ x.flatten(0, -2), of_flat.sum(0)

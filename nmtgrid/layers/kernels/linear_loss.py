@@ -1,13 +1,14 @@
 """Label-smoothed cross-entropy fused with the output projection, so that no logits [M, V] are kept.
 
-The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
-forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
-With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
-`w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so
-both are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution
-other than one token (`SoftTargets`) takes the place of `[v = y_i]`. All training objectives end
-here; benchmarks/kernels.py compares it with the naive form.
+All training objectives end here; benchmarks/kernels.py compares it with the naive form.
 """
+
+# The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
+# forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
+# With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
+# `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so both
+# are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution other
+# than one token (`SoftTargets`) takes the place of `[v = y_i]`.
 
 from __future__ import annotations
 
@@ -110,11 +111,7 @@ def linear_nll(
 
 
 def linear_nll_and_hits(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    chunk: int | None = None,
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return `linear_nll` [M], and whether each target is the likeliest type [M].
 
@@ -231,6 +228,7 @@ class _Pass:
         self, rows: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
     ) -> None:
         """Add the products of one chunk's errors [m, V]."""
+        # The weights scale [m, D] tensors here, not the errors [m, V].
         narrow = errors.to(part.dtype)
         if self.of_features is not None:
             self.of_features[rows] = product(narrow, matrix.t())
@@ -285,6 +283,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
         dtypes: tuple[torch.dtype, ...] = ctx.dtypes
+        # The loss is a scalar, so its gradient is one factor of all that the forward pass summed.
         scaled = (
             None if gradient is None else gradient.mul(gradients[0]).to(dtype)
             for gradient, dtype in zip(saved, dtypes, strict=True)

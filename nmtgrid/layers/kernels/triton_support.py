@@ -19,7 +19,8 @@ def has_triton() -> bool:
     """
     try:
         _try_kernel()
-    except Exception as fault:  # a missing compiler, header or library: Triton raises anything
+    # A missing compiler, header or library: Triton raises anything.
+    except Exception as fault:
         if is_out_of_memory(fault):
             raise
         why = str(fault).strip().partition("\n")[0] or type(fault).__name__

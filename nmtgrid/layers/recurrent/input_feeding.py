@@ -2,15 +2,17 @@
 
 At each position the first layer reads the embedding and the last output, each further layer the
 one below, and the last layer's state s attends to the source: the output is
-tanh(W [context, s]). Only what hangs on the last output is computed in the loop: the embeddings'
-part of the gates comes computed for all positions, and the source comes as keys and values through
-which the projections of the query and of the context have been applied once, which is the same
-sum. The backward loop leaves the gradients of its products behind, and weights, keys and values
-get theirs from one product each over all positions. Used by models/bilstm.py in teacher forcing;
-`bilstm` under training in benchmarks/results/cpu-1-thread.md is with this form.
+tanh(W [context, s]). Used by models/bilstm.py in teacher forcing.
 
 Shapes: T target and S source positions, B sentences, D features of a layer, O of the output.
 """
+
+# Only what hangs on the last output is computed in the loop: the embeddings' part of the gates
+# comes computed for all positions, and the source comes as keys and values through which the projections
+# of the query and of the context have been applied once, which is the same sum. The backward loop
+# leaves the gradients of its products behind, and weights, keys and values get theirs from one
+# product each over all positions. `bilstm` under training in benchmarks/results/cpu-1-thread.md is
+# with this form.
 
 from __future__ import annotations
 
@@ -194,6 +196,7 @@ def _forward_step(
             above.copy_(hidden)
         else:
             torch.mul(hidden, mask[t], out=above)
+    # Keys are projected already, so the state itself is the query.
     scores = torch.bmm(state[:, None], keys.transpose(1, 2))
     scores = scores if hide is None else scores.add_(hide)
     attention = torch.softmax(scores, -1, out=trace.attention[t][:, None])
@@ -231,5 +234,6 @@ def _backward_step(
         of_inputs = product(of_gates, joined[n].t())
         carried.copy_(of_inputs[:, -size:])
         above = of_inputs[:, :-size]
+    # The first layer read the output of the position before, after dropout.
     if t:
         gradients.fed[t - 1].add_(above[:, :width])

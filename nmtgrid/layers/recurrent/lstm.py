@@ -1,14 +1,16 @@
 """LSTM layers and the plain recurrence, with backward passes written out (section 2.6.1).
 
-On a CPU torch runs an LSTM as many small operations, each with a node in the graph. Here the loop
-computes only what hangs on the last state, and leaves the gradients of its products behind: each
-weight gets its gradient from one product over all positions. `bilstm` and `convrnn` in
-benchmarks/results/cpu-1-thread.md are trained and decoded through this module; on CUDA
-`BidirectionalLSTM` uses cuDNN. input_feeding.py and top_down.py build their loops from its parts.
+Used by models/bilstm.py, models/convrnn.py and the caption models; input_feeding.py and top_down.py
+build their loops from its parts.
 
 Shapes: T or L positions first, then B or R rows, D features. Gates stand in torch's order: input,
 forget, candidate, output.
 """
+
+# On a CPU torch runs an LSTM as many small operations, each with a node in the graph. Here the loop
+# computes only what hangs on the last state and leaves the gradients of its products behind, and
+# each weight gets its gradient from one product over all positions. `bilstm` and `convrnn` in
+# benchmarks/results/cpu-1-thread.md are trained and decoded so; CUDA has cuDNN for encoders.
 
 from __future__ import annotations
 
@@ -62,6 +64,7 @@ def squash(x: Tensor, out: Tensor) -> None:
 
 def affine(below: Tensor, read: Tensor, weight: Tensor, out: Tensor) -> None:
     """Write below + read weight^T into `out`, which may be more precise than the factors."""
+    # The product is in the factors' type, the sum in that of `out`: in autocast bf16 and fp32.
     torch.add(product(read, weight), below, out=out)
 
 
@@ -101,6 +104,7 @@ def cell_backward(
     of_hidden [R, D] is the gradient of the hidden state; of_cell [R, D] that of the new cell on
     entry and of the previous `cell` on return.
     """
+    # Written into `out` piece by piece: no temporary of the width of all gates.
     size = cell.shape[-1]
     first, forget, candidate, last = (slice(k * size, (k + 1) * size) for k in range(4))
     through = torch.mul(of_hidden, gates[:, last])
@@ -204,6 +208,7 @@ class _Sequence(torch.autograd.Function):
         low = working_dtype(weight)
         high = torch.promote_types(low, torch.float32)
         is_ragged = rows.counts[-1] < count
+        # Only ragged rows leave slots unwritten, and these must read as zero.
         make = weight.new_zeros if is_ragged else weight.new_empty
         gates = make((length, count, 4 * size), dtype=high)
         squashed = make((length, count, size), dtype=high)
@@ -244,6 +249,7 @@ class _Sequence(torch.autograd.Function):
         exact = gates.new_empty(count, 4 * size) if low != high else None
         of_hidden, of_cell = of_hidden.to(high, copy=True), of_cell.to(high, copy=True)
         transposed = weight.to(low).t()
+        # Rows that are not live at t keep their carried gradients, which are those of their ends.
         for t in range(length)[:: 1 if reverse else -1]:
             live, before = rows.counts[t], t + reverse
             carried = of_hidden[:live]
@@ -395,6 +401,7 @@ class _Recurrence(torch.autograd.Function):
         weight, states = ctx.saved_tensors
         transposed = weight.to(ctx.low).t()
         of_inputs = torch.empty_like(states)
+        # The gradient that position t sends to t - 1, in one buffer for the whole loop.
         carried = torch.zeros_like(states[0])
         for t in reversed(range(states.shape[0])):
             carried.add_(of_states[t])

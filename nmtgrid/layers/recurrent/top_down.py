@@ -2,14 +2,16 @@
 
 At each position the attention LSTM reads [h2, word, mean region], its state h1 weighs the regions
 by additive attention, and the language LSTM reads [regions' weighted mean, h1], Eq. (2) to (6).
-Only what hangs on the last states is computed in the loop: the words' and the mean region's part
-of the gates comes computed for all positions. The backward loop leaves the gradients of its
-products behind, and each weight gets its own from one product over all positions. Used by
-models/captioning/top_down.py. No benchmark times captioning; the form is that of
-recurrent/input_feeding.py, which `bilstm` in benchmarks/results/cpu-1-thread.md justifies.
+Used by models/captioning/top_down.py.
 
 Shapes: T positions, B pictures, S regions, F features of a region, D of a state, H compared.
 """
+
+# Only what hangs on the last states is computed in the loop: the words' and the mean region's part
+# of the gates comes computed for all positions. The backward loop leaves the gradients of its
+# products behind, and each weight gets its own from one product over all positions. No benchmark
+# times captioning; the form is that of recurrent/input_feeding.py, which `bilstm` in
+# benchmarks/results/cpu-1-thread.md justifies.
 
 from __future__ import annotations
 
@@ -192,6 +194,7 @@ class _TopDown(torch.autograd.Function):
                 )  # fmt: skip
                 of_keys += of_key
                 of_score += of_weight
+                # h1 went three ways: to the language LSTM, the query and the next position.
                 of_queries[t] = of_query[:, 0]
                 hidden = hidden + of_inputs[:, wide : wide + size]
                 hidden = hidden + product(of_queries[t].to(low), query.t())

@@ -31,6 +31,8 @@ class Projection(nn.Linear):
 
 def inward_projection(size: int, parts: int) -> Projection:
     """Return a projection from d to `parts` x d features, each d drawn as a third of [3d, d]."""
+    # Xavier's bound is for [3d, d], the fused projection of the published systems, also where a
+    # query's projection [d, d] stands alone.
     projection = Projection(size, parts * size)
     bound = math.sqrt(6.0 / (4 * size))
     nn.init.uniform_(projection.weight, -bound, bound)
@@ -74,8 +76,10 @@ class SelfAttention(nn.Module):
 
         `window` limits what it sees to so many tokens, itself included.
         """
+        # Keys and values lie together in the projection as in the cache: one copy, not two.
         projected = self.input_map(features).view(len(features), 3, self.heads, -1)
         keys, values = cache.push_pair(block, projected[:, 1:])
+        # Older tokens stay in the cache, but nobody reads them: a window needs no mask in a step.
         if window is not None:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
         output: Tensor = self.output_map(attend(projected[:, 0, :, None], keys, values).flatten(1))
@@ -128,6 +132,7 @@ class SourceProjection(nn.Module):
         self.heads, self.blocks = heads, blocks
         self.weight = nn.Parameter(torch.empty(2 * blocks * size, source_size))
         self.bias = nn.Parameter(torch.zeros(2 * blocks * size))
+        # The fan of one projection [d, d'], not of the fused one, decides the bound.
         with torch.no_grad():
             bound = math.sqrt(6.0 / (source_size + 3 * size))
             self.weight.uniform_(-bound, bound)

@@ -1,10 +1,12 @@
 """Blocks of the Transformer: sub-layers in residual connections with layer normalisation.
 
-`forward` is teacher forcing with gradients. `DecoderBlock.step` is one step of decoding without
-gradient, in which the small products leave no time for calls of modules and spare copies:
-benchmarks/decoding_speed.py measures steps and searches (results/cpu-1-thread.md, decoding),
-benchmarks/exits.py steps that rows leave early.
+`forward` is teacher forcing with gradients, `DecoderBlock.step` one step of decoding without.
+Section 2.6.3; used by models/transformer.
 """
+
+# A step's products are so small that calls of modules and spare copies would take as long, so
+# `step` calls no modules and writes over what it may. benchmarks/decoding_speed.py measures steps
+# and searches (results/cpu-1-thread.md, decoding), benchmarks/exits.py steps with early exits.
 
 from __future__ import annotations
 
@@ -68,6 +70,7 @@ class AddNorm(nn.Module):
 
     def after(self, change: Tensor, features: Tensor) -> Tensor:
         """Return the step's result from the sub-layer's `change`, which is written over."""
+        # The change is fresh memory and may take the sum, unless autocast made it narrower.
         if change.dtype == features.dtype:
             change.add_(features)
         else:
@@ -76,6 +79,7 @@ class AddNorm(nn.Module):
 
     def _normed(self, features: Tensor) -> Tensor:
         norm = self.norm
+        # What the module would do, without the call and the casts.
         if features.dtype is norm.weight.dtype:
             return torch.layer_norm(
                 features, norm.normalized_shape, norm.weight, norm.bias, norm.eps
@@ -227,6 +231,8 @@ class DecoderBlock(nn.Module):
             keys, values = cache.push_pair(self.index, fused[:, 1:])
             query = fused[:, 0, :, None]
         else:
+            # Rows that left need keys and values at this position too, or later tokens of theirs
+            # could not attend to it; queries are needed of the rows that go on alone.
             pair = product(inner, projections.pair_weight, projections.pair_bias)
             cache.push_pair(self.index, pair.view(count, 2, heads, -1))
             keys, values = cache.read(self.index, rows)
@@ -252,6 +258,7 @@ class DecoderBlock(nn.Module):
             context = memory.attend(self.index, query)
         else:
             context = memory.attend_rows(self.index, query, rows)
+        # Computed a second time for alignments, which few searches ask for: `attend` is fused.
         if weights is not None and rows is None:
             weights.append(memory.weights(self.index, query).mean(1))
         elif weights is not None and rows is not None:

@@ -47,6 +47,7 @@ class ExitKVProjection:
 
     def copy(self, features: Tensor, cache: KVCache, first: int) -> None:
         """Write the keys and values of features [R, D] in block `first` and all behind it."""
+        # One product for all blocks behind the exit, instead of one for each.
         if self._fused is None:
             parts = [self._folded(block) for block in self.blocks]
             weights, biases = zip(*parts, strict=True)
@@ -71,6 +72,7 @@ class ExitKVProjection:
         """Return the block's projection [2D, D] to keys and values, and its bias [2D]."""
         fused, norm = block.self_attention.input_map, block.add_self.norm
         weight, bias = fused.weight[fused.in_features :], fused.bias[fused.in_features :]
+        # With post-norm the projection reads the state itself, and there is nothing to fold.
         if block.add_self.is_post:
             return weight, bias
         return weight * norm.weight, bias + weight @ norm.bias
@@ -117,6 +119,7 @@ class LazySourceCache(SourceCache):
             keys, values = self.projection.of_block(block, states)
             lead = (0, 0, self.zeros, 0)
             pair = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
+            # Copies by `dataclasses.replace` share this dict, whatever reads they show.
             self.computed[block] = pair
         return pair
 
@@ -141,6 +144,8 @@ class LazySourceCache(SourceCache):
         sentences, width = self._sentences_of(rows)
         if sentences is None:
             return dataclasses.replace(self, width=width)
+        # Keys and values of blocks that have been read are taken along; the others are computed
+        # from the sentences that are left.
         is_complete = len(self.computed) == self.projection.blocks
         return dataclasses.replace(
             self,

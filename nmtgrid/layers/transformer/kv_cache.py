@@ -94,10 +94,16 @@ class KVCache:
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
             return taken
+        # Autograd cannot write into memory that an older step may still have saved.
         if self.buffer.requires_grad:
             taken.buffer = self.buffer.index_select(0, rows)
             return taken
-        taken.buffer = self._free_buffer((len(rows), *self.buffer.shape[1:]))
+        shape, spare, before = (len(rows), *self.buffer.shape[1:]), self._spare, self._before
+        self._spare = self._before = None
+        is_free = spare is not None and before is not None and before() is None
+        if spare is None or not is_free or spare.shape != shape:
+            spare = self.buffer.new_empty(shape)
+        taken.buffer = spare
         live = self.buffer[..., : self.filled, :]
         torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
         # Promised to one cache alone: two would write into the same memory.
@@ -109,6 +115,7 @@ class KVCache:
     def _with_room(self, like: Tensor) -> Tensor:
         """Return the buffer, with room for one more token of shape [R, H, ..., d]."""
         if self.buffer is None:
+            # Rows first, as in every state; a row's keys and values are one block of memory.
             shape = (*like.shape[:2], self.blocks, self.capacity, 2 * like.shape[-1])
             self.buffer = like.new_empty(shape)
         elif self.filled == self.buffer.shape[3]:
@@ -117,15 +124,6 @@ class KVCache:
             grown[..., : self.filled, :] = self.buffer
             self.buffer = grown
         return self.buffer
-
-    def _free_buffer(self, shape: tuple[int, ...]) -> Tensor:
-        """Return a buffer that nobody reads."""
-        assert self.buffer is not None
-        spare, before = self._spare, self._before
-        self._spare = self._before = None
-        if spare is not None and before is not None and before() is None and spare.shape == shape:
-            return spare
-        return self.buffer.new_empty(shape)
 
 
 class StaticKVCache(KVCache):
@@ -155,6 +153,7 @@ class StaticKVCache(KVCache):
         """Return this cache, or, where `position` has no room in it, a larger copy."""
         if position < self.capacity:
             return self
+        # Powers of two, so that a search meets few shapes: each one is recorded anew.
         missing = max(_LEAST_ROOM, 1 << position.bit_length()) - self.capacity
         return StaticKVCache(
             self.blocks,
@@ -173,6 +172,7 @@ class StaticKVCache(KVCache):
 
         Returns the whole buffer's, [R, H, capacity, d] each.
         """
+        # The first block of a step shows the new column to all blocks, which share the mask.
         if not block:
             self.hidden.index_fill_(3, self._position.index, 0.0)
         live, size = self.buffer[:, :, block], pair.shape[3]
@@ -186,6 +186,7 @@ class StaticKVCache(KVCache):
     def take_rows(self, rows: Tensor) -> StaticKVCache:
         """Return the cache of `rows` [R']."""
         buffer = self.buffer.index_select(0, rows)
+        # Each state has a mask of its own: it may go to a slot of another size.
         return StaticKVCache(self.blocks, buffer, self.hidden.clone(), self._position)
 
     def static_tensors(self) -> tuple[Tensor, ...]:
