@@ -2,19 +2,20 @@
 
 A grid network is written once over `[..., D]` and calls `cells.convolve(layer, features)`:
 `AllRows` runs teacher-forced over the flat valid cells of a batch, `OneRow` runs one decoding
-step from caches of the last rows (fig. 3.7). Both give the same values, which a test checks for
-every architecture (tests/laws/test_models.py).
+step from caches of the last rows (fig. 3.7), `OneColumn` a new column of a stream. All give the
+same values, which tests check for every architecture (tests/laws/test_models.py, test_streaming.py).
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from nmtgrid.layers.kernels.densenet import (
     dense_grid_convolution,
@@ -198,7 +199,7 @@ class RingCache:
         """Return the rows of `cache`, the next of which is that of `position`."""
         keep = cache.span - 1
         # Row p of the target stands in slot p mod span; the slot of the next row is still free.
-        rows = pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
+        rows = F.pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
         rows = rows.roll((position.position - keep) % cache.span, 1)
         return cls(rows, position.ring(cache.span))
 
@@ -219,6 +220,73 @@ class RingCache:
         """Return the tensors that stay where they are."""
         return (self.buffer,)
 
+
+class CellCache:
+    """The inputs of one convolution in a stream: [R, T, S, D], of which the last `keep` rows stay.
+
+    The buffer has zero cells above and to the left of the grid, which the filters read there, and
+    grows by doubling in both directions; `keep` None keeps all rows.
+    """
+
+    def __init__(self, layer: StepConvolution, keep: int | None) -> None:
+        assert isinstance(layer, DepthwiseConvolution) and layer.source_causal
+        self.above, self.left = layer.live_rows - 1, layer.live_columns - 1
+        self.keep = keep
+        self.rows, self.columns = self.above, self.left
+        self.buffer: Tensor | None = None
+
+    def push(self, row: Tensor) -> Tensor:
+        """Append `row` [R, S, D] and return the window [R, live rows, S, D] of its filters."""
+        self.columns = self.left + row.shape[1]
+        buffer = self._with_room(row, self.rows + 1)
+        buffer[:, self.rows, self.left : self.columns] = row
+        self.rows += 1
+        # Without the left margin: `newest_row` pads columns by itself.
+        return buffer[:, self.rows - 1 - self.above : self.rows, self.left : self.columns]
+
+    def push_column(self, column: Tensor) -> Tensor:
+        """Append cells [R, n, 1, D] to the last n rows and return the window of their filters."""
+        self.columns += 1
+        buffer = self._with_room(column[:, 0], self.rows)
+        first = self.rows - column.shape[1]
+        buffer[:, first : self.rows, self.columns - 1] = column[:, :, 0]
+        across = slice(self.columns - 1 - self.left, self.columns)
+        return buffer[:, first - self.above : self.rows, across]
+
+    def take_rows(self, rows: Tensor) -> CellCache:
+        """Return the cache of the sentences `rows`."""
+        # Counters are copied: the old cache may be read again by another branch of a search.
+        taken = copy.copy(self)
+        if self.buffer is not None:
+            taken.buffer = self.buffer.index_select(0, rows)
+        return taken
+
+    def _with_room(self, like: Tensor, rows: int) -> Tensor:
+        """Return the buffer with room for `rows` rows and the columns, zero where not written."""
+
+        def rounded_up(count: int) -> int:
+            return max(16, 1 << (2 * count - 1).bit_length())
+
+        if self.buffer is None:
+            self.buffer = like.new_zeros(
+                like.shape[0], self.above + 16, rounded_up(self.columns), like.shape[-1]
+            )
+        height, width = self.buffer.shape[1:3]
+        if rows > height and self.keep is not None and self.keep + self.above <= height // 2:
+            # Rows beyond what any cell can see are dropped, so long streams stay small.
+            kept = self.keep + self.above
+            self.buffer[:, :kept] = self.buffer[:, self.rows - kept : self.rows].clone()
+            self.rows, rows = kept, kept + 1
+        if rows > height or self.columns > width:
+            taller = rounded_up(rows) if rows > height else height
+            wider = rounded_up(self.columns) if self.columns > width else width
+            grown = self.buffer.new_zeros(len(self.buffer), taller, wider, like.shape[-1])
+            grown[:, :height, :width] = self.buffer
+            self.buffer = grown
+        return self.buffer
+
+
+GridCache = RowCache | RingCache | CellCache
 
 Prepared = TypeVar("Prepared")
 
@@ -249,11 +317,18 @@ class OneRow:
     """One decoding step: features are one grid row [R, S, D]; caches are used in call order."""
 
     def __init__(
-        self, caches: list[RowCache | RingCache], weights: StepWeights, is_source: Tensor | None
+        self,
+        caches: list[GridCache],
+        weights: StepWeights,
+        is_source: Tensor | None,
+        new_cache: Callable[[StepConvolution, Tensor], GridCache] | None = None,
     ) -> None:
-        """`is_source` [R, S, 1] is False on padded columns; None when there is no padding."""
+        """`is_source` [R, S, 1] is False on padded columns; None when there is no padding.
+
+        `new_cache` makes a layer's cache, given its first input; None: a `RowCache`.
+        """
         self.caches, self.weights = caches, weights
-        self._is_source = is_source
+        self._is_source, self._new_cache = is_source, new_cache
         self._next = 0
 
     def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
@@ -264,7 +339,10 @@ class OneRow:
         # A network calls its convolutions in the same order at each step: the first one makes the
         # caches, and later ones find theirs by counting.
         if self._next == len(self.caches):
-            self.caches.append(RowCache.empty(features, layer.live_rows))
+            if self._new_cache is None:
+                self.caches.append(RowCache.empty(features, layer.live_rows))
+            else:
+                self.caches.append(self._new_cache(layer, features))
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
@@ -272,3 +350,21 @@ class OneRow:
         if isinstance(cache, RingCache):
             taps = cache.align_taps(taps)
         return layer.newest_row(window, taps)
+
+
+class OneColumn:
+    """A new source column of a stream: features are [R, n, 1, D] in the last n rows."""
+
+    def __init__(self, caches: Sequence[GridCache], weights: StepWeights) -> None:
+        self.weights, self._caches = weights, iter(caches)
+
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return [R, n, 1, D']."""
+        cache = next(self._caches)
+        assert isinstance(cache, CellCache)
+        window = cache.push_column(features).permute(0, 3, 1, 2)
+        # The window has its margins, so the filters need no padding and yield one column.
+        prepared = self.weights.get(layer, features.dtype)
+        with torch.autocast(features.device.type, enabled=False):
+            convolved = F.conv2d(window, prepared, groups=features.shape[-1])
+        return convolved.permute(0, 2, 3, 1)
