@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 
 
@@ -37,10 +38,7 @@ def product_attention(
         later = query.new_full((query.shape[-2], keys.shape[-2]), -math.inf).triu_(1)
         mask = later if mask is None else mask + later
     if torch.is_grad_enabled() or dropout:
-        context: Tensor = _ProductAttention.apply(  # type: ignore[no-untyped-call]
-            query, keys, values, mask, dropout, scale
-        )
-        return context
+        return apply(_ProductAttention, query, keys, values, mask, dropout, scale)
     leading = query.shape[:2]
     weights = _weights(query.flatten(0, 1), keys.flatten(0, 1), mask, scale, leading)
     context = torch.bmm(weights.to(values.dtype), values.flatten(0, 1))

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from nmtgrid.layers.grid.convolution import Cells, FoldedConvolution, FullConvolution, OneRow
 from nmtgrid.layers.kernels.densenet import DensePrefix
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.normalisation import (
     EPSILON,
     Affine,
@@ -159,7 +159,10 @@ class DenseConvolutionalNetwork(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., F] for the initial grid [..., f_0]."""
-        features, is_batch = _in_autocast(features), self.plan.normalisation == "batch"
+        features, is_batch = (
+            features.to(working_dtype(features)),
+            self.plan.normalisation == "batch",
+        )
         folds = is_batch and self.plan.gates == "none" and not self.training
         # In evaluation the norms are constant scales and shifts, which fold into the weights.
         if folds and isinstance(cells, OneRow):
@@ -281,14 +284,6 @@ def standardisation(statistics: BatchStatistics) -> tuple[Tensor, Tensor]:
     """Return scale and shift [C] that standardise by the running statistics."""
     scale = (statistics.running_var + EPSILON).rsqrt()
     return scale, -statistics.running_mean * scale
-
-
-def _in_autocast(features: Tensor) -> Tensor:
-    """Return `features` in autocast's type, if it is on."""
-    device = features.device.type
-    if torch.is_autocast_enabled(device):
-        return features.to(torch.get_autocast_dtype(device))
-    return features
 
 
 def _statistics(plan: DensePlan, size: int) -> nn.Module:

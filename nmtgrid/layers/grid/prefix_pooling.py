@@ -25,6 +25,7 @@ from nmtgrid.layers.grid.aggregation import (
     MaxAndAttention,
     MaxPooling,
 )
+from nmtgrid.layers.kernels import apply
 
 Partial = tuple[Tensor, ...]
 """The partial aggregate of an area of cells: tensors [..., D] or, of attention, [...] too."""
@@ -148,8 +149,7 @@ def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
 
 def prefix_max(values: Tensor, dim: int) -> Tensor:
     """Return the maximum of all values so far along `dim`; the first of equals wins."""
-    maxima: Tensor = _PrefixMax.apply(values, dim)  # type: ignore[no-untyped-call]
-    return maxima
+    return apply(_PrefixMax, values, dim)
 
 
 class _PrefixMax(torch.autograd.Function):

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
 from nmtgrid.layers.kernels.linear import product
 
@@ -54,8 +55,7 @@ def dense_grid_convolution(x: Tensor, weight: Tensor, layout: GridLayout) -> Ten
     its own dtype, zero on dead taps. Raises: ValueError for an even kernel size.
     """
     taps = live_dense_taps(weight).to(x.dtype)
-    result: Tensor = _Convolution.apply(x, taps, layout)  # type: ignore[no-untyped-call]
-    return result
+    return apply(_Convolution, x, taps, layout)
 
 
 def prepare_dense_step_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -183,15 +183,13 @@ class DensePrefix:
         will read the features.
         """
         kind = self._store.features.dtype
-        projected: Tensor = _Projection.apply(  # type: ignore[no-untyped-call]
-            self._last, scale, shift, weight.to(kind), self._store, self._count, last
+        return apply(
+            _Projection, self._last, scale, shift, weight.to(kind), self._store, self._count, last
         )
-        return projected
 
     def whole(self) -> Tensor:
         """Return all features [M, f_L]; nothing else may read them."""
-        features: Tensor = _Whole.apply(self._last, self._store)  # type: ignore[no-untyped-call]
-        return features
+        return apply(_Whole, self._last, self._store)
 
 
 def plain_dense_projection(

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 LEVELS = 256
@@ -31,8 +32,7 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    dropped: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
-    return dropped
+    return apply(_Dropout, x, rate)
 
 
 def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: bool) -> Tensor:
@@ -46,16 +46,12 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
-        fused: Tensor = TritonResidual.apply(  # type: ignore[no-untyped-call]
-            h, y, rate if active else 0.0, scale
-        )
-        return fused
+        return apply(TritonResidual, h, y, rate if active else 0.0, scale)
     # Without Triton: torch's own mask, and the fused sum for the rest.
     if active and h.device.type != "cpu":
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0
-    result: Tensor = _Residual.apply(h, y, rate, scale)  # type: ignore[no-untyped-call]
-    return result
+    return apply(_Residual, h, y, rate, scale)
 
 
 def plain_residual_dropout(h: Tensor, y: Tensor, mask: Tensor, keep: float, scale: float) -> Tensor:

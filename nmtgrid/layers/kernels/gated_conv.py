@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import product
 
@@ -68,10 +69,7 @@ def gated_convolution(
     all of one type. With a `residual_scale` s the result is s (x + a * sigmoid(b)), Eq. (2.34).
     """
     rate = rate if training else 0.0
-    gated: Tensor = _GatedConvolution.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, window, rate, residual_scale
-    )
-    return gated
+    return apply(_GatedConvolution, x, weight, bias, window, rate, residual_scale)
 
 
 def plain_gated_convolution(

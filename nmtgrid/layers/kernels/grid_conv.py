@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
 from nmtgrid.layers.kernels.triton_support import has_triton
 
@@ -159,10 +160,7 @@ def grid_convolution(
         return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
     taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
     right = 0 if source_causal else left
-    result: Tensor = form.apply(  # type: ignore[no-untyped-call]
-        x, taps, layout, left, right
-    )
-    return result
+    return apply(form, x, taps, layout, left, right)
 
 
 def prepare_step_weight(

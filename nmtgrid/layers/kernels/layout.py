@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.layers.kernels import apply
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GridLayout:
@@ -122,8 +124,7 @@ class GridLayout:
         """
         if self.is_full:
             return x.reshape(self.batch_size, self.target_size, self.source_size, x.shape[1])
-        padded: Tensor = _Pad.apply(x, self, fill)  # type: ignore[no-untyped-call]
-        return padded
+        return apply(_Pad, x, self, fill)
 
     def pack(self, grid: Tensor) -> Tensor:
         """Collect the valid cells [M, D] of a grid [B, T, S, D].
@@ -132,8 +133,7 @@ class GridLayout:
         """
         if self.is_full:
             return grid.reshape(self.cell_count, grid.shape[-1])
-        packed: Tensor = _Pack.apply(grid, self)  # type: ignore[no-untyped-call]
-        return packed
+        return apply(_Pack, grid, self)
 
 
 def scatter_cells(

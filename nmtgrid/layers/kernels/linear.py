@@ -17,6 +17,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.base.devices import is_intel
+from nmtgrid.layers.kernels import apply
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the type of products on `x`: autocast's where that is on, and x's own for float64."""
+    device = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -26,8 +35,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
-    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return result
+    return apply(_Linear, x, weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -89,13 +97,8 @@ def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:
     is_watched = bool(module._forward_hooks or module._forward_pre_hooks)
     if x.device.type != "cuda" or is_watched or module.bias is None:
         return torch.relu_(module(x))
-    kind = x.dtype
-    if torch.is_autocast_enabled("cuda") and kind != torch.float64:
-        kind = torch.get_autocast_dtype("cuda")
-    result: Tensor = LinearReLU.apply(  # type: ignore[no-untyped-call]
-        x.to(kind), module.weight.to(kind), module.bias.to(kind)
-    )
-    return result
+    dtype = working_dtype(x)
+    return apply(LinearReLU, x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
 
 
 class LinearReLU(torch.autograd.Function):

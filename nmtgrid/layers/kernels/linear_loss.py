@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.soft_targets import SoftTargets
 
 CPU_LOGITS = 2**22
@@ -136,14 +136,12 @@ def _dtype_and_chunk(
     features: Tensor, weight: Tensor, chunk: int | None
 ) -> tuple[torch.dtype, int]:
     """Return the type of the products, autocast's where that is on, and the features at a time."""
-    dtype, device = features.dtype, features.device.type
     if chunk is None:
-        chunk = max(64, (CPU_LOGITS if device == "cpu" else DEVICE_LOGITS) // weight.shape[0])
+        logits = CPU_LOGITS if features.device.type == "cpu" else DEVICE_LOGITS
+        chunk = max(64, logits // weight.shape[0])
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, but is {chunk}")
-    if torch.is_autocast_enabled(device) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
-    return dtype, chunk
+    return working_dtype(features), chunk
 
 
 @dataclasses.dataclass

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.linear import product
-from nmtgrid.layers.recurrent.lstm import LayerTrace, affine, over_positions, squash, working_dtype
+from nmtgrid.layers.kernels.linear import product, working_dtype
+from nmtgrid.layers.recurrent.lstm import LayerTrace, affine, over_positions, squash
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.linear import linear, product
+from nmtgrid.layers.kernels.linear import linear, product, working_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +44,6 @@ class Rows:
         """Return the live rows for lengths [B] that do not grow."""
         positions = torch.arange(int(lengths[0]), device=lengths.device)
         return cls(tuple((lengths[None] > positions[:, None]).sum(1).tolist()))
-
-
-def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the precision of products on `x`: that of autocast where it is on."""
-    device = x.device.type
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
 
 
 def squash(x: Tensor, out: Tensor) -> None:
@@ -374,8 +367,7 @@ class CellWeights:
 
 def run_rnn(inputs: Tensor, weight: Tensor) -> Tensor:
     """Return states [T, B, D] for inputs [T, B, D] and weight [D, D]; the first state is zero."""
-    states: Tensor = _Recurrence.apply(inputs, weight)  # type: ignore[no-untyped-call]
-    return states
+    return apply(_Recurrence, inputs, weight)
 
 
 class _Recurrence(torch.autograd.Function):

@@ -22,14 +22,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.recurrent.lstm import (
     LayerTrace,
     States,
     cell_step,
     over_positions,
     squash,
-    working_dtype,
 )
 from nmtgrid.layers.source_cache import SourceCache
 

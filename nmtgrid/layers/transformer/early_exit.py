@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtgrid.base.rows import take
-from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.kernels.linear import linear, working_dtype
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import AttentionProjections, SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
@@ -41,7 +41,7 @@ class ExitKVProjection:
             fused = self.blocks[block].self_attention.input_map
             size = fused.in_features
             parts = fused.weight[:size], fused.bias[:size], fused.weight[size:], fused.bias[size:]
-            projections = AttentionProjections(*map(_in_autocast, parts))
+            projections = AttentionProjections(*(part.to(working_dtype(part)) for part in parts))
             self._projections[block] = projections
         return projections
 
@@ -50,8 +50,9 @@ class ExitKVProjection:
         # One product for all blocks behind the exit, instead of one for each.
         if self._fused is None:
             parts = [self._folded(block) for block in self.blocks]
-            weights, biases = zip(*parts, strict=True)
-            self._fused = _in_autocast(torch.cat(weights)), _in_autocast(torch.cat(biases))
+            weight, bias = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+            dtype = working_dtype(weight)
+            self._fused = weight.to(dtype), bias.to(dtype)
         weight, bias = self._fused
         block = self.blocks[first]
         if not block.add_self.is_post:
@@ -76,13 +77,6 @@ class ExitKVProjection:
         if block.add_self.is_post:
             return weight, bias
         return weight * norm.weight, bias + weight @ norm.bias
-
-
-def _in_autocast(tensor: Tensor) -> Tensor:
-    device = tensor.device.type
-    if not torch.is_autocast_enabled(device) or tensor.dtype is torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
 
 
 @dataclasses.dataclass(frozen=True)
