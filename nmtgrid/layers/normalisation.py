@@ -1,9 +1,9 @@
-"""Batch normalisation over the valid cells of a batch, whole or in two parts.
+"""Layer normalisation of positions, and batch normalisation over valid cells, whole or in parts.
 
 `BatchStatistics` standardises features; `Affine` scales and shifts them. In a dense network every
 layer normalises the features of all layers before it: the statistics of a feature are the same
-for all of them, so it is standardised once, when it is made, and each layer has an affine map
-alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
+for all of them, so it is standardised once, when it is computed, and each layer has its scale and
+shift alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
 
 In training mode a prediction depends on the other sentences of its batch and, through the
 statistics, on later target tokens. In evaluation mode the running statistics are used, so nothing

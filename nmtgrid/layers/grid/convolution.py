@@ -274,9 +274,9 @@ class CellCache:
         height, width = self.buffer.shape[1:3]
         if rows > height and self.keep is not None and self.keep + self.above <= height // 2:
             # Rows beyond what any cell can see are dropped, so long streams stay small.
-            kept = self.keep + self.above
-            self.buffer[:, :kept] = self.buffer[:, self.rows - kept : self.rows].clone()
-            self.rows, rows = kept, kept + 1
+            alive = self.keep + self.above
+            self.buffer[:, :alive] = self.buffer[:, self.rows - alive : self.rows].clone()
+            self.rows, rows = alive, alive + 1
         if rows > height or self.columns > width:
             taller = rounded_up(rows) if rows > height else height
             wider = rounded_up(self.columns) if self.columns > width else width

@@ -1,4 +1,4 @@
-"""Kernels: operations with backward passes of their own, measured by `benchmarks kernels`."""
+"""Kernels: operations with backward passes of their own; benchmarks/kernels.py measures most."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Memory layout of a batch of grids without padding: flat valid cells.
 
 A batch of B grids, T_b target by S_b source positions each, is stored flat: x [M, D] holds the
-valid cells only, sentence after sentence, row-major in (t, s). Position-wise maps then cost
+valid cells only, sentence after sentence, row-major in (t, s). Position-wise layers then cost
 nothing for padding, and a full batch (all sentences equally long) is a free view of [B, T, S, D].
 """
 

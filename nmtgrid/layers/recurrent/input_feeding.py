@@ -139,7 +139,7 @@ class _InputFeeding(torch.autograd.Function):
             over_positions(of_gate, layer.inputs[:-1])
             for of_gate, layer in zip(of_gates, layers, strict=True)
         ]
-        found = [
+        of_inputs = [
             of_gates[0],
             torch.bmm(gradients.scores.permute(1, 2, 0), states.transpose(0, 1)),
             torch.bmm(attention.permute(1, 2, 0), of_raw.transpose(0, 1)),
@@ -149,7 +149,7 @@ class _InputFeeding(torch.autograd.Function):
             *of_joined,
             *(of_gate.sum((0, 1), dtype=high) for of_gate in of_gates[1:]),
         ]
-        cast = (tensor.to(dtype) for tensor, dtype in zip(found, ctx.dtypes, strict=True))
+        cast = (tensor.to(dtype) for tensor, dtype in zip(of_inputs, ctx.dtypes, strict=True))
         return None, None, *cast
 
 
