@@ -1,8 +1,8 @@
-"""Scaled dot-product attention through torch's fused kernels, and its weights where asked.
+"""Scaled dot-product attention, Eq. (2.40), through torch's fused kernels, and its weights.
 
 Shapes: queries [B, H, T, d], keys and values [B, H, S, d]; B sentences or rows, H heads, T target
 and S source positions, d features of a head. Masks are additive floats (0 or -inf) that broadcast
-to [B, H, T, S]; None lets everything through.
+to [B, H, T, S]; None lets everything through. All architectures with attention read through here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 
 
@@ -28,31 +29,27 @@ def product_attention(
     dropout: float,
     scale: float,
 ) -> Tensor:
-    """Return [B, H, T, d'], as `attend` (layers/attention.py) does."""
+    """Return [B, H, T, d'], as `attend` does, by two batched products.
+
+    On a CPU torch's kernel is slow in bf16 and draws dropout element by element; the transformer's
+    rows under training in benchmarks/results/cpu-1-thread.md are with this form.
+    """
     if causal:
-        length, width = query.shape[-2], keys.shape[-2]
-        later = query.new_full((length, width), -math.inf).triu_(1)
+        later = query.new_full((query.shape[-2], keys.shape[-2]), -math.inf).triu_(1)
         mask = later if mask is None else mask + later
-    if not torch.is_grad_enabled() and not dropout:
-        return _read(query, keys, values, mask, scale)
-    read: Tensor = _ProductAttention.apply(  # type: ignore[no-untyped-call]
-        query, keys, values, mask, dropout, scale
-    )
-    return read
-
-
-def _read(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Return [B, H, T, d'] without a gradient."""
+    if torch.is_grad_enabled() or dropout:
+        return apply(_ProductAttention, query, keys, values, mask, dropout, scale)
     leading = query.shape[:2]
     weights = _weights(query.flatten(0, 1), keys.flatten(0, 1), mask, scale, leading)
-    read = torch.bmm(weights.to(values.dtype), values.flatten(0, 1))
-    return read.view(*leading, *read.shape[1:])
+    context = torch.bmm(weights.to(values.dtype), values.flatten(0, 1))
+    return context.view(*leading, *context.shape[1:])
 
 
 def _weights(
     query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, leading: torch.Size
 ) -> Tensor:
     """Return [B H, T, S] the softmax of scale * query keys^T + mask, in fp32 at least."""
+    # In place from here on: the scores are the largest tensor, and only their softmax is kept.
     scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
         scores.unflatten(0, leading).add_(mask)
@@ -73,29 +70,30 @@ class _ProductAttention(torch.autograd.Function):
         leading = query.shape[:2]
         query, keys, values = (part.flatten(0, 1) for part in (query, keys, values))
         weights = _weights(query, keys, mask, scale, leading)
-        kept = draw_mask(weights, dropout).div_(kept_share(dropout)) if dropout else None
-        used = weights if kept is None else weights * kept
-        ctx.save_for_backward(query, keys, values, weights, kept)
+        dropped = draw_mask(weights, dropout).div_(kept_share(dropout)) if dropout else None
+        used = weights if dropped is None else weights * dropped
+        ctx.save_for_backward(query, keys, values, weights, dropped)
         ctx.leading, ctx.scale = leading, scale
-        read = torch.bmm(used.to(values.dtype), values)
-        return read.view(*leading, *read.shape[1:])
+        context = torch.bmm(used.to(values.dtype), values)
+        return context.view(*leading, *context.shape[1:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, keys, values, weights, kept = ctx.saved_tensors
+        query, keys, values, weights, dropped = ctx.saved_tensors
         gradient = gradient.flatten(0, 1)
-        used = weights if kept is None else weights * kept
+        # Multiplied again rather than kept: [B H, T, S] is the largest tensor here.
+        used = weights if dropped is None else weights * dropped
         of_values = torch.bmm(used.to(gradient.dtype).transpose(1, 2), gradient)
         of_weights = torch.bmm(gradient, values.transpose(1, 2)).to(weights.dtype)
-        if kept is not None:
-            of_weights *= kept
+        if dropped is not None:
+            of_weights *= dropped
         of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
         of_scores = (of_scores * ctx.scale).to(query.dtype)
         of_query = torch.bmm(of_scores, keys)
         of_keys = torch.bmm(of_scores.transpose(1, 2), query)
-        found = (part.unflatten(0, ctx.leading) for part in (of_query, of_keys, of_values))
-        return (*found, None, None, None)
+        gradients = (part.unflatten(0, ctx.leading) for part in (of_query, of_keys, of_values))
+        return (*gradients, None, None, None)
 
 
 def attend(
@@ -115,10 +113,11 @@ def attend(
     """
     if mask is not None:
         mask = mask.to(query.dtype)
+    # torch's CPU kernel has a fast path for fp32 without dropout alone.
     if query.device.type == "cpu" and (query.dtype is torch.bfloat16 or dropout):
-        factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+        scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         return product_attention(
-            query, keys, values, mask, causal=causal, dropout=dropout, scale=factor
+            query, keys, values, mask, causal=causal, dropout=dropout, scale=scale
         )
     return scaled_dot_product_attention(
         query, keys, values, mask, dropout_p=dropout, is_causal=causal, scale=scale
@@ -129,8 +128,8 @@ def attention_weights(
     query: Tensor, keys: Tensor, mask: Tensor | None = None, *, scale: float | None = None
 ) -> Tensor:
     """Return the weights [B, H, T, S] that `attend` gives the values, in fp32 at least."""
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (query @ keys.transpose(-1, -2)) * factor
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (query @ keys.transpose(-1, -2)) * scale
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is not None:
         scores = scores + mask.to(scores.dtype)
@@ -142,9 +141,10 @@ def source_mask(is_source: Tensor | None, like: Tensor) -> Tensor | None:
 
     is_source [B, S] is True on real tokens; None, or True everywhere, needs no mask.
     """
+    # Looking costs a synchronisation; without a mask torch may take its fastest kernels.
     if is_source is None or bool(is_source.all()):
         return None
-    mask = torch.zeros(is_source.shape, dtype=like.dtype, device=like.device)
+    mask = like.new_zeros(is_source.shape)
     return mask.masked_fill_(~is_source, -math.inf)[:, None, None, :]
 
 
@@ -153,8 +153,6 @@ def window_mask(length: int, window: int, like: Tensor) -> Tensor:
 
     Eq. (4.18): i - window < j <= i.
     """
-    ones = torch.ones(length, length, dtype=torch.bool, device=like.device)
-    is_seen = ones.tril().triu(1 - window)
-    return torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill_(
-        ~is_seen, -math.inf
-    )
+    is_seen = torch.ones(length, length, dtype=torch.bool, device=like.device)
+    is_seen = is_seen.tril().triu(1 - window)
+    return like.new_zeros(length, length).masked_fill_(~is_seen, -math.inf)

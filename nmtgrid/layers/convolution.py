@@ -1,7 +1,11 @@
-"""Convolutions that merge words into phrases, their reverse, and changes of length between them.
+"""Convolutions over sentences: the gated ones of ConvS2S, and those that build phrases.
 
-Shapes: B sentences, S or P positions, D features. Lengths [B] say how many positions of a row are
-real; what stands behind them is arbitrary and never read.
+Gated convolutions with weight normalisation are Eq. (2.32)-(2.34) (models/convs2s.py). Phrase
+convolutions merge neighbours and so shorten a row, their reverse lengthens it, and `Resample`
+changes its length (Kalchbrenner and Blunsom, 2013; models/convrnn.py).
+
+Shapes: B sentences, S or P positions, D features. Lengths [B] count the real positions of a row;
+the features behind them are arbitrary and never read.
 """
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ from nmtgrid.layers.kernels.linear import linear
 
 
 class NormalisedWeight(nn.Module):
-    """The weight [outputs, inputs] of an affine map, optionally split into directions and lengths.
+    """The weight [outputs, inputs] of a linear layer, optionally split into direction and length.
 
     With `normalise` the weight of output i is gain_i * weight_i / |weight_i| (Salimans and Kingma,
-    2016); the gains start as the lengths that were drawn, so the map starts the same either way.
+    2016); the gains start as the lengths that were drawn, so the layer starts the same either way.
     Weights are drawn from N(0, gain / inputs); biases are zero.
     """
 
@@ -46,26 +50,28 @@ class NormalisedWeight(nn.Module):
                 self.gain.copy_(self.weight.norm(dim=1))
 
     def effective_weight(self) -> Tensor:
-        """Return the weight [outputs, inputs] that the map applies."""
+        """Return the weight [outputs, inputs] that the layer applies."""
+        # torch's own operator; the parametrisation of torch.nn would rename parameters.
         if self.gain is None:
             return self.weight
         return torch._weight_norm(self.weight, self.gain[:, None], 0)
 
-    def ready(self, factor: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def scaled(self, factor: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return weight and bias times `factor` (one number, or [outputs]), in `dtype`."""
         bias = (self.bias * factor).to(dtype)
+        # With a gain the factor goes into it: [outputs] numbers instead of the whole weight.
         if self.gain is not None:
-            scaled = torch._weight_norm(self.weight, (self.gain * factor)[:, None], 0)
+            weight = torch._weight_norm(self.weight, (self.gain * factor)[:, None], 0)
         else:
-            scaled = self.weight * (factor[:, None] if isinstance(factor, Tensor) else factor)
-        return scaled.to(dtype), bias
+            weight = self.weight * (factor[:, None] if isinstance(factor, Tensor) else factor)
+        return weight.to(dtype), bias
 
 
-class NormalisedMap(NormalisedWeight):
-    """An affine map whose weight may be normalised."""
+class NormalisedProjection(NormalisedWeight):
+    """A linear layer whose weight may be normalised."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the mapped features [..., outputs]."""
+        """Return the projected features [..., outputs]."""
         return linear(x, self.effective_weight(), self.bias)
 
 
@@ -99,9 +105,8 @@ class GatedConvolution(NormalisedWeight):
 class WindowCache:
     """The last inputs of N causal convolutions: buffer [R, N, capacity, C], rows first.
 
-    New inputs are written in place behind the old ones, and what a convolution reads is one
-    stretch of memory for each row. When the buffer is full, what is still needed moves to its
-    front.
+    New inputs are written in place behind the old ones, so a convolution reads contiguous memory
+    of each row. When the buffer is full, the last k - 1 inputs move to its front.
     """
 
     def __init__(self, buffer: Tensor, filled: int, kernel: int) -> None:
@@ -125,15 +130,16 @@ class WindowCache:
 
     def push(self, layer: int, features: Tensor) -> Tensor:
         """Append `features` [R, C] and return the last k inputs of `layer` [R, k C]."""
-        stretch = self.buffer[:, layer, self.filled - self.kernel : self.filled]
-        stretch[:, -1] = features
-        return stretch.flatten(1)
+        window = self.buffer[:, layer, self.filled - self.kernel : self.filled]
+        window[:, -1] = features
+        return window.flatten(1)
 
     def take_rows(self, rows: Tensor) -> WindowCache:
         """Return the cache of `rows`, copying only what a later step will read."""
         keep = self.kernel - 1
         count, (_, layers, capacity, size) = rows.shape[0], self.buffer.shape
         buffer = self.buffer.new_empty(count, layers, capacity, size)
+        # Only the last k - 1 inputs are alive: a beam would copy the whole buffer otherwise.
         live = self.buffer[:, :, self.filled - keep : self.filled]
         buffer[:, :, :keep] = live.index_select(0, rows)
         return WindowCache(buffer, keep, self.kernel)
@@ -143,15 +149,15 @@ Convolution = Literal["full", "depthwise"]
 
 
 class PhraseWindow(nn.Module):
-    """tanh of a map of `kernel` neighbours: [B, S, D] to [B, S - kernel + 1, D].
+    """tanh of a linear layer over `kernel` neighbours: [B, S, D] to [B, S - kernel + 1, D].
 
     "full" is one matrix over all of their features, "depthwise" one weight for each feature and
-    place, as Kalchbrenner and Blunsom (2013) have it.
+    tap, as Kalchbrenner and Blunsom (2013) have it.
     """
 
-    def __init__(self, size: int, kernel: int, kind: Convolution) -> None:
+    def __init__(self, size: int, kernel: int, kind: Convolution, rate: float = 0.0) -> None:
         super().__init__()
-        self.kernel = kernel
+        self.kernel, self.rate = kernel, rate
         shape = (size, kernel * size) if kind == "full" else (kernel, size)
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.zeros(size))
@@ -161,15 +167,17 @@ class PhraseWindow(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return what each window becomes; S must be at least the kernel."""
+        """Return each window's output, with dropout; S must be at least the kernel."""
         count = states.shape[1] - self.kernel + 1
-        views = [states[:, k : k + count] for k in range(self.kernel)]
+        taps = [states[:, k : k + count] for k in range(self.kernel)]
         if self.is_full:
-            return torch.tanh(linear(torch.cat(views, -1), self.weight, self.bias))
-        mapped = self.bias + views[0] * self.weight[0]
-        for view, weight in zip(views[1:], self.weight[1:], strict=True):
-            mapped = torch.addcmul(mapped, view, weight.to(view.dtype))
-        return torch.tanh(mapped)
+            merged = linear(torch.cat(taps, -1), self.weight, self.bias)
+        else:
+            # One fused multiply-add for each tap, without laying the taps side by side.
+            merged = self.bias + taps[0] * self.weight[0]
+            for tap, weight in zip(taps[1:], self.weight[1:], strict=True):
+                merged = torch.addcmul(merged, tap, weight.to(tap.dtype))
+        return dropout(torch.tanh(merged), self.rate, self.training)
 
 
 class PhraseConvolution(nn.Module):
@@ -180,22 +188,23 @@ class PhraseConvolution(nn.Module):
 
     def __init__(self, size: int, kernel: int, kind: Convolution, rate: float) -> None:
         super().__init__()
-        self.window, self.kernel, self.rate = PhraseWindow(size, kernel, kind), kernel, rate
+        self.window, self.kernel = PhraseWindow(size, kernel, kind, rate), kernel
 
     def lengths_after(self, lengths: Tensor) -> Tensor:
-        """Return [B], the lengths of what `forward` returns."""
+        """Return [B], the lengths after `forward`."""
         return torch.where(lengths >= self.kernel, lengths - self.kernel + 1, lengths)
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, S', D]."""
-        count, merged = states.shape[1], self.kernel - 1
+        count, lost = states.shape[1], self.kernel - 1
         if count < self.kernel:
             return states
-        width = max(count - merged, min(count, merged))
-        found = dropout(self.window(states), self.rate, self.training)
-        found = nn.functional.pad(found, (0, 0, 0, width - found.shape[1]))
-        short = (lengths < self.kernel)[:, None, None]
-        return torch.where(short, states[:, :width].to(found.dtype), found)
+        # Wide enough for the merged rows and for the short ones, which stay.
+        width = max(count - lost, min(count, lost))
+        merged = self.window(states)
+        merged = nn.functional.pad(merged, (0, 0, 0, width - merged.shape[1]))
+        is_short = (lengths < self.kernel)[:, None, None]
+        return torch.where(is_short, states[:, :width].to(merged.dtype), merged)
 
 
 class ReverseConvolution(nn.Module):
@@ -203,39 +212,39 @@ class ReverseConvolution(nn.Module):
 
     def __init__(self, size: int, kernel: int, kind: Convolution, rate: float) -> None:
         super().__init__()
-        self.window, self.kernel, self.rate = PhraseWindow(size, kernel, kind), kernel, rate
+        self.window, self.kernel = PhraseWindow(size, kernel, kind, rate), kernel
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, S + i - 1, D]."""
-        real = is_token(lengths, states.shape[1])[..., None]
-        around = self.kernel - 1
-        padded = nn.functional.pad(states * real.to(states.dtype), (0, 0, around, around))
-        return dropout(self.window(padded), self.rate, self.training)
+        is_real = is_token(lengths, states.shape[1])[..., None]
+        margin = self.kernel - 1
+        padded = nn.functional.pad(states * is_real.to(states.dtype), (0, 0, margin, margin))
+        widened: Tensor = self.window(padded)
+        return widened
 
 
 class Resample(nn.Module):
-    """Rows of one length seen from rows of another: each new position is a mean around its place.
+    """Rows of one length seen from rows of another: each new position is a local mean.
 
-    Place j of n stands at (j + 1/2) p / n of p old positions. The weights fall off as a Gaussian
+    Position j of n stands at (j + 1/2) p / n of p old positions. The weights fall off as a Gaussian
     of learnt width (in positions of the shorter row), so they are smooth in n, which need not be
-    whole: what predicts n learns through them.
+    whole: the network that predicts n learns through them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.width = nn.Parameter(torch.full((1,), 0.5))
 
-    def forward(self, states: Tensor, lengths: Tensor, wanted: Tensor, count: int) -> Tensor:
-        """Return [B, count, D] for states [B, P, D], lengths [B] and wanted lengths [B] (real)."""
-        ratio = (lengths / wanted)[:, None]
+    def forward(self, states: Tensor, lengths: Tensor, new_lengths: Tensor, count: int) -> Tensor:
+        """Return [B, count, D] for states [B, P, D], lengths [B] and new lengths [B] (real)."""
+        ratio = (lengths / new_lengths)[:, None]
         centres = (torch.arange(count, device=states.device) + 0.5) * ratio - 0.5
-        # Places behind the wanted length stand beside the last old position.
+        # Positions behind the new length stand beside the last old position.
         centres = centres.minimum(lengths[:, None] - 0.5)
-        places = torch.arange(states.shape[1], device=states.device)
-        distances = places - centres[..., None]
-        spread = (self.width.abs() + 0.1) * ratio.clamp(min=1.0)
-        scores = -0.5 * (distances / spread[..., None]).square()
-        hidden = ~is_token(lengths, states.shape[1])[:, None]
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        # What stands on padding may be anything but must not be infinite times zero.
+        distances = torch.arange(states.shape[1], device=states.device) - centres[..., None]
+        deviation = (self.width.abs() + 0.1) * ratio.clamp(min=1.0)
+        scores = -0.5 * (distances / deviation[..., None]).square()
+        is_padding = ~is_token(lengths, states.shape[1])[:, None]
+        weights = scores.masked_fill(is_padding, -torch.inf).softmax(-1)
+        # Features of padding may be anything finite: their weight is zero, and inf * 0 is NaN.
         return torch.bmm(weights.to(states.dtype), states)

@@ -1,4 +1,4 @@
-"""Token embeddings with the options of the published systems."""
+"""Token embeddings with the options of the published systems, and their positions, Eq. (2.39)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.static_position import Position, StaticPosition
+from nmtgrid.layers.static_cache import Position, StaticPosition
 
 Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "learned"]
 
 LARGEST_TABLE = 4096
-"""Sinusoidal positions that are kept ready; those beyond are computed when they are asked for."""
+"""Sinusoidal positions in the cached table; those beyond are computed at each call."""
 
 
 class Embedding(nn.Module):
     """Token vectors, optionally scaled by sqrt(d) and summed with positions.
 
     Positions are sinusoidal, as printed (2.39) or in the halves of other programs, or
-    `max_positions` learned vectors, of which the last serves all places beyond. The padding
+    `max_positions` learned vectors, of which the last serves all positions beyond. The padding
     type's row is zero at the start. One dropout mask covers a token's vector, so a whole row or
-    column of the grid is dropped alike. Of an `alias` (one id, another) the one has the vector of
-    the other.
+    column of the grid is dropped alike. With an `alias` (first, second) the first id has the
+    vector of the second.
     """
 
     def __init__(
@@ -55,35 +55,33 @@ class Embedding(nn.Module):
         nn.init.normal_(self.weight, std=self.size**-0.5)
         if self.position_weight is not None:
             nn.init.normal_(self.position_weight, std=self.size**-0.5)
+        # Zeroed after the draw, so that the other rows are those of any padding id.
         with torch.no_grad():
             self.weight[self.padding].zero_()
 
     def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
+        # The alias costs a pass over ids, not over vectors, and shares gradients too.
         if self.alias is not None:
             tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
         vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
         if self.positions == "none":
             vectors = vectors * self.scale
         else:
-            places = self._places(first_position, tokens.shape[-1], vectors)
-            vectors = torch.add(places, vectors, alpha=self.scale)
+            positions = self._position_vectors(first_position, tokens.shape[-1], vectors)
+            vectors = torch.add(positions, vectors, alpha=self.scale)
         return dropout(vectors, self.dropout_rate, self.training)
 
-    def _places(self, first: Position, count: int, like: Tensor) -> Tensor:
+    def _position_vectors(self, first: Position, count: int, like: Tensor) -> Tensor:
         """Return [count, d], the vectors of the positions from `first` on."""
         if self.position_weight is not None:
-            start = first.at if isinstance(first, StaticPosition) else first
-            wanted = torch.arange(count, device=like.device) + start
-            wanted = wanted.clamp_(max=len(self.position_weight) - 1)
-            return nn.functional.embedding(wanted, self.position_weight)
+            positions = _positions(first, count, like).clamp_(max=len(self.position_weight) - 1)
+            return nn.functional.embedding(positions, self.position_weight)
         waves = sinusoids if self.positions == "sinusoidal" else halved_sinusoids
-        if isinstance(first, StaticPosition):
+        # A recorded step computes its waves: which part of the table to read is not known then.
+        if isinstance(first, StaticPosition) or first + count > LARGEST_TABLE:
             return waves(first, count, like)
-        last = first + count
-        if last > LARGEST_TABLE:
-            return waves(first, count, like)
-        table = self._table
+        last, table = first + count, self._table
         if table is not None and (table.dtype, table.device) != (like.dtype, like.device):
             table = None
         if table is None or len(table) < last:
@@ -92,13 +90,18 @@ class Embedding(nn.Module):
         return table[first:last]
 
 
+def _positions(first: Position, count: int, like: Tensor) -> Tensor:
+    """Return the positions [count] from `first` on."""
+    start = first.index if isinstance(first, StaticPosition) else first
+    return torch.arange(count, device=like.device) + start
+
+
 def sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d] sinusoidal position vectors from `first` on, Eq. (2.39)."""
     size = like.shape[-1]
-    start = first.at if isinstance(first, StaticPosition) else first
-    places = (torch.arange(count, device=like.device) + start).float()
+    positions = _positions(first, count, like).float()
     pairs = torch.arange((size + 1) // 2, device=like.device, dtype=torch.float32)
-    angles = places[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
+    angles = positions[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
     return waves[:, :size].to(like.dtype)
 
@@ -112,10 +115,9 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     Departs: 2.39 has sines and cosines take turns, and its longest wave is shorter than 10000.
     """
     size = like.shape[-1]
-    start = first.at if isinstance(first, StaticPosition) else first
-    places = (torch.arange(count, device=like.device) + start + 2).float()
+    positions = (_positions(first, count, like) + 2).float()
     half = size // 2
     waves = torch.arange(half, device=like.device, dtype=torch.float32)
-    angles = places[:, None] * torch.exp(waves * (-math.log(10000.0) / max(half - 1, 1)))
+    angles = positions[:, None] * torch.exp(waves * (-math.log(10000.0) / max(half - 1, 1)))
     joined = torch.cat([angles.sin(), angles.cos()], dim=1)
     return nn.functional.pad(joined, (0, size - 2 * half)).to(like.dtype)

@@ -1,17 +1,14 @@
-"""Batch normalisation over the valid cells of a batch, whole or in two parts.
+"""Layer normalisation of positions, and batch normalisation over valid cells, whole or in parts.
 
 `BatchStatistics` standardises features; `Affine` scales and shifts them. In a dense network every
 layer normalises the features of all layers before it: the statistics of a feature are the same
-for all of them, so it is standardised once, when it is made, and each layer has an affine map
-alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
+for all of them, so it is standardised once, when it is computed, and each layer has its scale and
+shift alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
 
-Statistics are taken in float32 and over real cells alone: the features given are the flat valid
-cells [cells, C], so padding never counts. In training mode a prediction depends on the other
-sentences of its batch and, through the statistics, on later target tokens. In evaluation mode the
-running statistics are used, so nothing of the future reaches a prediction.
-
-Each pass moves the running statistics: each micro-batch of an update, and each half of one that
-did not fit into memory, has statistics of its own, and moves them once more.
+In training mode a prediction depends on the other sentences of its batch and, through the
+statistics, on later target tokens. In evaluation mode the running statistics are used, so nothing
+of the future reaches a prediction. Each micro-batch of an update, and each half of one that did not
+fit into memory, has statistics of its own and moves the running ones once more.
 """
 
 from __future__ import annotations
@@ -29,11 +26,13 @@ class PositionNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalised features, in the shape and type of `input`."""
         if input.device.type == "cpu" and input.dtype is torch.bfloat16:
-            # The CPU's kernel reads bf16 and computes in fp32 by itself.
-            found: Tensor = torch.native_layer_norm(
+            # The CPU's kernel reads bf16 and computes in fp32 by itself, with no copies in fp32.
+            normed: Tensor
+            normed, _, _ = torch.native_layer_norm(
                 input, self.normalized_shape, self.weight, self.bias, self.eps
-            )[0]
-            return found
+            )
+            return normed
+        # Elsewhere the kernel takes features and weights of one type only.
         normed = nn.functional.layer_norm(
             input.to(self.weight.dtype), self.normalized_shape, self.weight, self.bias, self.eps
         )
@@ -44,7 +43,7 @@ MOMENTUM, EPSILON = 0.1, 1e-5
 
 
 class BatchStatistics(nn.Module):
-    """Standardise features [..., C] by the mean and variance of each over all cells given.
+    """Standardise features [..., C] by the mean and variance of each over all input cells.
 
     While training the running statistics move by a tenth at each pass, the variance by its
     unbiased estimate, which a single cell does not have. `frozen` uses them in training mode too;
@@ -53,30 +52,33 @@ class BatchStatistics(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("running_mean", torch.zeros(size))
         self.register_buffer("running_var", torch.ones(size))
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
         self.frozen = self.still = False
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the standardised features, in the shape and type of `features`."""
-        return self.normalise(features, None, None)
-
-    def normalise(self, features: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Return the features standardised, then scaled by `weight` [C] and shifted by `bias`."""
+        # Statistics are taken over the flat valid cells, so padding never counts, and in float32.
         flat = features.reshape(-1, features.shape[-1])
         live = self.training and not self.frozen
         mean: Tensor | None = self.running_mean
         variance: Tensor | None = self.running_var
+        # `torch.batch_norm` moves what it is passed; a clone takes the update and is dropped.
         if live and self.still:
             mean, variance = self.running_mean.clone(), self.running_var.clone()
+        # A single cell has no variance: its running estimate stays, and only the mean moves.
         if live and flat.shape[0] == 1 and mean is not None:
             mean.lerp_(flat[0].detach().to(mean.dtype), MOMENTUM)
             mean = variance = None
         result = torch.batch_norm(
-            flat, weight, bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
+            flat, self.weight, self.bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
         )
         return result.view(features.shape)
 
@@ -91,45 +93,40 @@ class Affine(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return features [..., C] scaled and shifted, in their type."""
-        kind = features.dtype
-        return torch.addcmul(self.bias.to(kind), features, self.weight.to(kind))
+        dtype = features.dtype
+        return torch.addcmul(self.bias.to(dtype), features, self.weight.to(dtype))
 
 
 class BatchNorm(BatchStatistics):
     """Both halves at once: features [..., C] standardised, scaled and shifted."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the normalised features, in the shape and type of `features`."""
-        return self.normalise(features, self.weight, self.bias)
 
-
-@contextlib.contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Let `model` use its running statistics, and leave them be, in training mode too."""
-    with _having(model, "frozen"):
-        yield
+    return _switched_on(model, "frozen")
+
+
+def still_statistics(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Let `model` leave its running statistics be: a forward pass is repeated."""
+    return _switched_on(model, "still")
 
 
 @contextlib.contextmanager
-def still_statistics(model: nn.Module) -> Iterator[None]:
-    """Let `model` leave its running statistics be: what it computes, it has computed before."""
-    with _having(model, "still"):
-        yield
-
-
-@contextlib.contextmanager
-def _having(model: nn.Module, name: str) -> Iterator[None]:
-    parts = [part for part in model.modules() if isinstance(part, BatchStatistics)]
-    before = [getattr(part, name) for part in parts]
-    for part in parts:
-        setattr(part, name, True)
+def _switched_on(model: nn.Module, name: str) -> Iterator[None]:
+    modules = [module for module in model.modules() if isinstance(module, BatchStatistics)]
+    before = [getattr(module, name) for module in modules]
+    for module in modules:
+        setattr(module, name, True)
     try:
         yield
     finally:
-        for part, held in zip(parts, before, strict=True):
-            setattr(part, name, held)
+        for module, value in zip(modules, before, strict=True):
+            setattr(module, name, value)

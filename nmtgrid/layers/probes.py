@@ -1,4 +1,7 @@
-"""Points of a network whose activations can be watched: what a part yields, or what it is given."""
+"""Points of a network whose activations can be watched: a module's output or its input.
+
+Models list theirs in `points()`; analysis/activations.py hooks them.
+"""
 
 from __future__ import annotations
 

@@ -1,84 +1,65 @@
-"""What predictions are trained to be, where that is more than one true token each.
+"""Target distributions of predictions that are trained on more than one true token (Appendix E).
 
-A prediction's aim is a distribution over types: a mixture of tokens, each of which may be spread
-over the types that are like it (Appendix E). Letters: M sites, C tokens of a mixture, V types.
+The target of a prediction is a mixture of tokens, each of which may give a share to types like it.
+The fused loss (kernels/linear_loss.py) subtracts these targets from softmax probabilities without
+storing them; smoothing/ makes them. Letters: M sites, C tokens of a mixture, V types.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 TILE = 1 << 22
-"""Rewards at a time, where they are all that is made."""
-TAKEN = 1 << 25
-"""Rewards at a time beside the logits of a chunk."""
-
-
-class TargetDistribution(Protocol):
-    """The distribution r(. | y) over V types that takes a token's place."""
-
-    def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-        """Return `sum_v q_v z_v` [M] of q = sum_c share_c r(. | token_c), and subtract q.
-
-        errors (from which it is subtracted; None: there is nothing to subtract from) and logits
-        are [M, V]; tokens and shares are [M, C].
-        """
-        ...
-
-    def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """Return for tokens [M] another type each, drawn from r without the token itself.
-
-        `number` [M] in [0, 1) says which. The second tensor [M] is its log-probability, -inf where
-        there is no other type; the token itself is returned there.
-        """
-        ...
+"""Elements of a tile of rewards [m, V], where nothing else of that size is in memory."""
+TILE_BESIDE_LOGITS = 1 << 25
+"""The same where the logits of a chunk are in memory too, which are larger."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SoftTargets:
-    """Mixtures of C tokens for each of some places.
+    """Mixtures of C tokens, one for each of some sites.
 
-    tokens (int64) and shares (float, summing to one) are [..., C]. Of each token, `spread_share`
-    goes to what `spread` makes of it. The loss is less by `entropy` times the entropy of the
-    prediction, in nats.
+    tokens (int64) and shares (float, summing to one) are [..., C]. Each token gives
+    `distribution_share` of its share to `distribution` of that token. The loss is less by `entropy`
+    times the entropy of the prediction, in nats.
     """
 
     tokens: Tensor
     shares: Tensor
-    spread: TargetDistribution | None = None
-    spread_share: float = 0.0
+    distribution: TargetDistribution | None = None
+    distribution_share: float = 0.0
     entropy: float = 0.0
 
-    def __getitem__(self, place: Any) -> SoftTargets:
-        """Return the aims at some places."""
-        return dataclasses.replace(self, tokens=self.tokens[place], shares=self.shares[place])
+    def __getitem__(self, index: Any) -> SoftTargets:
+        """Return the targets of some sites."""
+        return dataclasses.replace(self, tokens=self.tokens[index], shares=self.shares[index])
 
-    def take(self, errors: Tensor | None, logits: Tensor, scale: float) -> Tensor:
-        """Return the aims' mean logit [M], and subtract `scale` times the aims [M, V].
+    def subtract_(self, errors: Tensor | None, logits: Tensor, scale: float) -> Tensor:
+        """Return the targets' mean logit [M], and subtract `scale` times the targets [M, V].
 
-        errors and logits are [M, V], the aims [M, C]; without errors nothing is subtracted.
+        errors and logits are [M, V], the mixtures [M, C]; without errors nothing is subtracted.
         """
         shares = self.shares.to(logits.dtype)
-        spread_share = self.spread_share if self.spread is not None else 0.0
+        distribution_share = self.distribution_share if self.distribution is not None else 0.0
         mean = logits.new_zeros(len(logits))
-        if spread_share < 1.0:
-            kept = shares * (1.0 - spread_share)
-            mean = (logits.gather(1, self.tokens) * kept).sum(1)
+        if distribution_share < 1.0:
+            own = shares * (1.0 - distribution_share)
+            mean = (logits.gather(1, self.tokens) * own).sum(1)
             if errors is not None:
-                errors.scatter_add_(1, self.tokens, kept * -scale)
-        if spread_share and self.spread is not None:
-            part = shares * spread_share
-            # What is subtracted is scaled, and so is what is returned.
-            mean = mean + self.spread.take(errors, logits, self.tokens, part * scale) / scale
+                errors.scatter_add_(1, self.tokens, own * -scale)
+        if distribution_share and self.distribution is not None:
+            part = shares * distribution_share * scale
+            # The subtrahend is scaled, and so is the result, of which the mean is wanted.
+            mean = mean + self.distribution.subtract_(errors, logits, self.tokens, part) / scale
         return mean
 
 
 class NeighbourDistribution:
-    """A spread over the K likeliest types of each type, the rest left out.
+    """The distribution r(. | y) over the K likeliest types of each token y, the rest left out.
 
     neighbours [V, K] (whole numbers) and probabilities [V, K], each row summing to one.
     """
@@ -86,30 +67,41 @@ class NeighbourDistribution:
     def __init__(self, neighbours: Tensor, probabilities: Tensor) -> None:
         self.neighbours, self.probabilities = neighbours, probabilities
 
-    def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-        """See `TargetDistribution`."""
-        places = self.neighbours[tokens].flatten(1).long()
-        found = self.probabilities[tokens].to(logits.dtype) * shares[..., None]
-        found = found.flatten(1)
-        if errors is not None:
-            errors.scatter_add_(1, places, -found)
-        return (logits.gather(1, places) * found).sum(1)
+    def subtract_(
+        self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor
+    ) -> Tensor:
+        """Return `sum_v q_v z_v` [M] of q = sum_c share_c r(. | token_c), and subtract q.
 
-    def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """See `TargetDistribution`."""
-        places = self.neighbours[tokens].long()
-        found = self.probabilities[tokens].masked_fill(places == tokens[:, None], 0.0)
-        chosen, logs = _sample(found, number)
-        types = places.gather(1, chosen[:, None])[:, 0]
-        return torch.where(logs.isfinite(), types, tokens), logs
+        errors (from which q is subtracted, unless None) and logits are [M, V]; tokens and shares
+        are [M, C].
+        """
+        # The table [V, K] is in int32 to halve it; only its rows in use become int64.
+        types = self.neighbours[tokens].flatten(1).long()
+        target = self.probabilities[tokens].to(logits.dtype) * shares[..., None]
+        target = target.flatten(1)
+        if errors is not None:
+            errors.scatter_add_(1, types, -target)
+        return (logits.gather(1, types) * target).sum(1)
+
+    def sample(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for tokens [M] another type each, drawn from r without the token itself.
+
+        `number` [M] in [0, 1) decides which. The second tensor [M] is its log-probability, -inf
+        where there is no other type; the token itself is returned there.
+        """
+        types = self.neighbours[tokens].long()
+        weights = self.probabilities[tokens].masked_fill(types == tokens[:, None], 0.0)
+        columns, log_probs = _sample(weights, number)
+        types = types.gather(1, columns[:, None])[:, 0]
+        return torch.where(log_probs.isfinite(), types, tokens), log_probs
 
     def to(self, device: torch.device) -> NeighbourDistribution:
-        """Return the spread on `device`."""
+        """Return the distribution on `device`."""
         return NeighbourDistribution(self.neighbours.to(device), self.probabilities.to(device))
 
 
 class VectorDistribution:
-    """A spread over all types, from the cosines of their vectors; V x V is never made.
+    """A distribution over all types, from the cosines of their vectors; V x V is never made.
 
     vectors [V, E] of norm one, or zero for types that keep to themselves; frequencies [V]. The
     reward of v for y is `cosine - rarity * min(f_v / f_y, f_y / f_v)`. Eq. (E.10), (E.11).
@@ -120,94 +112,105 @@ class VectorDistribution:
     ) -> None:
         self.vectors, self.temperature = vectors, temperature
         self.frequencies, self.rarity = frequencies, rarity
-        self._known = vectors.abs().amax(1) > 0
+        self._has_vector = vectors.abs().amax(1) > 0
 
     def rewards(self, tokens: Tensor) -> Tensor:
         """Return r(v, y) [M, V] for tokens y [M], -inf where v has no vector.
 
         A token without a vector has a reward for itself alone.
         """
+        # In fp32 also in autocast: a low temperature magnifies what bf16 rounds away.
         with torch.autocast(self.vectors.device.type, enabled=False):
-            found = self.vectors[tokens] @ self.vectors.t()
+            rewards = self.vectors[tokens] @ self.vectors.t()
         if self.rarity:
-            mine, all_types = self.frequencies[tokens, None], self.frequencies[None]
-            least, most = torch.minimum(mine, all_types), torch.maximum(mine, all_types)
+            own, all_types = self.frequencies[tokens, None], self.frequencies[None]
+            least, most = torch.minimum(own, all_types), torch.maximum(own, all_types)
             # Two types that were never seen are as frequent as each other.
-            found = found - self.rarity * torch.where(most > 0, least / most.clamp(min=1e-9), 1.0)
-        found = found.masked_fill(~self._known, -torch.inf)
-        alone = ~self._known[tokens]
+            ratio = torch.where(most > 0, least / most.clamp(min=1e-9), 1.0)
+            rewards = rewards - self.rarity * ratio
+        rewards = rewards.masked_fill(~self._has_vector, -torch.inf)
+        alone = ~self._has_vector[tokens]
         if bool(alone.any()):
-            found[alone] = -torch.inf
-            found[alone, tokens[alone]] = 0.0
-        return found
+            rewards[alone] = -torch.inf
+            rewards[alone, tokens[alone]] = 0.0
+        return rewards
 
     def rows(self, tokens: Tensor) -> Tensor:
         """Return r(. | y) [M, V] for tokens y [M]."""
         return (self.rewards(tokens) / self.temperature).softmax(1)
 
-    def take(self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-        """See `TargetDistribution`."""
-        types, place = tokens.unique(return_inverse=True)
-        tile = max(1, TAKEN // len(self.vectors))
+    def subtract_(
+        self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor
+    ) -> Tensor:
+        """See `NeighbourDistribution.subtract_`."""
+        # Each distinct token's rewards are computed once, however many sites share it.
+        types, index = tokens.unique(return_inverse=True)
+        tile = max(1, TILE_BESIDE_LOGITS // len(self.vectors))
         if tokens.shape[1] == 1 and len(types) <= tile:
-            mixed = self.rows(types).to(logits.dtype)[place[:, 0]] * shares
+            mixed = self.rows(types).to(logits.dtype)[index[:, 0]] * shares
         else:
-            # [M, U]: what each site wants of each distinct token.
-            wanted = shares.new_zeros(len(tokens), len(types)).scatter_add_(1, place, shares)
+            # [M, U]: each site's share of each distinct token.
+            type_shares = shares.new_zeros(len(tokens), len(types)).scatter_add_(1, index, shares)
             mixed = torch.zeros_like(logits)
-            for some, asked in zip(types.split(tile), wanted.split(tile, 1), strict=True):
-                mixed.addmm_(asked, self.rows(some).to(logits.dtype))
+            tiles = zip(types.split(tile), type_shares.split(tile, 1), strict=True)
+            for tile_types, tile_shares in tiles:
+                mixed.addmm_(tile_shares, self.rows(tile_types).to(logits.dtype))
         if errors is not None:
             errors.sub_(mixed)
         return (logits * mixed).sum(1)
 
-    def draw(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """See `TargetDistribution`."""
-        parts = zip(tokens.split(self._tile), number.split(self._tile), strict=True)
-        types, logs = zip(*(self._draw_some(*part) for part in parts), strict=True)
-        return torch.cat(types), torch.cat(logs)
-
-    def _draw_some(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.rows(tokens)
-        found[torch.arange(len(tokens), device=tokens.device), tokens] = 0.0
-        chosen, logs = _sample(found, number)
-        return torch.where(logs.isfinite(), chosen, tokens), logs
+    def sample(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+        """See `NeighbourDistribution.sample`."""
+        samples = []
+        for part, numbers in zip(tokens.split(self._tile), number.split(self._tile), strict=True):
+            # In tiles of tokens; each row depends on its token alone, so tiles change no sample.
+            weights = self.rows(part)
+            weights[torch.arange(len(part), device=part.device), part] = 0.0
+            types, log_probs = _sample(weights, numbers)
+            samples.append((torch.where(log_probs.isfinite(), types, part), log_probs))
+        types, log_probs = map(torch.cat, zip(*samples, strict=True))
+        return types, log_probs
 
     @property
     def _tile(self) -> int:
-        """How many tokens' rewards are made at a time."""
+        """How many tokens' rewards are computed at a time."""
         return max(1, TILE // len(self.vectors))
 
     def nearest(self, count: int) -> NeighbourDistribution:
-        """Return the spread over the `count` types of highest reward, made in tiles.
+        """Return the distribution over the `count` types of highest reward.
 
         Where vectors are hardly alike this is another distribution than (E.10), for far types are
-        many: at a temperature of 0.2 a hundred of 2,000 types may hold a fifth of it.
+        many: at a temperature of 0.2 a hundred of 2,000 types may have a fifth of it.
         """
         size = len(self.vectors)
         count = min(count, size)
-        places = torch.empty(size, count, dtype=torch.int32, device=self.vectors.device)
-        shares = torch.empty(size, count, device=self.vectors.device)
+        neighbours = torch.empty(size, count, dtype=torch.int32, device=self.vectors.device)
+        probabilities = torch.empty(size, count, device=self.vectors.device)
         for tokens in torch.arange(size, device=self.vectors.device).split(self._tile):
             rewards, types = self.rewards(tokens).topk(count, 1)
-            places[tokens] = types.int()
-            shares[tokens] = (rewards / self.temperature).softmax(1)
-        return NeighbourDistribution(places, shares)
+            neighbours[tokens] = types.int()
+            probabilities[tokens] = (rewards / self.temperature).softmax(1)
+        return NeighbourDistribution(neighbours, probabilities)
 
     def to(self, device: torch.device) -> VectorDistribution:
-        """Return the spread on `device`."""
+        """Return the distribution on `device`."""
         return VectorDistribution(
             self.vectors.to(device), self.temperature, self.frequencies.to(device), self.rarity
         )
 
 
-def _sample(found: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places [M] that `number` [M] in [0, 1) picks from rows [M, K], and their logs."""
-    reached = found.double().cumsum(1)
-    total = reached[:, -1:]
-    # The first place whose sum is above what was drawn: one of chance zero is never taken.
-    chosen = torch.searchsorted(reached, number[:, None].double() * total, right=True)
-    chosen = chosen.clamp(max=found.shape[1] - 1)
-    share = found.gather(1, chosen).double() / total
-    logs = torch.where(total > 0, share, 0.0).log()[:, 0]
-    return chosen[:, 0], logs.to(found.dtype)
+TargetDistribution = NeighbourDistribution | VectorDistribution
+"""The distribution r(. | y) over V types that takes a token's place."""
+
+
+def _sample(weights: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the columns [M] that `number` [M] in [0, 1) picks from rows [M, K], and their logs."""
+    # Sums over all types in double: in fp32 rare types at the end would vanish.
+    cumulative = weights.double().cumsum(1)
+    total = cumulative[:, -1:]
+    # The first column whose sum is above the number drawn: one of weight zero is never taken.
+    columns = torch.searchsorted(cumulative, number[:, None].double() * total, right=True)
+    columns = columns.clamp(max=weights.shape[1] - 1)
+    share = weights.gather(1, columns).double() / total
+    log_probs = torch.where(total > 0, share, 0.0).log()[:, 0]
+    return columns[:, 0], log_probs.to(weights.dtype)

@@ -28,10 +28,10 @@ from nmtgrid.layers.recurrent.input_feeding import (
 )
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
+    CellWeights,
     LayerOutput,
     Rows,
     States,
-    StepWeights,
     draw_uniform,
     run_lstm,
 )
@@ -50,7 +50,7 @@ class BiLSTMState:
     layers: States
     output: Tensor
     memory: SourceCache
-    weights: StepWeights
+    weights: CellWeights
 
 
 class BiLSTM(TranslationModel):
@@ -121,7 +121,7 @@ class BiLSTM(TranslationModel):
         mask = None if mask is None else mask.to(high)
         output = values.new_zeros(source.shape[0], self.config.classified)
         memory = SourceCache((keys,), (values,), mask)
-        return BiLSTMState(layers, output, memory, StepWeights.make(self.decoder, self._readout()))
+        return BiLSTMState(layers, output, memory, CellWeights.make(self.decoder, self._readout()))
 
     @torch.no_grad()
     def step(

@@ -19,7 +19,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
-from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
+from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.gated_conv import Window
@@ -96,10 +96,10 @@ def add_scaled(h: Tensor, added: Tensor) -> Tensor:
 
 def make_map(
     config: ConvS2SConfig, inputs: int, outputs: int, dropped: float = 0.0
-) -> NormalisedMap:
+) -> NormalisedProjection:
     """Return an affine map of inputs of which a share `dropped` is dropped."""
     gain = 1.0 - dropped
-    return NormalisedMap(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
+    return NormalisedProjection(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
 
 
 def attention_scale(config: ConvS2SConfig) -> float:
@@ -145,19 +145,19 @@ class ReadyDecoder:
     @classmethod
     def make(
         cls,
-        enter: NormalisedMap,
+        enter: NormalisedProjection,
         layers: Sequence[DecoderLayer],
-        leave: NormalisedMap,
+        leave: NormalisedProjection,
         classifier: Classifier,
         dtype: torch.dtype,
     ) -> ReadyDecoder:
         """Return the weights of a decoder and its classifier in `dtype`."""
         biases = torch.stack([layer.query_map.bias for layer in layers]) * GAMMA
         return cls(
-            enter.ready(1.0, dtype),
+            enter.scaled(1.0, dtype),
             tuple(_ready_layer(layer, dtype) for layer in layers),
             biases.to(dtype)[:, None],
-            leave.ready(1.0, dtype),
+            leave.scaled(1.0, dtype),
             (
                 classifier.weight.to(dtype),
                 None if classifier.bias is None else classifier.bias.to(dtype),
@@ -216,9 +216,9 @@ def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
     factors = torch.ones_like(layer.convolution.bias)
     factors[: len(factors) // 2] = passed
     return ReadyLayer(
-        layer.convolution.ready(factors, dtype),
-        layer.query_map.ready(of_query, dtype)[0].t(),
-        layer.output_map.ready(passed, dtype),
+        layer.convolution.scaled(factors, dtype),
+        layer.query_map.scaled(of_query, dtype)[0].t(),
+        layer.output_map.scaled(passed, dtype),
     )
 
 

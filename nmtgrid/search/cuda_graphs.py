@@ -23,8 +23,7 @@ from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.base.rows import take
-from nmtgrid.layers.static_cache import HasStaticForm, tensors, write
-from nmtgrid.layers.static_position import StaticPosition
+from nmtgrid.layers.static_cache import HasStaticForm, StaticPosition, tensors, write
 from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.text.vocabulary import PAD
 
@@ -134,7 +133,7 @@ class Graphs:
         self, member: int, model: TranslationModel, tokens: Tensor, state: Any, width: int
     ) -> _Rows | None:
         """Return the rows of `state` in a slot, or None if it has no fixed form."""
-        if not hasattr(state, "fixed") or len(tokens) % width:
+        if not hasattr(state, "to_static") or len(tokens) % width:
             return None
         place = self._place = self._place or StaticPosition(tokens.device)
         rows = made_up(torch.arange(len(tokens), device=tokens.device), width)

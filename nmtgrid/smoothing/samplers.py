@@ -142,7 +142,7 @@ def draw_samples(
     may_change = batch.is_target & (truth >= _SPECIAL)
     if spread is not None:
         types, type_index = truth.unique(return_inverse=True)
-        _, logs = spread.draw(types, torch.zeros(len(types), device=truth.device))
+        _, logs = spread.sample(types, torch.zeros(len(types), device=truth.device))
         may_change &= logs.isfinite()[type_index]
     lengths = may_change.sum(1)
     cost = change_cost(others, temperature, rescale)
@@ -161,7 +161,7 @@ def draw_samples(
         logs = logs - torch.where(distances > 0, d * others[:, None].double().log(), 0.0)
     else:
         drawn = tokens.clone()
-        drawn[changed], chances = spread.draw(tokens[changed], number[changed])
+        drawn[changed], chances = spread.sample(tokens[changed], number[changed])
         chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
         chance_logs[changed] = chances.double()
         logs = logs + chance_logs.sum(2)

@@ -62,7 +62,7 @@ class SiteTargets:
             weights = self.weights if weights is None else weights * self.weights
         return linear_cross_entropy(
             features, held.weight, held.bias, self.tokens, weights,
-            label_smoothing=label_smoothing, aims=self.aims,
+            label_smoothing=label_smoothing, soft_targets=self.aims,
         )  # fmt: skip
 
 

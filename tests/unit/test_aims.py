@@ -50,8 +50,11 @@ def test_fused_as_plain(which: int, entropy: float, smoothing: float, count: int
     inputs = [torch.randn(M, D).double(), torch.randn(V, D).double(), torch.randn(V).double()]
     results = []
     options: dict[str, Any] = {
-        "targets": targets, "weights": weights, "label_smoothing": smoothing, "aims": soft_targets,
-    }  # fmt: skip
+        "targets": targets,
+        "weights": weights,
+        "label_smoothing": smoothing,
+        "soft_targets": soft_targets,
+    }
     fused = partial(linear_cross_entropy, **options, chunk=4)
     for function in (fused, partial(plain_linear_cross_entropy, **options)):
         leaves = [tensor.clone().requires_grad_() for tensor in inputs]
@@ -80,7 +83,7 @@ def test_against_the_definition() -> None:
     logs = logits[0].log_softmax(0)
     expected = -(smoothed @ logs) + 0.1 * (logs.exp() @ logs)
     loss, nll = linear_cross_entropy(
-        logits, torch.eye(3), None, torch.tensor([0]), aims=soft_targets
+        logits, torch.eye(3), None, torch.tensor([0]), soft_targets=soft_targets
     )
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, -logs[0])
@@ -104,10 +107,10 @@ def test_types_without_a_vector_keep_to_themselves() -> None:
         rows = spread.rows(torch.tensor([3, 0]))
         torch.testing.assert_close(rows[0], torch.tensor([0.0, 0.0, 0.0, 1.0]))
         assert rows[1, 3] == 0 and rows[1].sum() == pytest.approx(1)
-        token, log = spread.draw(torch.tensor([3]), torch.tensor([0.5]))
+        token, log = spread.sample(torch.tensor([3]), torch.tensor([0.5]))
         assert token.tolist() == [3] and log.tolist() == [-math.inf]
         near = spread.nearest(2)
-        token, log = near.draw(torch.tensor([3]), torch.tensor([0.5]))
+        token, log = near.sample(torch.tensor([3]), torch.tensor([0.5]))
         assert token.tolist() == [3] and log.tolist() == [-math.inf]
 
 
@@ -129,7 +132,7 @@ def test_neighbours_of_44_000_types_fit() -> None:
     size = 44_000
     spread = VectorDistribution(vectors(size), 0.2, torch.ones(size))
     logits, tokens = torch.zeros(3, size), torch.tensor([[5], [5], [7]])
-    mean = spread.take(None, logits + 2.0, tokens, torch.ones(3, 1))
+    mean = spread.subtract_(None, logits + 2.0, tokens, torch.ones(3, 1))
     torch.testing.assert_close(mean, torch.full((3,), 2.0))
 
 
@@ -140,7 +143,7 @@ def test_drawn_as_spread(near: bool) -> None:
     spread: TargetDistribution = full.nearest(3) if near else full
     steps = 10_000
     numbers = (torch.arange(steps) + 0.5) / steps
-    tokens, logs = spread.draw(torch.zeros(steps, dtype=torch.long), numbers)
+    tokens, logs = spread.sample(torch.zeros(steps, dtype=torch.long), numbers)
     raw = torch.tensor([0.0, math.exp(1), math.exp(0)])
     chances = raw / raw.sum()
     result = torch.bincount(tokens, minlength=3) / steps
@@ -152,9 +155,9 @@ def test_drawn_as_spread(near: bool) -> None:
 def test_drawn_in_tiles(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     full = VectorDistribution(vectors(), 0.3, torch.rand(V), 0.5)
     tokens, numbers = torch.arange(V).repeat(2), torch.rand(2 * V)
-    expected = full.draw(tokens, numbers)
+    expected = full.sample(tokens, numbers)
     monkeypatch.setattr(soft_targets, "TILE", rows * V)
-    actual = full.draw(tokens, numbers)
+    actual = full.sample(tokens, numbers)
     assert torch.equal(actual[0], expected[0])
     torch.testing.assert_close(actual[1], expected[1])
-    assert all(len(part) == 0 for part in full.draw(tokens[:0], numbers[:0]))
+    assert all(len(part) == 0 for part in full.sample(tokens[:0], numbers[:0]))

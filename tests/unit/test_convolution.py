@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmtgrid.base.masks import is_token
-from nmtgrid.layers.convolution import GatedConvolution, NormalisedMap, WindowCache
+from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
 from nmtgrid.layers.kernels import linear as products
 from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution, plain_gated_convolution
 from nmtgrid.layers.kernels.linear import linear, product
@@ -102,14 +102,14 @@ def test_bf16_stays_near_fp32() -> None:
 
 def test_normalised_weight_by_hand() -> None:
     """Direction (3, 4) / 5 with a gain of 10 is (6, 8), whatever the length of the vector."""
-    layer = NormalisedMap(2, 1, normalise=True)
+    layer = NormalisedProjection(2, 1, normalise=True)
     assert layer.gain is not None
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[3.0, 4.0]]))
         layer.gain.fill_(10.0)
         layer.bias.fill_(1.0)
     assert layer(torch.tensor([[1.0, 1.0]])).item() == pytest.approx(15.0)
-    weight, bias = layer.ready(0.5, torch.float32)
+    weight, bias = layer.scaled(0.5, torch.float32)
     assert weight.tolist() == [[pytest.approx(3.0), pytest.approx(4.0)]] and bias.item() == 0.5
     layer(torch.tensor([[1.0, 1.0]])).sum().backward()
     assert layer.gain.grad is not None and layer.weight.grad is not None
@@ -122,7 +122,7 @@ def test_normalised_weight_by_hand() -> None:
 def test_maps_start_as_they_were_drawn(normalise: bool) -> None:
     """Deviation sqrt(1/n) of maps and sqrt(4 p / n) of gated convolutions, p kept by dropout."""
     torch.manual_seed(1)
-    plain = NormalisedMap(400, 500, normalise=normalise)
+    plain = NormalisedProjection(400, 500, normalise=normalise)
     gated = GatedConvolution(200, 3, normalise=normalise, dropout=0.25)
     for layer, std in ((plain, math.sqrt(1 / 400)), (gated, math.sqrt(4 * 0.75 / 600))):
         assert torch.allclose(layer.effective_weight(), layer.weight, atol=1e-6)

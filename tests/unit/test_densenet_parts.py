@@ -17,7 +17,7 @@ from nmtgrid.layers.kernels.densenet import (
     dense_grid_convolution_step,
     live_dense_taps,
     plain_dense_grid_convolution,
-    plain_dense_map,
+    plain_dense_projection,
     prepare_dense_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -107,11 +107,11 @@ def test_bfloat16_features_with_float32_weights() -> None:
     assert x.grad is not None and x.grad.dtype == torch.bfloat16
     assert weight.grad is not None and weight.grad.dtype == torch.float32
     parts, maps = _maps(torch.bfloat16)
-    exact = plain_dense_map([parts[0].double()], *(t.double() for t in maps[0]))
+    exact = plain_dense_projection([parts[0].double()], *(t.double() for t in maps[0]))
     prefix = DensePrefix(parts[0], 5)
     prefix.append(parts[0])
     scale, shift, weight = maps[0]
-    result = prefix.map(scale.float(), shift.float(), weight.float(), last=True)
+    result = prefix.project(scale.float(), shift.float(), weight.float(), last=True)
     assert result.dtype == torch.bfloat16
     assert (result.double() - exact).abs().max() <= 2e-2 * exact.abs().max()
 
@@ -160,7 +160,9 @@ def test_a_chain_of_maps_is_that_of_separate_parts(is_last: bool) -> None:
     parts, maps = _maps(torch.float64)
     maps = maps if is_last else maps[:2]
     leaves = [*parts, *(tensor for tensors in maps for tensor in tensors)]
-    values = [plain_dense_map(parts[: index + 1], *tensors) for index, tensors in enumerate(maps)]
+    values = [
+        plain_dense_projection(parts[: index + 1], *tensors) for index, tensors in enumerate(maps)
+    ]
     tail = (torch.cat(parts, -1) ** 2).sum() * (not is_last)
     expected = torch.autograd.grad(_total(values) + tail, leaves)
 
@@ -170,7 +172,7 @@ def test_a_chain_of_maps_is_that_of_separate_parts(is_last: bool) -> None:
         # The chain: what is appended has to come from what was mapped before it.
         prefix.append(part if not mapped else part + 0.0 * mapped[-1][:, :3])
         if index < len(maps):
-            mapped.append(prefix.now().map(*maps[index], last=index == 2))
+            mapped.append(prefix.snapshot().project(*maps[index], last=index == 2))
     for mine, other in zip(mapped, values, strict=True):
         assert torch.allclose(mine, other)
     tail = torch.zeros((), dtype=torch.float64) if is_last else (prefix.whole() ** 2).sum()

@@ -592,5 +592,5 @@ def test_weights_are_normalised_once_for_a_search(monkeypatch: pytest.MonkeyPatc
         raise AssertionError("a step must not normalise weights")
 
     monkeypatch.setattr(NormalisedWeight, "effective_weight", refuse)
-    monkeypatch.setattr(NormalisedWeight, "ready", refuse)
+    monkeypatch.setattr(NormalisedWeight, "scaled", refuse)
     assert model.step(batch.target_input[:, 0], state).logits.shape[0] == len(batch)

@@ -12,7 +12,7 @@ import torch
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.embedding import LARGEST_TABLE, Embedding, halved_sinusoids
-from nmtgrid.layers.static_position import StaticPosition
+from nmtgrid.layers.static_cache import StaticPosition
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.config_checks import first_alias

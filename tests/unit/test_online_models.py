@@ -42,21 +42,21 @@ def test_each_area_is_aggregated_as_one_row_of_its_cells(kind: Aggregation) -> N
     whole = aggregator(kind, 6, "none").double()
     cells = torch.randn(2, 4, 5, 6, dtype=torch.float64) * 3
     form = prefix_pooling(whole)
-    parts = form.down(form.scan(cells))
-    merged = form.scan(cells[:, 0])
+    parts = form.scan_target(form.scan_source(cells))
+    merged = form.scan_source(cells[:, 0])
     for rows in range(1, 5):
         if rows > 1:
-            merged = form.merge(merged, form.scan(cells[:, rows - 1]))
+            merged = form.combine(merged, form.scan_source(cells[:, rows - 1]))
         for columns in range(1, 6):
             counts = torch.full((2,), rows * columns)
             expected = whole(cells[:, :rows, :columns].flatten(1, 2), None)
             at_once = tuple(part[:, rows - 1, columns - 1] for part in parts)
-            torch.testing.assert_close(form.read(at_once, counts), expected)
+            torch.testing.assert_close(form.finalize(at_once, counts), expected)
             in_turn = tuple(part[:, columns - 1] for part in merged)
-            torch.testing.assert_close(form.read(in_turn, counts), expected)
+            torch.testing.assert_close(form.finalize(in_turn, counts), expected)
     whole = aggregator(kind, 6, "tanh").double()
     form = prefix_pooling(whole)
-    prefixes = form.read(form.scan(cells), torch.arange(1, 6).expand(2, 4, 5))
+    prefixes = form.finalize(form.scan_source(cells), torch.arange(1, 6).expand(2, 4, 5))
     for size in range(1, 6):
         torch.testing.assert_close(prefixes[:, :, size - 1], whole(cells[:, :, :size], None))
 
@@ -66,7 +66,8 @@ def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
     cells = torch.randn(1, 3, 4, 3, dtype=torch.float64, requires_grad=True)
     form = prefix_pooling(aggregator(kind, 3, "none").double())
     assert torch.autograd.gradcheck(
-        lambda x: form.read(form.down(form.scan(x)), torch.ones(1, 3, 4)), (cells,)
+        lambda x: form.finalize(form.scan_target(form.scan_source(x)), torch.ones(1, 3, 4)),
+        (cells,),
     )
 
 
@@ -77,7 +78,7 @@ def test_scores_far_apart_do_not_drown_what_came_first() -> None:
     with torch.no_grad():
         attention.map.weight.copy_(torch.eye(2))  # type: ignore[union-attr,operator]
         attention.vector.copy_(torch.tensor([1.0, 0.0]))  # type: ignore[operator]
-    scanned = prefix_pooling(attention).scan(cells)[0][0]
+    scanned = prefix_pooling(attention).scan_source(cells)[0][0]
     share = math.exp(1) / (math.exp(1) + math.exp(3))
     torch.testing.assert_close(scanned[0], torch.tensor([1.0, 2.0]))
     expected = torch.tensor([3 - 2 * share, 5 - 3 * share])
@@ -156,7 +157,7 @@ def test_markers_of_the_source() -> None:
             nn.init.zeros_(attention.query_map.bias)
         first = model.decoder[0].source_attention.output_map  # type: ignore[union-attr,index]
         first.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-        _next(model, [5, 6, END])
+        model.alignments(collate([[5, 6]], [[4]]))
     assert torch.allclose(seen[0], seen[1] * 3 / 4, atol=1e-6)
     batch = collate([[5, 6]], [[4]])
     assert torch.allclose(marked.alignments(batch), torch.full((1, 2, 3), 1 / 3))

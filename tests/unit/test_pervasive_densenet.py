@@ -111,7 +111,9 @@ def test_gradients_are_those_of_the_plain_form(
     gradients, statistics = [], []
     for plain in (False, True):
         if plain:
-            monkeypatch.setattr(densenet, "Columns", lambda like, size: densenet.Parts())
+            monkeypatch.setattr(
+                densenet, "FeatureMatrix", lambda like, size: densenet.FeatureList()
+            )
             monkeypatch.setattr(
                 FullConvolution,
                 "all_rows",

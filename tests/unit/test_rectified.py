@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.linear import RectifiedMap, rectified_map
+from nmtgrid.layers.kernels.linear import LinearReLU, linear_relu
 
 # Flat cells, one cell, a long thin row, a decoding step of two rows.
 SHAPES = [(37, 5), (1, 5), (301, 1), (2, 7, 5)]
@@ -23,7 +23,7 @@ def test_equals_the_plain_form(
     dtype: torch.dtype, tolerance: float, shape: tuple[int, ...]
 ) -> None:
     leaves = _leaves(shape, dtype)
-    result = RectifiedMap.apply(*leaves)  # type: ignore[no-untyped-call]
+    result = LinearReLU.apply(*leaves)  # type: ignore[no-untyped-call]
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     right = torch.relu(exact[0] @ exact[1].t() + exact[2])
     # Where rounding decides which side of zero a value lies on, both are right.
@@ -39,12 +39,12 @@ def test_equals_the_plain_form(
 
 
 def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:
-    assert torch.autograd.gradcheck(RectifiedMap.apply, _leaves((4, 3), torch.float64))
+    assert torch.autograd.gradcheck(LinearReLU.apply, _leaves((4, 3), torch.float64))
     module, x = nn.Linear(5, 6), torch.randn(3, 5)
-    assert torch.equal(rectified_map(module, x), torch.relu(module(x)))
+    assert torch.equal(linear_relu(module, x), torch.relu(module(x)))
     module, seen = nn.Linear(5, 6), []
     module.register_forward_hook(lambda *call: seen.append(call[2].shape))
-    rectified_map(module, torch.randn(3, 5))
+    linear_relu(module, torch.randn(3, 5))
     assert seen == [(3, 6)]
 
 
@@ -54,7 +54,7 @@ def test_on_a_gpu(bf16: bool) -> None:
     module, x = nn.Linear(48, 96).cuda(), torch.randn(301, 48, device="cuda", requires_grad=True)
     leaves = [x, module.weight, module.bias]
     with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-        result, right = rectified_map(module, x), torch.relu(module(x))
+        result, right = linear_relu(module, x), torch.relu(module(x))
     assert result.dtype == right.dtype
     tolerance = 2e-2 if bf16 else 2e-3
     torch.testing.assert_close(result, right, rtol=tolerance, atol=tolerance)

@@ -16,8 +16,8 @@ from nmtgrid.layers.recurrent.input_feeding import (
 )
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
+    CellWeights,
     Rows,
-    StepWeights,
     run_lstm,
     run_rnn,
     squash,
@@ -195,7 +195,7 @@ def test_a_step_is_that_of_the_library_cells() -> None:
     states = tuple((torch.randn(4, 3), torch.randn(4, 3)) for _ in cells)
     inputs, readout, context = torch.randn(4, 5), torch.randn(2, 3), torch.randn(4, 2)
     with torch.no_grad():
-        step = StepWeights.make(cells, readout)
+        step = CellWeights.make(cells, readout)
         result = step.advance(inputs, states)
         first = cells[0](inputs, states[0])
         second = cells[1](first[0], states[1])

@@ -202,7 +202,7 @@ def test_blocks_that_nobody_needs_are_not_made(monkeypatch: pytest.MonkeyPatch) 
         model.step(batch.target_input[:, 0], state, halt=FixedExit(2))
     assert ran == [0, 1]
     assert isinstance(state.memory, LazySourceCache)
-    assert set(state.memory.made) == {0, 1}
+    assert set(state.memory.computed) == {0, 1}
 
 
 def test_training_begins_from_weights_without_exits(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Each aggregator maps cells [..., S, D] and `is_source` [..., S] (True on real source tokens; None
 when all are) to [..., output_size]; padded columns never count. `weights` gives the by-product
-alignment, `contributions` the energies of the CoNLL paper, Eq. (5)-(7).
+alignment, `contributions` the energies of the CoNLL paper, Eq. (5)-(7). Used by models/pervasive;
+layers/grid/prefix_pooling.py has the forms for prefixes of the source.
 """
 
 from __future__ import annotations
@@ -25,25 +26,55 @@ class MaxPooling(nn.Module):
         super().__init__()
         self.output_size = size
 
+    def transform(self, cells: Tensor) -> Tensor:
+        """Return the cells [..., S, D] that are pooled: as they are."""
+        return cells
+
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
-        return _hide(cells, is_source).amax(-2)
+        return self._visible(cells, is_source).amax(-2)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., S]: the share of channels that chose each source token, Eq. (3.23)."""
-        chosen = _hide(cells, is_source).argmax(-2)
+        winners = self._visible(cells, is_source).argmax(-2)
+        # In fp32, for bf16 counts whole numbers only up to 256 channels.
         votes = torch.zeros(cells.shape[:-1], device=cells.device)
-        one = torch.ones((), device=cells.device).expand(chosen.shape)
-        return votes.scatter_add(-1, chosen, one) / cells.shape[-1]
+        vote = torch.ones((), device=cells.device).expand(winners.shape)
+        return votes.scatter_add(-1, winners, vote) / cells.shape[-1]
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy, Eq. (7).
+        """Return [..., S]: the part of the output's energy due to each source token, Eq. (7).
 
         readout [..., D] is the classifier's row for the written token.
         """
-        highest, chosen = _hide(cells, is_source).max(-2)
+        highest, winners = self._visible(cells, is_source).max(-2)
         energies = torch.zeros(cells.shape[:-1], device=cells.device, dtype=readout.dtype)
-        return energies.scatter_add(-1, chosen, highest.to(readout.dtype) * readout)
+        return energies.scatter_add(-1, winners, highest.to(readout.dtype) * readout)
+
+    def _visible(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the transformed cells, padded columns lower than any value."""
+        cells = self.transform(cells)
+        if is_source is None:
+            return cells
+        # Finite, unlike -inf: a row without source tokens must not make gradients NaN.
+        return cells.masked_fill(~is_source[..., None], torch.finfo(cells.dtype).min)
+
+
+class GatedMaxPooling(MaxPooling):
+    """Max over the source of a gated linear unit of the cells, Eq. (3.19).
+
+    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.gate = nn.Linear(size, 2 * size)
+        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def transform(self, cells: Tensor) -> Tensor:
+        """Return [..., S, D]: the cells through their gated linear unit."""
+        return nn.functional.glu(self.gate(cells), -1)
 
 
 class AveragePooling(nn.Module):
@@ -66,18 +97,46 @@ class AveragePooling(nn.Module):
         return (scale / scale.sum(-1, keepdim=True)).expand(cells.shape[:-1])
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
+        """Return [..., S]: the part of the output's energy due to each source token."""
         weighted = cells * self._scale(cells, is_source)[..., None]
         return (weighted.to(readout.dtype) @ readout[..., None])[..., 0]
 
     def _scale(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         if is_source is None:
             return cells.new_full((cells.shape[-2],), cells.shape[-2] ** -0.5)
-        real = is_source.to(cells.dtype)
-        return real * is_source.sum(-1, keepdim=True).clamp(min=1).to(cells.dtype).rsqrt()
+        # A row of no source tokens must not divide by zero.
+        count = is_source.sum(-1, keepdim=True).clamp(min=1)
+        return is_source.to(cells.dtype) * count.to(cells.dtype).rsqrt()
 
 
-class SourceAttention(nn.Module):
+class _WeightedPooling(nn.Module):
+    """Aggregators that multiply each cell by one weight, the same for all features."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the alignment [..., S]."""
+        raise NotImplementedError
+
+    def factors(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the weights [..., S] that multiply the cells: those of the alignment."""
+        return self.weights(cells, is_source)
+
+    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return [..., D]."""
+        # A product with the weights as one row, so that weighted cells are never stored.
+        factors = self.factors(cells, is_source).to(cells.dtype)
+        return torch.matmul(factors[..., None, :], cells)[..., 0, :]
+
+    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
+        """Return [..., S]: the part of the output's energy due to each source token."""
+        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
+        return self.factors(cells, is_source).to(readout.dtype) * energies
+
+
+class AttentionPooling(_WeightedPooling):
     """A softmax over the source weights the cells, Eq. (3.18) and (3.22).
 
     Printed without a non-linearity between W_1 and w_2, which makes one vector of the two;
@@ -85,83 +144,75 @@ class SourceAttention(nn.Module):
     """
 
     def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
-        super().__init__()
-        self.output_size = size
+        super().__init__(size)
         self.map = nn.Linear(size, size, bias=False)
         self.vector = nn.Parameter(torch.empty(size))
         self.activation = activation
         nn.init.xavier_uniform_(self.map.weight)
         nn.init.normal_(self.vector, std=size**-0.5)
 
-    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
-        scores = self.weights(cells, is_source).to(cells.dtype)
-        return torch.matmul(scores[..., None, :], cells)[..., 0, :]
-
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the attention [..., S], in fp32 at least."""
-        scores = self.scores(cells)
-        if is_source is not None:
-            scores = scores.masked_fill(~is_source, LOWEST)
-        return scores.softmax(-1)
+        return _masked_softmax(self.scores(cells), is_source)
 
     def scores(self, cells: Tensor) -> Tensor:
-        """Return [..., S], in fp32 at least: what the softmax is taken of."""
+        """Return [..., S], in fp32 at least: the scores before the softmax."""
+        # `map` is the name in the state dict of published models: it stays.
         hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
-        scores = hidden @ self.vector.to(hidden.dtype)
-        return scores.to(torch.promote_types(scores.dtype, torch.float32))
-
-    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
-        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
-        return self.weights(cells, is_source).to(readout.dtype) * energies
+        return _widened(hidden @ self.vector.to(hidden.dtype))
 
 
-class GatedMaxPooling(nn.Module):
-    """Max over the source of a gated linear unit of the cells, Eq. (3.19).
+class ScaledAttentionPooling(_WeightedPooling):
+    """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
 
-    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
+    Departs: the bias b of Eq. (8) is left out; it moves all scores alike and cancels.
     """
 
     def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
-        self.gate = nn.Linear(size, 2 * size)
-        self.pool = MaxPooling(size)
-        nn.init.xavier_uniform_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
+        super().__init__(size)
+        self.vector = nn.Parameter(torch.empty(size))
+        nn.init.normal_(self.vector, std=size**-0.5)
+
+    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the attention [..., S], Eq. (8), in fp32 at least."""
+        return _masked_softmax(_widened(cells @ self.vector.to(cells.dtype)), is_source)
+
+    def factors(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
+        """Return the attention times sqrt(|s|), Eq. (9)."""
+        weights = self.weights(cells, is_source)
+        if is_source is None:
+            return weights * float(cells.shape[-2] ** 0.5)
+        return weights * is_source.sum(-1, keepdim=True).to(weights.dtype).sqrt()
+
+
+class LastCell(_WeightedPooling):
+    """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., D]."""
-        pooled: Tensor = self.pool(self.gated(cells), is_source)
-        return pooled
+        # Without padding the last column is the same for all rows: a view, no gather.
+        if is_source is None:
+            return cells[..., -1, :]
+        last = (is_source.sum(-1) - 1).expand(cells.shape[:-2])[..., None, None]
+        return cells.gather(-2, last.expand(*last.shape[:-1], cells.shape[-1]))[..., 0, :]
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., S]: the share of gated channels that chose each source token."""
-        return self.pool.weights(self.gated(cells), is_source)
-
-    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
-        return self.pool.contributions(self.gated(cells), is_source, readout)
-
-    def gated(self, cells: Tensor) -> Tensor:
-        """Return [..., S, D]: the cells through their gated linear unit."""
-        return nn.functional.glu(self.gate(cells), -1)
+        """Return [..., S]: 1 at the last token read."""
+        is_read = cells.new_ones(cells.shape[:-1], dtype=torch.bool)
+        is_read = is_read if is_source is None else is_read & is_source
+        return nn.functional.one_hot(is_read.sum(-1) - 1, cells.shape[-2]).float()
 
 
 class MaxAndAttention(nn.Module):
-    """Max-pooled and attended features side by side (CoNLL table 1)."""
+    """Max-pooled and attended features side by side: [Max, Attn] of CoNLL table 1."""
 
-    attention: SourceAttention | ScaledAttention
-
-    def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
+    def __init__(self, size: int, attention: AttentionPooling | ScaledAttentionPooling) -> None:
         super().__init__()
-        self.output_size = 2 * size
-        self.size = size
+        self.output_size, self.size = 2 * size, size
         self.pool = MaxPooling(size)
-        self.attention = SourceAttention(size, activation)
+        self.attention = attention
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., 2 D]."""
@@ -172,92 +223,18 @@ class MaxAndAttention(nn.Module):
         return self.attention.weights(cells, is_source)
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
+        """Return [..., S]: the part of the output's energy due to each source token."""
         for_pool, for_attention = readout.split(self.size, -1)
         pooled = self.pool.contributions(cells, is_source, for_pool)
         return pooled + self.attention.contributions(cells, is_source, for_attention)
-
-
-class ScaledAttention(nn.Module):
-    """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
-
-    Departs: the bias b of Eq. (8) is left out; it moves all scores alike and cancels.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
-        self.vector = nn.Parameter(torch.empty(size))
-        nn.init.normal_(self.vector, std=size**-0.5)
-
-    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
-        scores = self._scaled(cells, is_source).to(cells.dtype)
-        return torch.matmul(scores[..., None, :], cells)[..., 0, :]
-
-    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the attention [..., S], Eq. (8), in fp32 at least."""
-        scores = cells @ self.vector.to(cells.dtype)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if is_source is not None:
-            scores = scores.masked_fill(~is_source, LOWEST)
-        return scores.softmax(-1)
-
-    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
-        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
-        return self._scaled(cells, is_source).to(readout.dtype) * energies
-
-    def _scaled(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        weights = self.weights(cells, is_source)
-        if is_source is None:
-            return weights * float(cells.shape[-2] ** 0.5)
-        return weights * is_source.sum(-1, keepdim=True).to(weights.dtype).sqrt()
-
-
-class MaxAndScaledAttention(MaxAndAttention):
-    """Max-pooled features beside those of Eq. (8)-(9): [Max, Attn] of CoNLL table 1."""
-
-    def __init__(self, size: int) -> None:
-        nn.Module.__init__(self)
-        self.output_size, self.size = 2 * size, size
-        self.pool = MaxPooling(size)
-        self.attention = ScaledAttention(size)
-
-
-class LastCell(nn.Module):
-    """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
-
-    def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
-        if is_source is None:
-            return cells[..., -1, :]
-        last = (is_source.sum(-1) - 1).expand(cells.shape[:-2])[..., None, None]
-        return cells.gather(-2, last.expand(*last.shape[:-1], cells.shape[-1]))[..., 0, :]
-
-    def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., S]: 1 at the last token read."""
-        shown = cells.new_ones(cells.shape[:-1], dtype=torch.bool)
-        shown = shown if is_source is None else shown & is_source
-        return torch.nn.functional.one_hot(shown.sum(-1) - 1, cells.shape[-2]).float()
-
-    def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: what each source token adds to the output's energy."""
-        energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
-        return self.weights(cells, is_source).to(readout.dtype) * energies
 
 
 Aggregator = (
     MaxPooling
     | LastCell
     | AveragePooling
-    | SourceAttention
-    | ScaledAttention
-    | GatedMaxPooling
+    | AttentionPooling
+    | ScaledAttentionPooling
     | MaxAndAttention
 )
 
@@ -270,24 +247,26 @@ def aggregator(
         return MaxPooling(size)
     if kind == "average":
         return AveragePooling(size)
-    if kind == "attention":
-        return SourceAttention(size, attention_activation)
     if kind == "gated-max":
         return GatedMaxPooling(size)
-    return MaxAndAttention(size, attention_activation)
+    attention = AttentionPooling(size, attention_activation)
+    return attention if kind == "attention" else MaxAndAttention(size, attention)
 
 
 def scaled_aggregator(kind: Aggregation, size: int) -> Aggregator:
     """Return the aggregator of this kind with the attention of the CoNLL paper, Eq. (8)-(9)."""
-    if kind == "attention":
-        return ScaledAttention(size)
-    return (
-        MaxAndScaledAttention(size) if kind == "max-attention" else aggregator(kind, size, "none")
-    )
+    if kind not in ("attention", "max-attention"):
+        return aggregator(kind, size, "none")
+    attention = ScaledAttentionPooling(size)
+    return attention if kind == "attention" else MaxAndAttention(size, attention)
 
 
-def _hide(cells: Tensor, is_source: Tensor | None) -> Tensor:
-    """Return `cells` with padded columns lower than any value."""
-    if is_source is None:
-        return cells
-    return cells.masked_fill(~is_source[..., None], torch.finfo(cells.dtype).min)
+def _widened(scores: Tensor) -> Tensor:
+    # In bf16 the exponentials of a long source would not sum to one.
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _masked_softmax(scores: Tensor, is_source: Tensor | None) -> Tensor:
+    if is_source is not None:
+        scores = scores.masked_fill(~is_source, LOWEST)
+    return scores.softmax(-1)

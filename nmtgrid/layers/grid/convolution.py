@@ -1,17 +1,20 @@
-"""The two ways to run a causal convolution over the grid: all rows at once, or row by row.
+"""Causal convolutions over the grid, run over all rows at once or row by row (section 3.2.1).
 
 A grid network is written once over `[..., D]` and calls `cells.convolve(layer, features)`:
 `AllRows` runs teacher-forced over the flat valid cells of a batch, `OneRow` runs one decoding
-step from caches of the last rows (fig. 3.7). Both give the same values, which a law checks.
+step from caches of the last rows (fig. 3.7), `OneColumn` a new column of a stream. All give the
+same values, which tests/laws check for every architecture.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.densenet import (
@@ -25,7 +28,7 @@ from nmtgrid.layers.kernels.grid_conv import (
     prepare_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_cache import RingCache
+from nmtgrid.layers.static_cache import RingIndex, StaticPosition
 
 
 class DepthwiseConvolution(nn.Module):
@@ -48,6 +51,7 @@ class DepthwiseConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps uniformly with variance 1 / (number of live taps)."""
+        # Dead taps are zero and have no gradient, so optimisers leave them; Eq. (3.2) masks them.
         bound = (3.0 / (self.live_rows * self.live_columns)) ** 0.5
         with torch.no_grad():
             self.weight.zero_()
@@ -58,7 +62,7 @@ class DepthwiseConvolution(nn.Module):
         return grid_convolution(features, self.weight, layout, source_causal=self.source_causal)
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
+        """Return the weight in the form that `newest_row` takes."""
         return prepare_step_weight(self.weight, dtype, source_causal=self.source_causal)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
@@ -81,6 +85,7 @@ class FullConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps for inputs behind a rectifier: variance 2 / (number of inputs)."""
+        # He initialisation counts the live taps alone: the masked ones add no variance.
         inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
         with torch.no_grad():
             self.weight.zero_()
@@ -91,7 +96,7 @@ class FullConvolution(nn.Module):
         return dense_grid_convolution(features, self.weight, layout)
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
+        """Return the weight in the form that `newest_row` takes."""
         return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
@@ -99,24 +104,25 @@ class FullConvolution(nn.Module):
         return dense_grid_convolution_step(window, prepared)
 
 
-GridConvolution = DepthwiseConvolution | FullConvolution
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoldedConvolution:
+    """A full convolution with the standardisation of its output folded in, for steps alone."""
 
-
-class StepConvolution(Protocol):
-    """What a decoding step needs of a convolution."""
-
-    @property
-    def live_rows(self) -> int:
-        """Rows that a filter reads, the current one included."""
-        ...
+    weight: Tensor
+    shift: Tensor
+    live_rows: int
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` wants."""
-        ...
+        """Return the weight in the form that `newest_row` takes."""
+        return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
         """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
-        ...
+        return dense_grid_convolution_step(window, prepared, self.shift)
+
+
+GridConvolution = DepthwiseConvolution | FullConvolution
+StepConvolution = GridConvolution | FoldedConvolution
 
 
 class Cells(Protocol):
@@ -142,8 +148,10 @@ class RowCache:
     """The last rows that one convolution has seen: buffer [R, capacity, S, D], rows first.
 
     New rows are written in place behind the old ones; when the buffer is full, the rows still
-    needed move to its front. So a step copies one row, not the window.
+    needed move to its front.
     """
+
+    # A step copies one row, not the window: with 16 spare rows the move to the front is rare.
 
     def __init__(self, buffer: Tensor, filled: int, span: int) -> None:
         self.buffer, self.filled, self.span = buffer, filled, span
@@ -166,12 +174,9 @@ class RowCache:
         self.filled += 1
         return self.buffer[:, self.filled - self.span : self.filled]
 
-    def turned(self, taps: Tensor) -> Tensor:
-        """Return `taps` in the order of the rows that `push` returns: theirs."""
-        return taps
-
     def take_rows(self, rows: Tensor) -> RowCache:
         """Return the cache of `rows`, copying only what a later step will read."""
+        # A beam takes rows at each step, and most of the buffer is dead by then.
         keep = self.span - 1
         count, capacity = rows.shape[0], self.buffer.shape[1]
         buffer = self.buffer.new_empty(count, capacity, *self.buffer.shape[2:])
@@ -180,50 +185,186 @@ class RowCache:
         return RowCache(buffer, keep, self.span)
 
 
-Made = TypeVar("Made")
+class RingCache:
+    """The last rows that one convolution has seen, in a ring [R, span, S, D] that never moves.
+
+    The static form of `RowCache`: rows stay where they were written, and the taps are rotated.
+    """
+
+    def __init__(self, buffer: Tensor, ring: RingIndex) -> None:
+        self.buffer, self.ring = buffer, ring
+
+    @classmethod
+    def of(cls, cache: RowCache, position: StaticPosition) -> RingCache:
+        """Return the rows of `cache`, the next of which is that of `position`."""
+        keep = cache.span - 1
+        # Row p of the target stands in slot p mod span; the slot of the next row is still free.
+        rows = F.pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
+        rows = rows.roll((position.position - keep) % cache.span, 1)
+        return cls(rows, position.ring(cache.span))
+
+    def push(self, row: Tensor) -> Tensor:
+        """Write `row` [R, S, D] over the oldest and return all [R, span, S, D], as they lie."""
+        self.buffer.index_copy_(1, self.ring.slot, row[:, None])
+        return self.buffer
+
+    def align_taps(self, taps: Tensor) -> Tensor:
+        """Return `taps` [D, 1 or D', span, k] in the order of the rows."""
+        return taps.index_select(2, self.ring.taps)
+
+    def take_rows(self, rows: Tensor) -> RingCache:
+        """Return the cache of `rows`."""
+        return RingCache(self.buffer.index_select(0, rows), self.ring)
+
+    def static_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that stay where they are."""
+        return (self.buffer,)
+
+
+class CellCache:
+    """The inputs of one convolution in a stream: [R, T, S, D], of which the last `keep` rows stay.
+
+    The buffer has zero cells above and to the left of the grid, which the filters read there, and
+    grows by doubling in both directions; `keep` None keeps all rows.
+    """
+
+    def __init__(self, layer: StepConvolution, keep: int | None) -> None:
+        assert isinstance(layer, DepthwiseConvolution) and layer.source_causal
+        self.above, self.left = layer.live_rows - 1, layer.live_columns - 1
+        self.keep = keep
+        self.rows, self.columns = self.above, self.left
+        self.buffer: Tensor | None = None
+
+    def push(self, row: Tensor) -> Tensor:
+        """Append `row` [R, S, D] and return the window [R, live rows, S, D] of its filters."""
+        self.columns = self.left + row.shape[1]
+        buffer = self._with_room(row, self.rows + 1)
+        buffer[:, self.rows, self.left : self.columns] = row
+        self.rows += 1
+        # Without the left margin: `newest_row` pads columns by itself.
+        return buffer[:, self.rows - 1 - self.above : self.rows, self.left : self.columns]
+
+    def push_column(self, column: Tensor) -> Tensor:
+        """Append cells [R, n, 1, D] to the last n rows and return the window of their filters."""
+        self.columns += 1
+        buffer = self._with_room(column[:, 0], self.rows)
+        first = self.rows - column.shape[1]
+        buffer[:, first : self.rows, self.columns - 1] = column[:, :, 0]
+        across = slice(self.columns - 1 - self.left, self.columns)
+        return buffer[:, first - self.above : self.rows, across]
+
+    def take_rows(self, rows: Tensor) -> CellCache:
+        """Return the cache of the sentences `rows`."""
+        # Counters are copied: the old cache may be read again by another branch of a search.
+        taken = copy.copy(self)
+        if self.buffer is not None:
+            taken.buffer = self.buffer.index_select(0, rows)
+        return taken
+
+    def _with_room(self, like: Tensor, rows: int) -> Tensor:
+        """Return the buffer with room for `rows` rows and the columns, zero where not written."""
+
+        def rounded_up(count: int) -> int:
+            return max(16, 1 << (2 * count - 1).bit_length())
+
+        if self.buffer is None:
+            self.buffer = like.new_zeros(
+                like.shape[0], self.above + 16, rounded_up(self.columns), like.shape[-1]
+            )
+        height, width = self.buffer.shape[1:3]
+        if rows > height and self.keep is not None and self.keep + self.above <= height // 2:
+            # Rows beyond what any cell can see are dropped, so long streams stay small.
+            alive = self.keep + self.above
+            self.buffer[:, :alive] = self.buffer[:, self.rows - alive : self.rows].clone()
+            self.rows, rows = alive, alive + 1
+        if rows > height or self.columns > width:
+            taller = rounded_up(rows) if rows > height else height
+            wider = rounded_up(self.columns) if self.columns > width else width
+            grown = self.buffer.new_zeros(len(self.buffer), taller, wider, like.shape[-1])
+            grown[:, :height, :width] = self.buffer
+            self.buffer = grown
+        return self.buffer
+
+
+GridCache = RowCache | RingCache | CellCache
+
+Prepared = TypeVar("Prepared")
 
 
 class StepWeights:
-    """Weights in the form that a step wants, made once and shared by all rows."""
+    """Weights in the form that a step takes, prepared once and shared by all rows."""
+
+    # Otherwise each step would cast and transpose every weight again: benchmarks/kernels.py times
+    # a step with a prepared weight. Keyed by identity: the model outlives the state that has this.
 
     def __init__(self) -> None:
-        self._ready: dict[int, Any] = {}
+        self._prepared: dict[int, Any] = {}
 
     def get(self, layer: StepConvolution, dtype: torch.dtype) -> Tensor:
-        """Return the ready weight of `layer`."""
+        """Return the prepared weight of `layer`."""
         return self.once(layer, lambda: layer.prepare(dtype))
 
-    def once(self, part: object, make: Callable[[], Made]) -> Made:
-        """Return what `make` returned when `part`, which must live on, first asked for it."""
-        key = id(part)
-        if key not in self._ready:
-            self._ready[key] = make()
-        ready: Made = self._ready[key]
-        return ready
-
-    def take_rows(self, rows: Tensor) -> StepWeights:
-        """Return the same weights: they have no rows."""
-        return self
+    def once(self, owner: object, prepare: Callable[[], Prepared]) -> Prepared:
+        """Return the result of `prepare` for `owner`, which must live on, computed only once."""
+        key = id(owner)
+        if key not in self._prepared:
+            self._prepared[key] = prepare()
+        prepared: Prepared = self._prepared[key]
+        return prepared
 
 
 class OneRow:
     """One decoding step: features are one grid row [R, S, D]; caches are used in call order."""
 
     def __init__(
-        self, caches: list[RowCache | RingCache], weights: StepWeights, is_source: Tensor | None
+        self,
+        caches: list[GridCache],
+        weights: StepWeights,
+        is_source: Tensor | None,
+        new_cache: Callable[[StepConvolution, Tensor], GridCache] | None = None,
     ) -> None:
-        """`is_source` [R, S, 1] zeroes padded columns; None when there is no padding."""
+        """`is_source` [R, S, 1] is False on padded columns; None when there is no padding.
+
+        `new_cache` makes a layer's cache, given its first input; None: a `RowCache`.
+        """
         self.caches, self.weights = caches, weights
-        self._is_source = is_source
+        self._is_source, self._new_cache = is_source, new_cache
         self._next = 0
 
     def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
         """Return [R, S, D'] for the newest row."""
+        # The filters of real columns must read zeros on padding, as a sentence alone would.
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)
+        # A network calls its convolutions in the same order at each step: the first one makes the
+        # caches, and later ones find theirs by counting.
         if self._next == len(self.caches):
-            self.caches.append(RowCache.empty(features, layer.live_rows))
+            if self._new_cache is None:
+                self.caches.append(RowCache.empty(features, layer.live_rows))
+            else:
+                self.caches.append(self._new_cache(layer, features))
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
-        return layer.newest_row(window, cache.turned(taps))
+        # In a ring rows stay where they were written, so it is the taps that rotate.
+        if isinstance(cache, RingCache):
+            taps = cache.align_taps(taps)
+        return layer.newest_row(window, taps)
+
+
+class OneColumn:
+    """A new source column of a stream: features are [R, n, 1, D] in the last n rows."""
+
+    def __init__(self, caches: Sequence[GridCache], weights: StepWeights) -> None:
+        self.weights, self._caches = weights, iter(caches)
+
+    def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
+        """Return [R, n, 1, D']."""
+        cache = next(self._caches)
+        assert isinstance(cache, CellCache)
+        window = cache.push_column(features).permute(0, 3, 1, 2)
+        # The window has its margins, so the filters need no padding and yield one column.
+        prepared = self.weights.get(layer, features.dtype)
+        with torch.autocast(features.device.type, enabled=False):
+            convolved = F.conv2d(window, prepared, groups=features.shape[-1])
+        return convolved.permute(0, 2, 3, 1)

@@ -1,16 +1,15 @@
 """The convolutional networks of Pervasive Attention: one class for each skip connection.
 
 Sections 3.2.3 and 3.2.4. N blocks are 2N layers: a depthwise separable convolution and a
-position-wise feed-forward map take turns, Eq. (3.15). Every network maps [..., D] to [..., D] and
+position-wise feed-forward layer take turns, Eq. (3.15). Every network maps [..., D] to [..., D] and
 leaves the convolution itself to `Cells` (layers/grid/convolution.py), so that training and decoding
-share it.
+share it. models/pervasive/model.py chooses one of `NETWORKS`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import rectified_map
+from nmtgrid.layers.kernels.linear import linear_relu
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 
@@ -48,11 +47,11 @@ class NetworkPlan:
 
 
 class SeparableConvolution(nn.Module):
-    """1 x 1 map, then the depthwise causal convolution, with no ReLU between, Eq. (3.15)."""
+    """1 x 1 projection, then the depthwise causal convolution, with no ReLU between, Eq. (3.15)."""
 
     def __init__(self, input_size: int, size: int, plan: NetworkPlan) -> None:
         super().__init__()
-        self.map = linear_map(input_size, size)
+        self.map = xavier_linear(input_size, size)
         self.convolution = DepthwiseConvolution(
             size, plan.target_kernel, plan.source_kernel, source_causal=plan.source_causal
         )
@@ -63,21 +62,35 @@ class SeparableConvolution(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two maps with a ReLU between, the same at every cell, Eq. (2.41)."""
+    """Two projections with a ReLU between, the same at every cell, Eq. (2.41)."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
-        self.widen = linear_map(plan.size, plan.feed_forward_size)
-        self.narrow = linear_map(plan.feed_forward_size, plan.size)
+        self.widen = xavier_linear(plan.size, plan.feed_forward_size)
+        self.narrow = xavier_linear(plan.feed_forward_size, plan.size)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]; `cells` is not needed, all layers share one form."""
-        narrowed: Tensor = self.narrow(rectified_map(self.widen, features))
+        """Return [..., D]; `cells` is there because all layers are called alike."""
+        narrowed: Tensor = self.narrow(linear_relu(self.widen, features))
         return narrowed
 
 
+def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
+    """Return a linear layer with Xavier-uniform weights and a zero bias."""
+    layer = nn.Linear(input_size, output_size)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 class GridNetwork(nn.Module):
-    """The 2N layers that alternate convolution and feed-forward map; subclasses connect them."""
+    """The 2N layers that alternate convolution and feed-forward; subclasses connect them.
+
+    What is here is the plain chain: layer n reads h_{n-1}, and the last h is the output.
+    """
+
+    residual_scale = 1.0
+    """Factor of h_{n-1} + F_n(h_{n-1})."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
@@ -86,37 +99,46 @@ class GridNetwork(nn.Module):
         for _ in range(plan.depth):
             self.layers.append(SeparableConvolution(plan.size, plan.size, plan))
             self.layers.append(FeedForward(plan))
-        # H^0 and what stands behind each layer pass here, where they can be watched.
+        # H^0 and each layer's state pass here, so that hooks can watch them (`points`).
         self.states = nn.ModuleList(nn.Identity() for _ in range(len(self.layers) + 1))
 
+    def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
+        """Return h_n of layer `n` (from 0), given h_{n-1}."""
+        change = self.layers[n](before, cells)
+        return residual_dropout(
+            before, change, self.plan.dropout, self.residual_scale, self.training
+        )
+
+    def run_layer(self, n: int, cells: Cells, *inputs: Tensor) -> Tensor:
+        """Return `connect` of layer `n`, recomputed in the backward pass if the plan says so."""
+        # `connect` is a method and not a closure, so what is recomputed later cannot have picked up
+        # another layer from a loop.
+        if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
+            output: Tensor = checkpoint(self.connect, n, cells, *inputs, use_reentrant=False)
+            return output
+        return self.connect(n, cells, *inputs)
+
+    def forward(self, features: Tensor, cells: Cells) -> Tensor:
+        """Return [..., D]."""
+        features = self.states[0](features)
+        for n, state in enumerate(self.states[1:]):
+            features = state(self.run_layer(n, cells, features))
+        return features
+
     def stages(self) -> list[nn.Module]:
-        """Return the parts whose outputs are H^0 and h_n behind each layer, all of use."""
+        """Return the parts whose outputs are H^0 and each layer's h_n, all of which are read."""
         return list(self.states)
 
     def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched, in order, named "3.change" for layer 3."""
-        found = {"0.state": ProbePoint(self.states[0])}
-        for place, layer in enumerate(self.layers, 1):
+        points = {"0.state": ProbePoint(self.states[0])}
+        for n, layer in enumerate(self.layers, 1):
             inner = layer.map if isinstance(layer, SeparableConvolution) else layer.widen
             assert isinstance(inner, nn.Module)
-            found[f"{place}.inner"] = ProbePoint(inner, "inside")
-            found[f"{place}.change"] = ProbePoint(layer, "change")
-            found[f"{place}.state"] = ProbePoint(self.states[place])
-        return found
-
-    def run(self, deed: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Return `deed(*inputs)`, recomputed in the backward pass if the plan says so."""
-        if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(deed, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
-        return deed(*inputs)
-
-
-def linear_map(input_size: int, output_size: int) -> nn.Linear:
-    """Return a map with Xavier-uniform weights and a zero bias."""
-    made = nn.Linear(input_size, output_size)
-    nn.init.xavier_uniform_(made.weight)
-    nn.init.zeros_(made.bias)
-    return made
+            points[f"{n}.inner"] = ProbePoint(inner, "inside")
+            points[f"{n}.change"] = ProbePoint(layer, "change")
+            points[f"{n}.state"] = ProbePoint(self.states[n])
+        return points
 
 
 class ResidualNetwork(GridNetwork):
@@ -128,24 +150,13 @@ class ResidualNetwork(GridNetwork):
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__(plan)
+        # The last weight of each layer carries the factor: biases are zero, so the change shrinks
+        # as a whole.
         with torch.no_grad():
             for layer in self.layers:
                 last = "narrow" if isinstance(layer, FeedForward) else "convolution"
                 weight = layer.get_submodule(last).get_parameter("weight")
                 weight.div_(math.sqrt(len(self.layers)))
-
-    def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
-        features = self.states[0](features)
-        for layer, state in zip(self.layers, self.states[1:], strict=True):
-
-            def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
-                return residual_dropout(
-                    before, layer(before, cells), self.plan.dropout, 1.0, self.training
-                )
-
-            features = state(self.run(connect, features))
-        return features
 
 
 class ResidualNormNetwork(GridNetwork):
@@ -160,28 +171,18 @@ class ResidualNormNetwork(GridNetwork):
 
     def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched: "3.sum" is what is normalised in layer 3."""
-        found: dict[str, ProbePoint] = {}
+        points: dict[str, ProbePoint] = {}
         for name, point in super().points().items():
-            place, _, what = name.partition(".")
-            if what == "state" and place != "0":
-                found[f"{place}.sum"] = ProbePoint(self.norms[int(place) - 1], "inside", "input")
-            found[name] = point
-        return found
+            layer, _, kind = name.partition(".")
+            if kind == "state" and layer != "0":
+                points[f"{layer}.sum"] = ProbePoint(self.norms[int(layer) - 1], "inside", "input")
+            points[name] = point
+        return points
 
-    def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
-        features = self.states[0](features)
-        for layer, norm, state in zip(self.layers, self.norms, self.states[1:], strict=True):
-
-            def connect(before: Tensor, layer: nn.Module = layer, norm: nn.Module = norm) -> Tensor:
-                after = layer(before, cells)
-                normed: Tensor = norm(
-                    residual_dropout(before, after, self.plan.dropout, 1.0, self.training)
-                )
-                return normed
-
-            features = state(self.run(connect, features))
-        return features
+    def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
+        """Return h_n of layer `n` (from 0), given h_{n-1}."""
+        normed: Tensor = self.norms[n](super().connect(n, cells, before))
+        return normed
 
 
 class ResidualCumulativeNetwork(GridNetwork):
@@ -192,20 +193,17 @@ class ResidualCumulativeNetwork(GridNetwork):
     or by that number as the checkpoint does. It is kept in fp32.
     """
 
+    residual_scale = 0.5**0.5
+
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
         every = 1 if self.plan.accumulate == "layers" else 2
         features = self.states[0](features)
         total, terms = _widened(features), 1
-        for place, layer in enumerate(self.layers, 1):
-
-            def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
-                return residual_dropout(
-                    before, layer(before, cells), self.plan.dropout, 0.5**0.5, self.training
-                )
-
-            features = self.states[place](self.run(connect, features))
-            if place % every == 0:
+        for n, state in enumerate(self.states[1:]):
+            features = state(self.run_layer(n, cells, features))
+            # "blocks": behind the feed-forward layer alone, which is every second one.
+            if (n + 1) % every == 0:
                 total, terms = total + features, terms + 1
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
         scale: float = terms**-power
@@ -229,24 +227,24 @@ class ResidualGatedNetwork(GridNetwork):
         """Return the parts whose outputs are H^0 .. H^2N: nothing reads the last h_n."""
         return [self.states[0], *self.layers]
 
+    def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
+        """Return H^{n+1} of layer `n` (from 0), given h_n: the change alone."""
+        return dropout(self.layers[n](before, cells), self.plan.dropout, self.training)
+
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
         features = self.states[0](features)
         total = self.snapshot_gates[0] * _widened(features)
-        for place, layer in enumerate(self.layers):
-
-            def connect(before: Tensor, layer: nn.Module = layer) -> Tensor:
-                return dropout(layer(before, cells), self.plan.dropout, self.training)
-
-            after = self.run(connect, features)
-            gate = self.forward_gates[place].to(features.dtype)
-            total = total + self.snapshot_gates[place + 1] * after
-            features = self.states[place + 1](gate * (features + after))
+        for n, state in enumerate(self.states[1:]):
+            change = self.run_layer(n, cells, features)
+            gate = self.forward_gates[n].to(features.dtype)
+            total = total + self.snapshot_gates[n + 1] * change
+            features = state(gate * (features + change))
         return total.to(features.dtype)
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU, map to the bottleneck, norm, ReLU, separable causal convolution to g features.
+    """Norm, ReLU, linear layer to the bottleneck, norm, ReLU, separable convolution to g features.
 
     Fig. 3.5. The convolution is depthwise separable as in the residual layers: with full filters
     one layer alone would have more parameters than table 3.4 gives to four.
@@ -256,7 +254,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         middle = plan.bottleneck * plan.growth
         self.first_norm = PositionNorm(input_size) if plan.normalise else nn.Identity()
-        self.narrow = linear_map(input_size, middle)
+        self.narrow = xavier_linear(input_size, middle)
         self.second_norm = PositionNorm(middle) if plan.normalise else nn.Identity()
         self.convolution = SeparableConvolution(middle, plan.growth, plan)
         self.dropout_rate = plan.dropout
@@ -272,7 +270,7 @@ class DenseLayer(nn.Module):
 class DenseNetwork(GridNetwork):
     """Each layer reads all earlier ones side by side and adds g features, Eq. (3.13)-(3.14).
 
-    A stack of linear maps (d + N g -> d_FF -> d) brings the features back to d.
+    A stack of linear layers (d + N g -> d_FF -> d) brings the features back to d.
     Departs: H_conv holds H^0 too, as the text's d + N g says. The stack's widths are not printed;
     through d_FF they give the published 7.1M parameters.
     """
@@ -281,12 +279,12 @@ class DenseNetwork(GridNetwork):
         nn.Module.__init__(self)
         self.plan = plan
         self.layers = nn.ModuleList(
-            DenseLayer(plan.size + place * plan.growth, plan) for place in range(plan.depth)
+            DenseLayer(plan.size + n * plan.growth, plan) for n in range(plan.depth)
         )
         self.states = nn.ModuleList([nn.Identity()])
         self.compress = nn.Sequential(
-            linear_map(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
-            linear_map(plan.feed_forward_size, plan.size),
+            xavier_linear(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
+            xavier_linear(plan.feed_forward_size, plan.size),
         )
 
     def stages(self) -> list[nn.Module]:
@@ -295,28 +293,29 @@ class DenseNetwork(GridNetwork):
 
     def points(self) -> dict[str, ProbePoint]:
         """Return where activations can be watched; a state is all that the next layer reads."""
-        found = {"0.state": ProbePoint(self.states[0])}
+        points = {"0.state": ProbePoint(self.states[0])}
         readers = [*self.layers[1:], self.compress]
-        for place, (layer, reader) in enumerate(zip(self.layers, readers, strict=True), 1):
+        for n, (layer, reader) in enumerate(zip(self.layers, readers, strict=True), 1):
             assert isinstance(layer, DenseLayer)
-            found[f"{place}.normalised"] = ProbePoint(layer.first_norm, "inside")
-            found[f"{place}.narrowed"] = ProbePoint(layer.narrow, "inside")
-            found[f"{place}.normalised-narrowed"] = ProbePoint(layer.second_norm, "inside")
-            found[f"{place}.change"] = ProbePoint(layer, "change")
-            found[f"{place}.state"] = ProbePoint(reader, "state", "input")
-        return found
+            points[f"{n}.normalised"] = ProbePoint(layer.first_norm, "inside")
+            points[f"{n}.narrowed"] = ProbePoint(layer.narrow, "inside")
+            points[f"{n}.normalised-narrowed"] = ProbePoint(layer.second_norm, "inside")
+            points[f"{n}.change"] = ProbePoint(layer, "change")
+            points[f"{n}.state"] = ProbePoint(reader, "state", "input")
+        return points
+
+    def connect(self, n: int, cells: Cells, /, *before: Tensor) -> Tensor:
+        """Return the g features that layer `n` (from 0) adds to those before it."""
+        grown: Tensor = self.layers[n](torch.cat(before, -1), cells)
+        return grown
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]."""
-        held = [self.states[0](features)]
-        for layer in self.layers:
-
-            def connect(*before: Tensor, layer: nn.Module = layer) -> Tensor:
-                grown: Tensor = layer(torch.cat(before, -1), cells)
-                return grown
-
-            held.append(self.run(connect, *held))
-        compressed: Tensor = self.compress(torch.cat(held, -1))
+        parts = [self.states[0](features)]
+        # All parts go in as inputs: a checkpoint saves these, not the concatenation.
+        for n in range(len(self.layers)):
+            parts.append(self.run_layer(n, cells, *parts))
+        compressed: Tensor = self.compress(torch.cat(parts, -1))
         return compressed
 
 

@@ -1,17 +1,17 @@
-"""Aggregates of every part of the source that can have been read, for models that go online.
+"""Aggregates over every prefix of the source, for simultaneous models (section 4.2.3).
 
-Where an aggregator (layers/grid/aggregation.py) makes one vector of a row of cells, its running
-form makes one for each cell: the aggregate of that cell and all to its left, Eq. (4.21)-(4.23), so
-that a prediction anywhere costs one look-up. Running forms go down the rows too, for the areas of
-fig. 4.4c. What is kept of an area is a tuple of tensors ("parts"); two areas merge into one,
-however they were cut. Nothing is larger than the grid for each feature: attention holds S x S
-weights.
+An aggregator (layers/grid/aggregation.py) makes one vector of a row of cells; its prefix form
+makes one for each cell: the aggregate of that cell and all to its left, Eq. (4.21)-(4.23), so that
+a prediction anywhere costs one look-up. Prefix forms go down the rows too, for the areas of
+fig. 4.4c. An area's aggregate is kept as a partial result, a tuple of tensors that two areas
+combine, however they were cut. Nothing is larger than the grid for each feature: attention has
+S x S weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,202 +20,179 @@ from torch.autograd.function import once_differentiable
 from nmtgrid.layers.grid.aggregation import (
     LOWEST,
     Aggregator,
+    AttentionPooling,
     AveragePooling,
-    GatedMaxPooling,
     MaxAndAttention,
     MaxPooling,
-    SourceAttention,
 )
+from nmtgrid.layers.kernels import apply
 
-Parts = tuple[Tensor, ...]
-
-
-class PrefixPooling(Protocol):
-    """The running form of an aggregator."""
-
-    def scan(self, cells: Tensor) -> Parts:
-        """Return the parts [..., S, .] of the areas cells[..., :j + 1, :] for cells [..., S, D]."""
-        ...
-
-    def down(self, parts: Parts) -> Parts:
-        """Return the parts [..., T, S, .] of all rows so far, given those of each row."""
-        ...
-
-    def merge(self, first: Parts, second: Parts) -> Parts:
-        """Return the parts of two areas taken together."""
-        ...
-
-    def read(self, parts: Parts, counts: Tensor) -> Tensor:
-        """Return the aggregate [..., D'] of areas of counts [...] cells."""
-        ...
+Partial = tuple[Tensor, ...]
+"""The partial aggregate of an area of cells: tensors [..., D] or, of attention, [...] too."""
 
 
 class PrefixMax:
-    """Max over the cells so far, Eq. (4.21), of what `lift` makes of each, Eq. (4.22)."""
+    """Max over the cells so far, Eq. (4.21), of the transformed cells, Eq. (4.22).
 
-    def __init__(self, lift: Callable[[Tensor], Tensor]) -> None:
-        self.lift = lift
+    The other prefix forms have the same four methods.
+    """
 
-    def scan(self, cells: Tensor) -> Parts:
-        """Return the maxima along the source."""
-        return (prefix_max(self.lift(cells), -2),)
+    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
+        self.transform = transform
 
-    def down(self, parts: Parts) -> Parts:
-        """Return the maxima along the target."""
-        return (prefix_max(parts[0], -3),)
+    def scan_source(self, cells: Tensor) -> Partial:
+        """Return the partials [..., S, .] of cells[..., :j + 1, :], for cells [..., S, D]."""
+        return (prefix_max(self.transform(cells), -2),)
 
-    def merge(self, first: Parts, second: Parts) -> Parts:
-        """Return the larger of each."""
+    def scan_target(self, partial: Partial) -> Partial:
+        """Return the partials [..., T, S, .] of all rows so far, given those of each row."""
+        return (prefix_max(partial[0], -3),)
+
+    def combine(self, first: Partial, second: Partial) -> Partial:
+        """Return the partial of two areas taken together."""
         return (torch.maximum(first[0], second[0]),)
 
-    def read(self, parts: Parts, counts: Tensor) -> Tensor:
-        """Return the maxima."""
-        return parts[0]
+    def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
+        """Return the aggregate [..., D'] of areas of counts [...] cells."""
+        return partial[0]
 
 
 class PrefixSum:
     """The sum over the cells so far, in fp32 at least, divided by the root of their number."""
 
-    def scan(self, cells: Tensor) -> Parts:
-        """Return the sums along the source."""
+    def scan_source(self, cells: Tensor) -> Partial:
         return (cells.to(torch.promote_types(cells.dtype, torch.float32)).cumsum(-2),)
 
-    def down(self, parts: Parts) -> Parts:
-        """Return the sums along the target."""
-        return (parts[0].cumsum(-3),)
+    def scan_target(self, partial: Partial) -> Partial:
+        return (partial[0].cumsum(-3),)
 
-    def merge(self, first: Parts, second: Parts) -> Parts:
-        """Return the sum of both."""
+    def combine(self, first: Partial, second: Partial) -> Partial:
         return (first[0] + second[0],)
 
-    def read(self, parts: Parts, counts: Tensor) -> Tensor:
+    def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
         """Return the scaled sums, Eq. (3.17)."""
-        return parts[0] * counts.to(parts[0].dtype).rsqrt()[..., None]
+        return partial[0] * counts.to(partial[0].dtype).rsqrt()[..., None]
 
 
 class PrefixAttention:
     """A softmax over the cells so far weights them, Eq. (4.23).
 
-    The parts are what was read and the logarithm of the sum of exponentials, which is the score of
-    that as a whole: rows are weighted by it as cells are by theirs.
+    A partial is the weighted sum and the logarithm of the sum of exponentials, which is the score
+    of the area as a whole: areas are weighted by it as cells are by their scores.
     """
 
     def __init__(self, scores: Callable[[Tensor], Tensor]) -> None:
         self.scores = scores
 
-    def scan(self, cells: Tensor) -> Parts:
-        """Return what is read along the source."""
-        return _read_so_far(cells, self.scores(cells))
+    def scan_source(self, cells: Tensor) -> Partial:
+        return _prefix_attention(cells, self.scores(cells))
 
-    def down(self, parts: Parts) -> Parts:
-        """Return what is read along the target."""
-        read, total = _read_so_far(parts[0].transpose(-2, -3), parts[1].transpose(-1, -2))
-        return read.transpose(-2, -3), total.transpose(-1, -2)
+    def scan_target(self, partial: Partial) -> Partial:
+        pooled, total = _prefix_attention(
+            partial[0].transpose(-2, -3), partial[1].transpose(-1, -2)
+        )
+        return pooled.transpose(-2, -3), total.transpose(-1, -2)
 
-    def merge(self, first: Parts, second: Parts) -> Parts:
-        """Return what is read from both."""
+    def combine(self, first: Partial, second: Partial) -> Partial:
         total = torch.logaddexp(first[1], second[1])
         shares = [(part[1] - total).exp().to(part[0].dtype)[..., None] for part in (first, second)]
         return first[0] * shares[0] + second[0] * shares[1], total
 
-    def read(self, parts: Parts, counts: Tensor) -> Tensor:
-        """Return what was read."""
-        return parts[0]
+    def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
+        """Return the weighted sums."""
+        return partial[0]
 
 
 class PrefixMaxAndAttention:
-    """The running max beside the running attention."""
+    """The prefix max beside the prefix attention: the max is the first tensor of a partial."""
 
-    def __init__(self, pool: PrefixMax, attention: PrefixAttention) -> None:
-        self.pool, self.attention = pool, attention
+    def __init__(self, aggregator: MaxAndAttention, attention: AttentionPooling) -> None:
+        self.pool = PrefixMax(aggregator.pool.transform)
+        self.attention = PrefixAttention(attention.scores)
 
-    def scan(self, cells: Tensor) -> Parts:
-        """Return both along the source."""
-        return self.pool.scan(cells) + self.attention.scan(cells)
+    def scan_source(self, cells: Tensor) -> Partial:
+        return self.pool.scan_source(cells) + self.attention.scan_source(cells)
 
-    def down(self, parts: Parts) -> Parts:
-        """Return both along the target."""
-        return self.pool.down(parts[:1]) + self.attention.down(parts[1:])
+    def scan_target(self, partial: Partial) -> Partial:
+        pooled = self.pool.scan_target(partial[:1])
+        return pooled + self.attention.scan_target(partial[1:])
 
-    def merge(self, first: Parts, second: Parts) -> Parts:
-        """Return both for both areas."""
-        pooled = self.pool.merge(first[:1], second[:1])
-        return pooled + self.attention.merge(first[1:], second[1:])
+    def combine(self, first: Partial, second: Partial) -> Partial:
+        pooled = self.pool.combine(first[:1], second[:1])
+        return pooled + self.attention.combine(first[1:], second[1:])
 
-    def read(self, parts: Parts, counts: Tensor) -> Tensor:
+    def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
         """Return [..., 2 D]."""
-        return torch.cat([parts[0], parts[1].to(parts[0].dtype)], -1)
+        return torch.cat([partial[0], partial[1].to(partial[0].dtype)], -1)
+
+
+PrefixPooling = PrefixMax | PrefixSum | PrefixAttention | PrefixMaxAndAttention
 
 
 def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
-    """Return the running form of `aggregator`.
+    """Return the prefix form of `aggregator`.
 
     Raises TypeError for one that has none: the CoNLL paper's attention, and single cells.
     """
     if isinstance(aggregator, MaxPooling):
-        return PrefixMax(lambda cells: cells)
-    if isinstance(aggregator, GatedMaxPooling):
-        return PrefixMax(aggregator.gated)
+        return PrefixMax(aggregator.transform)
     if isinstance(aggregator, AveragePooling):
         return PrefixSum()
-    if isinstance(aggregator, SourceAttention):
+    if isinstance(aggregator, AttentionPooling):
         return PrefixAttention(aggregator.scores)
-    if isinstance(aggregator, MaxAndAttention) and isinstance(
-        aggregator.attention, SourceAttention
-    ):
-        return PrefixMaxAndAttention(
-            PrefixMax(lambda cells: cells), PrefixAttention(aggregator.attention.scores)
-        )
+    if isinstance(aggregator, MaxAndAttention):
+        attention = aggregator.attention
+        if isinstance(attention, AttentionPooling):
+            return PrefixMaxAndAttention(aggregator, attention)
     raise TypeError(f"{type(aggregator).__name__} has no running form")
 
 
 def prefix_max(values: Tensor, dim: int) -> Tensor:
-    """Return the maximum of each value and those before it along `dim`; the first of equals wins.
-
-    A loop over `dim` is ten times faster than `cummax`, which keeps indices.
-    """
-    found: Tensor = _RunningMax.apply(values, dim)  # type: ignore[no-untyped-call]
-    return found
+    """Return the maximum of all values so far along `dim`; the first of equals wins."""
+    return apply(_PrefixMax, values, dim)
 
 
-class _RunningMax(torch.autograd.Function):
+class _PrefixMax(torch.autograd.Function):
+    # A loop of `torch.maximum` is ten times as fast as `cummax`, which stores indices. It runs at
+    # every update of a grid model that is trained on paths.
     @staticmethod
     def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
-        highest = torch.empty_like(values)
-        given, kept = values.unbind(dim), highest.unbind(dim)
-        kept[0].copy_(given[0])
-        for place in range(1, len(given)):
-            torch.maximum(kept[place - 1], given[place], out=kept[place])
-        ctx.save_for_backward(values, highest)
+        maxima = torch.empty_like(values)
+        slices, running = values.unbind(dim), maxima.unbind(dim)
+        running[0].copy_(slices[0])
+        for index in range(1, len(slices)):
+            torch.maximum(running[index - 1], slices[index], out=running[index])
+        ctx.save_for_backward(values, maxima)
         ctx.dim = dim
-        return highest
+        return maxima
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        values, highest = ctx.saved_tensors
-        result = torch.empty_like(values)
-        given, kept, above, below = (
-            tensor.unbind(ctx.dim) for tensor in (values, highest, gradient, result)
+        values, maxima = ctx.saved_tensors
+        of_values = torch.empty_like(values)
+        slices, running, of_running, of_slices = (
+            tensor.unbind(ctx.dim) for tensor in (values, maxima, gradient, of_values)
         )
-        carried = torch.zeros_like(above[0])
-        for place in range(len(given) - 1, 0, -1):
-            carried = carried + above[place]
-            is_new = given[place] > kept[place - 1]
-            torch.mul(carried, is_new, out=below[place])
+        # A maximum passes its gradient back to the position where it was first reached.
+        carried = torch.zeros_like(of_running[0])
+        for index in range(len(slices) - 1, 0, -1):
+            carried = carried + of_running[index]
+            is_new = slices[index] > running[index - 1]
+            torch.mul(carried, is_new, out=of_slices[index])
             carried = carried.masked_fill_(is_new, 0.0)
-        torch.add(carried, above[0], out=below[0])
-        return result, None
+        torch.add(carried, of_running[0], out=of_slices[0])
+        return of_values, None
 
 
-def _read_so_far(values: Tensor, scores: Tensor) -> Parts:
-    """Return softmax-weighted sums [..., L, D] of values [..., L, D] up to each place.
+def _prefix_attention(values: Tensor, scores: Tensor) -> Partial:
+    """Return softmax-weighted sums [..., L, D] of values [..., L, D] up to each position.
 
-    scores [..., L]; the second part [..., L] is the log-sum of their exponentials.
+    scores [..., L]; the second tensor [..., L] is the log-sum of their exponentials.
     """
     length = scores.shape[-1]
-    later = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
-    spread = scores[..., None, :].masked_fill(later, LOWEST)
-    total = spread.logsumexp(-1)
-    weights = (spread - total[..., None]).exp()
+    is_later = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
+    masked = scores[..., None, :].masked_fill(is_later, LOWEST)
+    total = masked.logsumexp(-1)
+    weights = (masked - total[..., None]).exp()
     return torch.matmul(weights.to(values.dtype), values), total

@@ -1,12 +1,15 @@
-"""The first half of a dense layer: scale, shift, ReLU and 1 x 1 map of all earlier features.
+"""Kernels of the dense network: its masked convolution, and the first half of a dense layer.
 
-Side by side in memory, [M, f_L], stand the features of all layers so far; each layer reads those
-before it. Kept as separate tensors they would be copied together for every layer, and the library
-would hold every copy for the backward pass: memory quadratic in the depth. Here nothing is held
-but the features themselves, the rectified ones are made again in the backward pass, and all
-layers add to one gradient. A layer's gradient is complete when the layers behind it are done, so
-the layers form a chain: each one takes the features appended last, and gives them their share.
+The first half is scale, shift, ReLU and 1 x 1 projection of all earlier features, which stand side
+by side in memory, [M, f_L]. Used by grid/densenet.py; `pervasive-densenet` under training in
+benchmarks/results/cpu-1-thread.md gives time and peak memory.
 """
+
+# Kept as separate tensors the features would be copied together for every layer, and autograd would
+# keep every copy for the backward pass: memory quadratic in the depth. Here nothing is kept but the
+# features themselves, the rectified ones are computed again in the backward pass, and all layers
+# add to one gradient. A layer's gradient is complete when the layers behind it are done, so the
+# layers form a chain: each one takes the features appended last, and gives them their share.
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
 from nmtgrid.layers.kernels.linear import product
 
@@ -51,8 +55,7 @@ def dense_grid_convolution(x: Tensor, weight: Tensor, layout: GridLayout) -> Ten
     its own dtype, zero on dead taps. Raises: ValueError for an even kernel size.
     """
     taps = live_dense_taps(weight).to(x.dtype)
-    result: Tensor = _Convolution.apply(x, taps, layout)  # type: ignore[no-untyped-call]
-    return result
+    return apply(_Convolution, x, taps, layout)
 
 
 def prepare_dense_step_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -78,30 +81,26 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(x, taps)
         ctx.layout = layout
         with torch.autocast(x.device.type, enabled=False):
-            grid = _spread(x, layout, above=taps.shape[2] - 1)
+            grid = scatter_cells(x, layout, margins=(taps.shape[2] - 1, 0, 0, 0))
             return gather_cells(_convolve(grid, taps), layout)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        # The padded grids are made again: kept, they would double the memory of ragged batches.
         x, taps = ctx.saved_tensors
         above, layout = taps.shape[2] - 1, ctx.layout
         gradient = gradient.to(x.dtype)
-        below = _spread(gradient, layout, below=above)
+        below = scatter_cells(gradient, layout, margins=(0, above, 0, 0))
         of_x = of_taps = None
         with torch.autocast(x.device.type, enabled=False):
             if ctx.needs_input_grad[0]:
                 reversed_taps = taps.flip(2, 3).transpose(0, 1)
                 of_x = gather_cells(_convolve(below, reversed_taps), layout)
             if ctx.needs_input_grad[1]:
-                grid = _spread(x, layout, above=above)
+                grid = scatter_cells(x, layout, margins=(above, 0, 0, 0))
                 of_taps = _weight_gradient(grid, below[:, : layout.target_size], taps)
         return of_x, of_taps, None
-
-
-def _spread(x: Tensor, layout: GridLayout, *, above: int = 0, below: int = 0) -> Tensor:
-    """Write flat cells into grids with empty rows above and below."""
-    return scatter_cells(x, layout, margins=(above, below, 0, 0))
 
 
 def _convolve(grid: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -113,7 +112,8 @@ def _convolve(grid: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _weight_gradient(grid: Tensor, gradient: Tensor, taps: Tensor) -> Tensor:
     """Return the gradient of the taps, for inputs and output gradients as grids."""
-    found: Tensor = torch.ops.aten.convolution_backward(
+    of_taps: Tensor
+    _, of_taps, _ = torch.ops.aten.convolution_backward(
         gradient.permute(0, 3, 1, 2),
         grid.permute(0, 3, 1, 2),
         _channels_last(taps),
@@ -125,17 +125,18 @@ def _weight_gradient(grid: Tensor, gradient: Tensor, taps: Tensor) -> Tensor:
         [0, 0],
         1,
         [False, True, False],
-    )[1]
-    return found
+    )
+    return of_taps
 
 
 def _channels_last(taps: Tensor) -> Tensor:
+    # The grids are channels-last already; another format of the taps would have both copied.
     return taps.contiguous(memory_format=torch.channels_last)
 
 
 @dataclasses.dataclass(eq=False)
 class _Store:
-    """All features [M, f_L], where each layer's end, and the gradient of one backward pass."""
+    """All features [M, f_L], the column behind each layer's, and the gradient of a pass."""
 
     features: Tensor
     ends: list[int]
@@ -146,20 +147,20 @@ class _Store:
         return self.features[:, : self.ends[count]].contiguous()
 
     def share(self, count: int) -> Tensor:
-        """Return the gradient of part `count`, when all that read it have added theirs."""
+        """Return the gradient of part `count`, when all layers that read it have added to it."""
         assert self.gradient is not None
         return self.gradient[:, self.ends[count - 1] : self.ends[count]].contiguous()
 
 
 class DensePrefix:
-    """Room for features [M, f_L], filled from the left: `append` in order, `map` what is there.
+    """A matrix of features [M, f_L], filled from the left: `append` in order, `project` the rest.
 
-    One forward pass long; its backward pass may run more than once (`retain_graph`).
+    It serves one forward pass; its backward pass may run more than once (`retain_graph`).
     """
 
     def __init__(self, like: Tensor, size: int) -> None:
-        room = torch.empty(like.shape[0], size, dtype=like.dtype, device=like.device)
-        self._store, self._count = _Store(room, [0]), 0
+        features = torch.empty(like.shape[0], size, dtype=like.dtype, device=like.device)
+        self._store, self._count = _Store(features, [0]), 0
         self._last: Tensor | None = None
 
     def append(self, part: Tensor) -> None:
@@ -169,35 +170,37 @@ class DensePrefix:
         self._store.features[:, ends[-2] : ends[-1]] = part.detach()
         self._last, self._count = part, self._count + 1
 
-    def now(self) -> Self:
-        """Return what is held now, whatever is appended later."""
+    def snapshot(self) -> Self:
+        """Return the features so far, whatever is appended later."""
         return copy.copy(self)
 
-    def map(self, scale: Tensor, shift: Tensor, weight: Tensor, *, last: bool = False) -> Tensor:
+    def project(
+        self, scale: Tensor, shift: Tensor, weight: Tensor, *, last: bool = False
+    ) -> Tensor:
         """Return relu(features * scale + shift) weight^T [M, D'] of all features so far.
 
         weight [D', f] may be float32 beside bfloat16 features. `last` says that nothing else
         will read the features.
         """
         kind = self._store.features.dtype
-        mapped: Tensor = _Map.apply(  # type: ignore[no-untyped-call]
-            self._last, scale, shift, weight.to(kind), self._store, self._count, last
+        return apply(
+            _Projection, self._last, scale, shift, weight.to(kind), self._store, self._count, last
         )
-        return mapped
 
     def whole(self) -> Tensor:
         """Return all features [M, f_L]; nothing else may read them."""
-        found: Tensor = _Whole.apply(self._last, self._store)  # type: ignore[no-untyped-call]
-        return found
+        return apply(_Whole, self._last, self._store)
 
 
-def plain_dense_map(parts: list[Tensor], scale: Tensor, shift: Tensor, weight: Tensor) -> Tensor:
+def plain_dense_projection(
+    parts: list[Tensor], scale: Tensor, shift: Tensor, weight: Tensor
+) -> Tensor:
     """Return relu(features * scale + shift) weight^T [M, D'] for parts [M, g]: the plain twin."""
     features = torch.cat(parts, -1)
     return torch.relu(features * scale + shift) @ weight.t()
 
 
-class _Map(torch.autograd.Function):
+class _Projection(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -220,17 +223,19 @@ class _Map(torch.autograd.Function):
         store: _Store = ctx.store
         features = store.first(ctx.count)
         rectified = _rectified(features, scale, shift)
+        # Written over in place: this is the widest tensor of the layer.
         of_weight = product(gradient.t(), rectified.t())
         of_rectified = product(gradient, weight.t())
         torch.ops.aten.threshold_backward.grad_input(
             of_rectified, rectified, 0, grad_input=of_rectified
         )
-        zero, one = torch.zeros_like(scale), torch.ones_like(scale)
-        # The library's one pass for scale, shift and input: batch norm of known moments, which on
-        # CUDA it wants as those of a batch too.
+        zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
+        # One pass for the gradients of scale, shift and input: batch norm of known moments, which
+        # the CUDA kernel takes as those of a batch too.
         of_features, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
-            of_rectified, features, scale, zero, one, zero, one, False, 0.0, [True, True, True]
+            of_rectified, features, scale, zeros, ones, zeros, ones, False, 0.0, [True, True, True]
         )
+        # The last reader comes first in the backward pass: its gradient starts the sum.
         if ctx.is_last:
             store.gradient = of_features
         else:
@@ -254,6 +259,8 @@ class _Whole(torch.autograd.Function):
 
 
 def _rectified(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    zero, one = torch.zeros_like(scale), torch.ones_like(scale)
-    moved: Tensor = torch.native_batch_norm(features, scale, shift, zero, one, False, 0.0, 0.0)[0]
-    return moved.relu_()
+    # Batch norm with moments of zero and one is the one kernel that scales and shifts columns in
+    # one pass.
+    zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
+    scaled, _, _ = torch.native_batch_norm(features, scale, shift, zeros, ones, False, 0.0, 0.0)
+    return scaled.relu_()

@@ -1,11 +1,11 @@
 """Dropout whose masks cost little on a CPU, alone and fused with a residual sum.
 
-The library's dropout draws one float for each element and takes longer than the matrix product
-beside it. Here one random byte decides for one element, so on a CPU the rate is a multiple of
-1/256, the nearest to the one asked for and at least 1/256; what is kept is scaled by exactly one
-over the kept share. All randomness comes from torch's default generator, one draw of 64 bits for
-eight elements, so a run resumes exactly. A GPU uses the library's own masks, and for the residual
-sum a kernel that stores none (dropout_triton.py).
+torch's dropout draws one float for each element and takes longer than the matrix product beside
+it (benchmarks/kernels.py times the residual sum with it). Here one random byte decides for one
+element, so on a CPU the rate is rounded to a multiple of 1/256, and is at least 1/256; elements
+that stay are scaled by exactly one over the kept share. All randomness comes from torch's default
+generator, one draw of 64 bits for eight elements, so a run resumes exactly. A GPU uses torch's own
+masks, and for the residual sum a kernel that stores none (dropout_triton.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 LEVELS = 256
@@ -31,8 +32,7 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    dropped: Tensor = _Dropout.apply(x, rate)  # type: ignore[no-untyped-call]
-    return dropped
+    return apply(_Dropout, x, rate)
 
 
 def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: bool) -> Tensor:
@@ -46,15 +46,12 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
-        fused: Tensor = TritonResidual.apply(  # type: ignore[no-untyped-call]
-            h, y, rate if active else 0.0, scale
-        )
-        return fused
+        return apply(TritonResidual, h, y, rate if active else 0.0, scale)
+    # Without Triton: torch's own mask, and the fused sum for the rest.
     if active and h.device.type != "cpu":
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0
-    result: Tensor = _Residual.apply(h, y, rate, scale)  # type: ignore[no-untyped-call]
-    return result
+    return apply(_Residual, h, y, rate, scale)
 
 
 def plain_residual_dropout(h: Tensor, y: Tensor, mask: Tensor, keep: float, scale: float) -> Tensor:
@@ -69,6 +66,7 @@ def kept_share(rate: float) -> float:
 
 def draw_mask(like: Tensor, rate: float) -> Tensor:
     """Return a mask of the shape and dtype of `like`, 1 with probability `kept_share(rate)`."""
+    # One draw of 64 bits serves eight elements: drawing costs more than all that follows.
     words = torch.empty((like.numel() + 7) // 8, dtype=torch.int64)
     draws = words.random_(-(2**63), None).view(torch.uint8)[: like.numel()].view(like.shape)
     # Writing the comparison in the dtype of use saves a conversion, which costs more than it.
@@ -83,6 +81,7 @@ def _is_active(rate: float, training: bool) -> bool:
 
 
 def _dropped_levels(rate: float) -> int:
+    # Neither a rate above zero may drop nothing, nor one below one everything.
     return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
 
 
@@ -104,27 +103,26 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
         ctx.scale, ctx.factor = scale, scale / kept_share(rate)
-        if not rate:
+        if rate:
+            mask = draw_mask(h, rate)
+            ctx.save_for_backward(mask)
+            total = torch.addcmul(h, y, mask, value=1.0 / kept_share(rate))
+        else:
             ctx.save_for_backward()
-            return _scaled(torch.add(h, y), scale)
-        mask = draw_mask(h, rate)
-        ctx.save_for_backward(mask)
-        return _scaled(torch.addcmul(h, y, mask, value=1.0 / kept_share(rate)), scale)
+            total = torch.add(h, y)
+        return total if scale == 1.0 else total.mul_(scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_sum = gradient * ctx.scale if ctx.scale != 1.0 else gradient
-        saved = ctx.saved_tensors  # once only: recomputed activations can be unpacked once
+        # Unpacked once: with activation checkpointing a second time would recompute again.
+        saved = ctx.saved_tensors
         if not saved:
             return of_sum, of_sum, None, None
         return of_sum, _masked(gradient, saved[0], ctx.factor), None, None
 
 
 def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
-    # Adding to one zero is the library's only way to two products in one pass.
+    # Adding to a single zero is torch's only way to two products in one pass.
     return torch.addcmul(x.new_zeros(()), x, mask, value=factor)
-
-
-def _scaled(x: Tensor, scale: float) -> Tensor:
-    return x if scale == 1.0 else x.mul_(scale)

@@ -2,10 +2,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Dropout and the residual sum on a GPU, in Triton: one pass forward and one backward.
 
-No mask is stored. Both passes draw the same numbers, which depend on a seed and the place of an
-element alone; the seed comes from torch's default generator on the CPU, so nothing waits for the
-GPU, a run resumes exactly, and recomputed activations have the same masks. Sums are in float32.
-Imported only where Triton is installed.
+No mask is stored: both passes draw the same numbers. Sums are in float32.
+Imported only where Triton is installed; benchmarks/kernels.py times it.
 """
 
 from __future__ import annotations
@@ -22,6 +20,9 @@ BLOCK = 512
 """Elements of a quarter of a program: a draw yields four numbers."""
 
 
+# The numbers depend on a seed and the index of an element alone. The seed comes from torch's
+# default generator on the CPU, so nothing waits for the GPU, a run resumes exactly, and recomputed
+# activations have the same masks.
 @triton.jit
 def _is_kept(draws, rate):
     return tl.uint_to_uniform_float(draws) >= rate
@@ -29,20 +30,20 @@ def _is_kept(draws, rate):
 
 @triton.jit(do_not_specialize=["seed"])
 def _add_kernel(
-    h, y, found, count, rate, factor, scale, seed, DROPS: tl.constexpr, BLOCK: tl.constexpr
+    h, y, out, count, rate, factor, scale, seed, DROPS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """found = (h + factor * y where kept) * scale, for `count` elements."""
+    """out = (h + factor * y where kept) * scale, for `count` elements."""
     lane = tl.arange(0, BLOCK)
     draws = tl.randint4x(seed, tl.program_id(0) * BLOCK + lane)
     first = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
     for quarter in tl.static_range(4):
-        place = first + quarter * BLOCK
-        is_there = place < count
-        change = tl.load(y + place, mask=is_there, other=0.0).to(tl.float32) * factor
+        index = first + quarter * BLOCK
+        is_inside = index < count
+        change = tl.load(y + index, mask=is_inside, other=0.0).to(tl.float32) * factor
         if DROPS:
             change = tl.where(_is_kept(draws[quarter], rate), change, 0.0)
-        total = (tl.load(h + place, mask=is_there, other=0.0).to(tl.float32) + change) * scale
-        tl.store(found + place, total.to(found.dtype.element_ty), mask=is_there)
+        total = (tl.load(h + index, mask=is_inside, other=0.0).to(tl.float32) + change) * scale
+        tl.store(out + index, total.to(out.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit(do_not_specialize=["seed"])
@@ -55,19 +56,13 @@ def _gradient_kernel(
     draws = tl.randint4x(seed, tl.program_id(0) * BLOCK + lane)
     first = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
     for quarter in tl.static_range(4):
-        place = first + quarter * BLOCK
-        is_there = place < count
-        of_sum = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32) * scale
-        tl.store(of_h + place, of_sum.to(of_h.dtype.element_ty), mask=is_there)
+        index = first + quarter * BLOCK
+        is_inside = index < count
+        of_sum = tl.load(gradient + index, mask=is_inside, other=0.0).to(tl.float32) * scale
+        tl.store(of_h + index, of_sum.to(of_h.dtype.element_ty), mask=is_inside)
         if DROPS:
             of_change = tl.where(_is_kept(draws[quarter], rate), of_sum * factor, 0.0)
-            tl.store(of_y + place, of_change.to(of_y.dtype.element_ty), mask=is_there)
-
-
-def draw_seed() -> int:
-    """Return a seed from torch's default generator on the CPU, always of more than 32 bits."""
-    # Smaller ones would have Triton compile the kernels again, for arguments of 32 bits.
-    return int(torch.empty((), dtype=torch.int64).random_(2**32, 2**63 - 1))
+            tl.store(of_y + index, of_change.to(of_y.dtype.element_ty), mask=is_inside)
 
 
 class TritonResidual(torch.autograd.Function):
@@ -76,19 +71,24 @@ class TritonResidual(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
         h, y = h.contiguous(), y.contiguous()
-        ctx.rate, ctx.scale, ctx.seed = rate, scale, draw_seed() if rate else 0
-        found = torch.empty_like(h)
-        if found.numel():
-            _launch(_add_kernel, (h, y, found), ctx)
-        return found
+        ctx.rate, ctx.scale, ctx.seed = rate, scale, 0
+        if rate:
+            # Of more than 32 bits: for smaller arguments Triton would compile the kernels again.
+            ctx.seed = int(torch.empty((), dtype=torch.int64).random_(2**32, 2**63 - 1))
+        out = torch.empty_like(h)
+        if out.numel():
+            _launch(_add_kernel, (h, y, out), ctx)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        # A plain sum passes its gradient on as it is: no kernel, no copy.
         if not ctx.rate and ctx.scale == 1.0:
             return gradient, gradient, None, None
         gradient = gradient.contiguous()
         of_h = torch.empty_like(gradient)
+        # Without dropout both gradients are equal and share their memory.
         of_y = torch.empty_like(gradient) if ctx.rate else of_h
         if gradient.numel():
             _launch(_gradient_kernel, (gradient, of_h, of_y), ctx)

@@ -1,8 +1,11 @@
 """Gated 1-D convolutions over [B, L, C]: dropout, convolution, gate and residual sum in one piece.
 
-The k neighbours of each position are laid side by side, [B L, k C], so that the convolution is
-one product of matrices; the copies cost a tenth of it.
+Used by layers/convolution.py for ConvS2S, section 2.6.2.
 """
+
+# The k neighbours of each position are copied side by side, [B L, k C], so that the convolution is
+# one product of matrices; the copies cost a tenth of it. `convs2s` under training in benchmarks/
+# results/cpu-1-thread.md is with this form.
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import product
 
@@ -22,8 +26,8 @@ from nmtgrid.layers.kernels.linear import product
 class Window:
     """Which positions a convolution reads: tap j of position l reads l - before + j.
 
-    `cut` names taps of real positions that would read padding, as places in [B L k] (None: there
-    are none). What stands outside a sentence counts as zero.
+    `cut` has the indices in [B L k] of taps of real positions that would read padding (None: there
+    are none). Positions outside a sentence count as zero.
     """
 
     kernel: int
@@ -41,6 +45,7 @@ class Window:
         before = kernel // 2
         if is_token is None or bool(is_token.all()):
             return cls(kernel, before)
+        # Real positions must not read padding, whose features are arbitrary.
         size = is_token.shape[1]
         reads = torch.arange(size)[:, None] - before + torch.arange(kernel)
         reads = reads.clamp(0, size - 1).to(is_token.device)
@@ -64,16 +69,13 @@ def gated_convolution(
     all of one type. With a `residual_scale` s the result is s (x + a * sigmoid(b)), Eq. (2.34).
     """
     rate = rate if training else 0.0
-    gated: Tensor = _GatedConvolution.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, window, rate, residual_scale
-    )
-    return gated
+    return apply(_GatedConvolution, x, weight, bias, window, rate, residual_scale)
 
 
 def plain_gated_convolution(
     x: Tensor, weight: Tensor, bias: Tensor, window: Window, residual_scale: float | None = None
 ) -> Tensor:
-    """Return the same without dropout through the library's convolution: the plain twin.
+    """Return the same without dropout through torch's convolution: the plain twin.
 
     Padding must be zero in x where `window` is centred.
     """
@@ -95,23 +97,29 @@ class _GatedConvolution(torch.autograd.Function):
         rate: float,
         residual_scale: float | None,
     ) -> Tensor:
-        mask = _mask(x, rate)
-        laid = _lay(x, mask, window)
-        values = product(laid, weight, bias)
-        ctx.save_for_backward(laid, values, weight, mask)
+        # Factors of the shape of x: zero, or one over the kept share.
+        mask = None
+        if rate and x.device.type == "cpu":
+            mask = draw_mask(x, rate).mul_(1.0 / kept_share(rate))
+        elif rate:
+            mask = torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
+        unfolded = _unfold(x, mask, window)
+        values = product(unfolded, weight, bias)
+        ctx.save_for_backward(unfolded, values, weight, mask)
         ctx.window, ctx.shape, ctx.residual_scale = window, x.shape, residual_scale
+        # The unfolded input is saved, not x: of the two the backward pass needs it alone.
         gated = F.glu(values, -1).view(*x.shape[:-1], -1)
         return gated if residual_scale is None else gated.add_(x).mul_(residual_scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        laid, values, weight, mask = ctx.saved_tensors
+        unfolded, values, weight, mask = ctx.saved_tensors
         scale = ctx.residual_scale
         if scale is not None:
             gradient = gradient * scale
         of_values = torch.ops.aten.glu_backward(gradient.flatten(0, 1), values, -1)
-        of_weight = product(of_values.t(), laid.t())
+        of_weight = product(of_values.t(), unfolded.t())
         of_bias = of_values.sum(0)
         of_x = None
         if ctx.needs_input_grad[0]:
@@ -123,20 +131,12 @@ class _GatedConvolution(torch.autograd.Function):
         return of_x, of_weight, of_bias, None, None, None
 
 
-def _mask(x: Tensor, rate: float) -> Tensor | None:
-    """Return factors of the shape of x: zero, or one over the kept share; None without dropout."""
-    if not rate:
-        return None
-    if x.device.type == "cpu":
-        return draw_mask(x, rate).mul_(1.0 / kept_share(rate))
-    return torch.empty_like(x).bernoulli_(1.0 - rate).div_(1.0 - rate)
-
-
-def _lay(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
-    """Return [B L, k C]: what each position reads of x (times `mask`), side by side."""
+def _unfold(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
+    """Return [B L, k C]: the neighbours of each position in x (times `mask`), side by side."""
     count, size, channels = x.shape
-    laid = x.new_empty(count, size, window.kernel, channels)
-    own = laid[:, :, window.before]
+    unfolded = x.new_empty(count, size, window.kernel, channels)
+    # Dropout is applied while the own position is written; the other taps copy from there.
+    own = unfolded[:, :, window.before]
     if mask is None:
         own.copy_(x)
     else:
@@ -144,19 +144,19 @@ def _lay(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
     for tap in range(window.kernel):
         if tap != window.before:
             written, read, outside = _spans(size, window.before - tap)
-            laid[:, outside, tap] = 0
-            laid[:, written, tap] = own[:, read]
+            unfolded[:, outside, tap] = 0
+            unfolded[:, written, tap] = own[:, read]
     if window.cut is not None:
-        laid.view(-1, channels).index_fill_(0, window.cut, 0)
-    return laid.view(count * size, -1)
+        unfolded.view(-1, channels).index_fill_(0, window.cut, 0)
+    return unfolded.view(count * size, -1)
 
 
-def _fold(laid: Tensor, shape: torch.Size, window: Window) -> Tensor:
-    """Return [B, L, C]: the sum of all that was read from each position; `laid` is changed."""
+def _fold(unfolded: Tensor, shape: torch.Size, window: Window) -> Tensor:
+    """Return [B, L, C]: the sum of each position's copies in `unfolded`, which is changed."""
     count, size, channels = shape
     if window.cut is not None:
-        laid.view(-1, channels).index_fill_(0, window.cut, 0)
-    taps = laid.view(count, size, window.kernel, channels)
+        unfolded.view(-1, channels).index_fill_(0, window.cut, 0)
+    taps = unfolded.view(count, size, window.kernel, channels)
     folded = taps[:, :, window.before].contiguous()
     for tap in range(window.kernel):
         if tap != window.before:
@@ -166,7 +166,7 @@ def _fold(laid: Tensor, shape: torch.Size, window: Window) -> Tensor:
 
 
 def _spans(size: int, back: int) -> tuple[slice, slice, slice]:
-    """Return which of `size` positions read one `back` of them, which those are, and the rest."""
+    """Return which of `size` positions read `back` before them, those read, and the rest."""
     back = max(-size, min(back, size))
     if back >= 0:
         return slice(back, size), slice(0, size - back), slice(0, back)

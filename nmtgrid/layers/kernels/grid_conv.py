@@ -1,9 +1,10 @@
-"""The depthwise convolution of grids that never sees the future: plain form, steps, and choice.
+"""The causal depthwise convolution of grids, Eq. (3.2): on a CPU, in steps, and the plain form.
 
 A weight has the printed shape [k_y, k_x, D]; of it only the live taps are read (Eq. 3.2): the
 first floor(k_y/2) + 1 rows, and, where the source direction is causal too, the first
 floor(k_x/2) + 1 columns. Row i looks floor(k_y/2) - i rows up, column j looks
-j - floor(k_x/2) cells to the right.
+j - floor(k_x/2) cells to the right. benchmarks/kernels.py compares it with the naive form and with
+torch's own; grid_conv_triton.py is the form for GPUs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_weight
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 PIECE_CELLS = 2048
-"""Cells of the tall image at a time, so that a piece stays in the cache of a core."""
+"""Cells of the tall image at a time, so that they stay in the cache of a core."""
 
 
 class CpuGridConvolution(torch.autograd.Function):
@@ -49,8 +52,10 @@ class CpuGridConvolution(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             below = _spread(gradient, layout, below=above, left=right, right=left)
             if ctx.needs_input_grad[0]:
+                # The transpose of a causal convolution looks down and to the other side.
                 reversed_taps = taps.to(x.dtype).flip(0, 1)
                 of_x = gather_cells(_convolve(below, reversed_taps, right, left), layout)
+            # The padded grid is made again: kept, it would double the memory of ragged batches.
             if ctx.needs_input_grad[1]:
                 grid = _spread(x, layout, above=above, left=left, right=right)
                 below = below[:, :, : layout.source_size]
@@ -63,8 +68,9 @@ def _spread(
 ) -> Tensor:
     """Write flat cells into grids with empty margins.
 
-    Columns are added only where the sides differ: the library pads equal sides by itself.
+    Columns are added only where the sides differ: torch pads equal sides by itself.
     """
+    # Padding inside the convolution spares a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
     return scatter_cells(x, layout, margins=(above, below, left, right))
@@ -86,40 +92,27 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
     side = left if left == right else 0
     has_kernel = grid.dtype in (torch.float32, torch.bfloat16)
     if not (has_kernel and torch.backends.mkldnn.is_available()):
-        return _library_weight_gradient(grid, below, taps, side)
+        wide = torch.promote_types(grid.dtype, torch.float32)
+        image, shape = grid.permute(0, 3, 1, 2).to(wide), (grid.shape[3], 1, *taps.shape[:2])
+        errors = below[:, : below.shape[1] - taps.shape[0] + 1].permute(0, 3, 1, 2).to(wide)
+        of_kernel: Tensor = conv2d_weight(
+            image, shape, errors, padding=(0, side), groups=grid.shape[3]
+        )
+        return of_kernel.squeeze(1).permute(1, 2, 0)
+    # torch's own gradient of depthwise weights is slow on a CPU. Here it is a convolution too: the
+    # sentences below each other are one tall image, the output gradient is the filter, and the
+    # empty rows between sentences keep them apart.
     batch, height, _, width = grid.shape
     gap = taps.shape[0] - 1
-    found = taps.new_zeros(taps.shape, dtype=torch.float32)
+    of_taps = taps.new_zeros(taps.shape, dtype=torch.float32)
     step = max(1, PIECE_CELLS // (height * grid.shape[2]))
     for start in range(0, batch, step):
         image = grid[start : start + step].flatten(0, 1).permute(2, 0, 1).unsqueeze(0)
         kernel = below[start : start + step].flatten(0, 1)
         kernel = kernel[: len(kernel) - gap].permute(2, 0, 1).unsqueeze(1)
-        # [1, D, rows, columns]: each output place of the tall image is one tap.
-        found += F.conv2d(image, kernel, padding=(0, side), groups=width)[0].permute(1, 2, 0)
-    return found
-
-
-def _library_weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, side: int) -> Tensor:
-    wide = torch.promote_types(grid.dtype, torch.float32)
-    gap, width = taps.shape[0] - 1, grid.shape[3]
-    gradient = below[:, : below.shape[1] - gap].permute(0, 3, 1, 2).to(wide)
-    image = grid.permute(0, 3, 1, 2).to(wide)
-    kernel = taps.permute(2, 0, 1).unsqueeze(1).to(wide)
-    found: Tensor = torch.ops.aten.convolution_backward(
-        gradient,
-        image,
-        kernel,
-        None,
-        [1, 1],
-        [0, side],
-        [1, 1],
-        False,
-        [0, 0],
-        width,
-        [False, True, False],
-    )[1]
-    return found.squeeze(1).permute(1, 2, 0)
+        # [1, D, rows, columns]: each output position of the tall image is one tap.
+        of_taps += F.conv2d(image, kernel, padding=(0, side), groups=width)[0].permute(1, 2, 0)
+    return of_taps
 
 
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
@@ -155,25 +148,19 @@ def grid_convolution(
     Padding reads as zero. The weight may be float32 beside a bfloat16 x; its gradient comes in
     its own dtype, zero on dead taps. Eq. (3.2). Raises: ValueError for an even kernel size.
     """
-    form = _form(x)
-    if form is None:
-        return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
-    taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
-    right = 0 if source_causal else left
-    result: Tensor = form.apply(x, taps, layout, left, right)
-    return result
-
-
-def _form(x: Tensor) -> type[torch.autograd.Function] | None:
-    """Return the fastest form for the device and dtype of x, or None for the plain one."""
+    form: type[torch.autograd.Function]
     if x.device.type == "cpu":
-        return CpuGridConvolution
-    if x.device.type == "cuda" and x.dtype != torch.float64 and has_triton():
+        form = CpuGridConvolution
+    elif x.device.type == "cuda" and x.dtype != torch.float64 and has_triton():
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
 
-        return TritonGridConvolution
-    return None
+        form = TritonGridConvolution
+    else:
+        return plain_grid_convolution(x, weight, layout, source_causal=source_causal)
+    taps, left = live_taps(weight, source_causal=source_causal), weight.shape[1] // 2
+    right = 0 if source_causal else left
+    return apply(form, x, taps, layout, left, right)
 
 
 def prepare_step_weight(
@@ -195,13 +182,12 @@ def grid_convolution_step(
     columns, source_size = prepared.shape[3], window.shape[2]
     left = columns - 1 if source_causal else columns // 2
     grid = window.permute(0, 3, 1, 2)
-    with _without_autocast(window.device.type):
-        result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
-    return result[:, :, 0, :source_size].transpose(1, 2)
-
-
-def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
-    """Keep the dtype as it comes; nothing to do, and nothing to pay, where autocast is off."""
+    # Entering the context takes as long as a small convolution, so only where autocast is on.
+    device = window.device.type
+    context: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return contextlib.nullcontext()
+        context = torch.autocast(device, enabled=False)
+    with context:
+        result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
+    # conv2d pads both sides alike; of a causal filter what the right margin yields is cut off.
+    return result[:, :, 0, :source_size].transpose(1, 2)

@@ -3,9 +3,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
 """The grid convolution on a GPU, in Triton, on flat cells: padding is neither read nor written.
 
-One program walks down a strip of one grid. It reads each input row once for each column of the
-kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
-registers. The input gradient is the same walk upwards. Imported only where Triton is installed.
+Imported only where Triton is installed; benchmarks/kernels.py times it and sweeps its tiles.
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ SENTENCES = 4
 """Grids that one program of the weight gradient sums over."""
 
 
+# One program walks down a strip of one grid. It reads each input row once for each column of the
+# kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
+# registers. The input gradient is the same walk upwards.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,
@@ -49,10 +50,10 @@ def _convolve_kernel(
             t = height - 1 - step if REVERSED else step
             row = (start + t * width) * D
             for column in tl.static_range(COLUMNS):
-                at = s + (LEFT - column if REVERSED else column - LEFT)
-                is_read = ((at >= 0) & (at < width))[:, None] & is_feature[None, :]
-                place = row + at[:, None] * D + d[None, :]
-                value = tl.load(x + place, mask=is_read, other=0.0).to(tl.float32)
+                source = s + (LEFT - column if REVERSED else column - LEFT)
+                is_read = ((source >= 0) & (source < width))[:, None] & is_feature[None, :]
+                index = row + source[:, None] * D + d[None, :]
+                value = tl.load(x + index, mask=is_read, other=0.0).to(tl.float32)
                 grown = ()
                 for ahead in tl.static_range(ROWS):
                     tap_row = taps + ((ROWS - 1 - ahead) * COLUMNS + column) * D
@@ -60,18 +61,20 @@ def _convolve_kernel(
                     grown = grown + (sums[ahead] + value * tap[None, :],)
                 sums = grown
             is_written = (s < width)[:, None] & is_feature[None, :]
-            place = row + s[:, None] * D + d[None, :]
-            tl.store(y + place, sums[0].to(y.dtype.element_ty), mask=is_written)
+            index = row + s[:, None] * D + d[None, :]
+            tl.store(y + index, sums[0].to(y.dtype.element_ty), mask=is_written)
             sums = sums[1:] + (zero,)
 
 
+# Programs sum over a few grids each and write apart, and torch adds up what they wrote: atomic adds
+# would come in any order, and runs would differ.
 @triton.jit
 def _weight_gradient_kernel(
-    x, gradient, found, offsets, heights, widths, batch,
+    x, gradient, of_taps, offsets, heights, widths, batch,
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr,
     SENTENCES: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """found [groups, ROWS, COLUMNS, D] float32: one column of the taps for each program."""
+    """of_taps [groups, ROWS, COLUMNS, D] float32: one column of the taps for each program."""
     column = tl.program_id(0)
     group = tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -86,16 +89,16 @@ def _weight_gradient_kernel(
             start = tl.load(offsets + sentence).to(tl.int64)
             for first in range(0, width, BLOCK_S):
                 s = first + tl.arange(0, BLOCK_S)
-                at = s + column - LEFT
+                source = s + column - LEFT
                 is_cell = (s < width)[:, None] & is_feature[None, :]
-                is_read = is_cell & ((at >= 0) & (at < width))[:, None]
+                is_read = is_cell & ((source >= 0) & (source < width))[:, None]
                 seen = (zero,) * ROWS
                 for t in range(height):
                     row = (start + t * width) * D
-                    place = row + at[:, None] * D + d[None, :]
-                    value = tl.load(x + place, mask=is_read, other=0.0).to(tl.float32)
-                    place = row + s[:, None] * D + d[None, :]
-                    error = tl.load(gradient + place, mask=is_cell, other=0.0).to(tl.float32)
+                    index = row + source[:, None] * D + d[None, :]
+                    value = tl.load(x + index, mask=is_read, other=0.0).to(tl.float32)
+                    index = row + s[:, None] * D + d[None, :]
+                    error = tl.load(gradient + index, mask=is_cell, other=0.0).to(tl.float32)
                     # seen[back] is the input `back` rows above the row at hand.
                     seen = (value,) + seen[: ROWS - 1]
                     grown = ()
@@ -104,7 +107,7 @@ def _weight_gradient_kernel(
                     sums = grown
     for back in tl.static_range(ROWS):
         tap_row = ((group * ROWS + ROWS - 1 - back) * COLUMNS + column) * D
-        tl.store(found + tap_row + d, tl.sum(sums[back], 0), mask=is_feature)
+        tl.store(of_taps + tap_row + d, tl.sum(sums[back], 0), mask=is_feature)
 
 
 def convolve_cells(
@@ -122,9 +125,9 @@ def convolve_cells(
     strips = triton.cdiv(layout.source_size, tile["BLOCK_S"])
     programs = (layout.batch_size, strips, triton.cdiv(size, tile["BLOCK_D"]))
     y = torch.empty_like(x)
-    places = (layout.offsets, layout.target_lengths, layout.source_lengths)
+    grids = (layout.offsets, layout.target_lengths, layout.source_lengths)
     with torch.cuda.device_of(x):
-        _convolve_kernel[programs](x, taps, y, *places, size, rows, columns, left, reverse, **tile)
+        _convolve_kernel[programs](x, taps, y, *grids, size, rows, columns, left, reverse, **tile)
     return y
 
 
@@ -141,14 +144,14 @@ def weight_gradient(
     x, gradient, tile = x.contiguous(), gradient.contiguous(), tile or TILE
     (rows, columns), size = shape, x.shape[1]
     groups = triton.cdiv(layout.batch_size, SENTENCES)
-    found = torch.empty(groups, rows, columns, size, dtype=torch.float32, device=x.device)
-    places = (layout.offsets, layout.target_lengths, layout.source_lengths, layout.batch_size)
+    of_taps = torch.empty(groups, rows, columns, size, dtype=torch.float32, device=x.device)
+    grids = (layout.offsets, layout.target_lengths, layout.source_lengths, layout.batch_size)
     programs = (columns, groups, triton.cdiv(size, tile["BLOCK_D"]))
     with torch.cuda.device_of(x):
         _weight_gradient_kernel[programs](
-            x, gradient, found, *places, size, rows, columns, left, SENTENCES, **tile
+            x, gradient, of_taps, *grids, size, rows, columns, left, SENTENCES, **tile
         )
-    return found.sum(0)
+    return of_taps.sum(0)
 
 
 class TritonGridConvolution(torch.autograd.Function):

@@ -1,7 +1,7 @@
-"""Where the cells of a batch of grids lie in memory when padding is left out.
+"""Memory layout of a batch of grids without padding: flat valid cells.
 
 A batch of B grids, T_b target by S_b source positions each, is stored flat: x [M, D] holds the
-valid cells only, sentence after sentence, row-major in (t, s). Position-wise maps then cost
+valid cells only, sentence after sentence, row-major in (t, s). Position-wise layers then cost
 nothing for padding, and a full batch (all sentences equally long) is a free view of [B, T, S, D].
 """
 
@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.layers.kernels import apply
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GridLayout:
-    """Places of the valid cells of B grids; built by `make`, shared by all layers of a model.
+    """Positions of the valid cells of B grids; built by `make`, shared by all layers of a model.
 
     target_lengths, source_lengths, offsets: [B] int64, sentence b owning the rows
     offsets[b] .. offsets[b] + T_b * S_b of a flat tensor [M, D].
@@ -27,7 +29,7 @@ class GridLayout:
     source_lengths: Tensor
     offsets: Tensor
     shapes: tuple[tuple[int, int], ...]
-    """(T_b, S_b) of each sentence as plain numbers, so that no device has to be asked again."""
+    """(T_b, S_b) of each sentence as plain numbers, so that no device is synchronised again."""
     target_size: int
     """T, the longest target."""
     source_size: int
@@ -44,7 +46,7 @@ class GridLayout:
         targets, sources = target_lengths.long(), source_lengths.long()
         if targets.dim() != 1 or targets.shape != sources.shape or not len(targets):
             raise ValueError("target_lengths and source_lengths must both be [B] with B >= 1")
-        # Brought over together: a GPU is waited for once.
+        # Both sides in one transfer: a GPU is synchronised once.
         shapes = tuple(
             (rows, columns) for rows, columns in torch.stack([targets, sources], 1).tolist()
         )
@@ -74,27 +76,28 @@ class GridLayout:
     @cached_property
     def sentence(self) -> Tensor:
         """[M] int64: the sentence that each cell belongs to."""
+        # With the size known repeat_interleave need not synchronise the device to find it.
         areas = self.target_lengths * self.source_lengths
         numbers = torch.arange(self.batch_size, device=areas.device)
         return numbers.repeat_interleave(areas, output_size=self.cell_count)
 
     @cached_property
-    def _within(self) -> tuple[Tensor, Tensor]:
-        place = torch.arange(self.cell_count, device=self.offsets.device)
-        place = place - self.offsets[self.sentence]
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        index = torch.arange(self.cell_count, device=self.offsets.device)
+        index = index - self.offsets[self.sentence]
         width = self.source_lengths[self.sentence]
-        row = torch.div(place, width, rounding_mode="floor")
-        return row, place - row * width
+        row = torch.div(index, width, rounding_mode="floor")
+        return row, index - row * width
 
     @property
     def target_position(self) -> Tensor:
         """[M] int64: t of each cell."""
-        return self._within[0]
+        return self._positions[0]
 
     @property
     def source_position(self) -> Tensor:
         """[M] int64: s of each cell."""
-        return self._within[1]
+        return self._positions[1]
 
     @cached_property
     def target_rows(self) -> Tensor:
@@ -110,9 +113,9 @@ class GridLayout:
     def is_cell(self) -> Tensor:
         """[B, T, S] bool: True at valid cells."""
         shape = (self.batch_size, self.target_size, self.source_size)
-        found = torch.zeros(shape, dtype=torch.bool, device=self.offsets.device)
-        found.view(-1)[self.cells] = True
-        return found
+        is_cell = torch.zeros(shape, dtype=torch.bool, device=self.offsets.device)
+        is_cell.view(-1)[self.cells] = True
+        return is_cell
 
     def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Spread flat cells x [M, D] over a grid [B, T, S, D] whose padding holds `fill`.
@@ -121,8 +124,7 @@ class GridLayout:
         """
         if self.is_full:
             return x.reshape(self.batch_size, self.target_size, self.source_size, x.shape[1])
-        padded: Tensor = _Pad.apply(x, self, fill)  # type: ignore[no-untyped-call]
-        return padded
+        return apply(_Pad, x, self, fill)
 
     def pack(self, grid: Tensor) -> Tensor:
         """Collect the valid cells [M, D] of a grid [B, T, S, D].
@@ -131,8 +133,7 @@ class GridLayout:
         """
         if self.is_full:
             return grid.reshape(self.cell_count, grid.shape[-1])
-        packed: Tensor = _Pack.apply(grid, self)  # type: ignore[no-untyped-call]
-        return packed
+        return apply(_Pack, grid, self)
 
 
 def scatter_cells(
@@ -156,17 +157,17 @@ def scatter_cells(
     elif x.device.type == "cpu":
         # Whole blocks copy four times faster than an index_copy_ row by row.
         parts = x.split([height * width for height, width in layout.shapes])
-        for place, part, (height, width) in zip(inner, parts, layout.shapes, strict=True):
-            place[:height, :width].copy_(part.view(height, width, -1))
+        for block, part, (height, width) in zip(inner, parts, layout.shapes, strict=True):
+            block[:height, :width].copy_(part.view(height, width, -1))
     else:
-        place = layout.target_position + above + layout.sentence * shape[1]
-        place = place * shape[2] + layout.source_position + left
-        grid.view(-1, shape[3]).index_copy_(0, place, x)
+        row = layout.target_position + above + layout.sentence * shape[1]
+        cell = row * shape[2] + layout.source_position + left
+        grid.view(-1, shape[3]).index_copy_(0, cell, x)
     return grid
 
 
 def gather_cells(grid: Tensor, layout: GridLayout) -> Tensor:
-    """Collect the valid cells [M, D] of a grid [B, T, S, D], without gradient."""
+    """Collect the valid cells [M, D] of a grid [B, T, S, D], without gradient: see `pack`."""
     if layout.is_full:
         return grid.reshape(layout.cell_count, grid.shape[-1])
     return grid.reshape(-1, grid.shape[-1]).index_select(0, layout.cells)

@@ -1,7 +1,10 @@
-"""A map with a rectifier behind it: on a GPU the product itself writes what is rectified.
+"""Linear layers by the fastest product that torch has for the device.
 
-A grid's inner features are four times as wide as its cells, so a pass over them alone takes a
-GPU as long as a fifth of the product.
+On a CPU of another maker than Intel, torch's default fp32 product (MKL) is slower than oneDNN's,
+which `linear` and `product` call instead: `machine` in benchmarks/results/cpu-1-thread.md gives the
+rates. On a GPU `linear_relu` has the product itself write what is rectified: a grid's inner
+features are four times as wide as its cells, so a pass over them alone takes a fifth of the
+product's time.
 """
 
 from __future__ import annotations
@@ -14,29 +17,39 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.base.devices import is_intel
+from nmtgrid.layers.kernels import apply
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the type of products on `x`: autocast's where that is on, and x's own for float64."""
+    device = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias [..., N], for x [..., K], weight [N, K] and bias [N]."""
-    if not _is_served(x, weight):
+    if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
+    # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
-    mapped: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return mapped
+    return apply(_Linear, x, weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the same without a gradient, for factors with any strides."""
-    if not _is_served(x, weight):
+    if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
 
 
-def _is_served(x: Tensor, weight: Tensor) -> bool:
+def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    # In bf16 torch takes oneDNN by itself, and autocast must see `F.linear` to convert.
     return (
         x.dtype is torch.float32
         and weight.dtype is torch.float32
@@ -58,12 +71,11 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        flat, given = gradient.flatten(0, -2), x.flatten(0, -2)
-        wanted = ctx.needs_input_grad
+        flat, needs = gradient.flatten(0, -2), ctx.needs_input_grad
         return (
-            product(gradient, weight.t()) if wanted[0] else None,
-            product(flat.t(), given.t()) if wanted[1] else None,
-            flat.sum(0) if ctx.has_bias and wanted[2] else None,
+            product(gradient, weight.t()) if needs[0] else None,
+            product(flat.t(), x.flatten(0, -2).t()) if needs[1] else None,
+            flat.sum(0) if ctx.has_bias and needs[2] else None,
         )
 
 
@@ -79,21 +91,17 @@ _IS_FASTER = (
 )
 
 
-def rectified_map(module: nn.Linear, x: Tensor) -> Tensor:
+def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:
     """Return relu(module(x)) [..., N], for x [..., K]."""
+    # The fused product calls no module, so hooks on it would see nothing.
     is_watched = bool(module._forward_hooks or module._forward_pre_hooks)
     if x.device.type != "cuda" or is_watched or module.bias is None:
         return torch.relu_(module(x))
-    kind = x.dtype
-    if torch.is_autocast_enabled("cuda") and kind != torch.float64:
-        kind = torch.get_autocast_dtype("cuda")
-    mapped: Tensor = RectifiedMap.apply(  # type: ignore[no-untyped-call]
-        x.to(kind), module.weight.to(kind), module.bias.to(kind)
-    )
-    return mapped
+    dtype = working_dtype(x)
+    return apply(LinearReLU, x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
 
 
-class RectifiedMap(torch.autograd.Function):
+class LinearReLU(torch.autograd.Function):
     """relu(x weight^T + bias) for x [..., K], weight [N, K] and bias [N] of one dtype."""
 
     @staticmethod
@@ -101,14 +109,15 @@ class RectifiedMap(torch.autograd.Function):
         with torch.autocast(x.device.type, enabled=False):
             flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t())
         ctx.save_for_backward(x, weight, flat)
-        found: Tensor = flat.view(*x.shape[:-1], flat.shape[1])
-        return found
+        rectified: Tensor = flat.view(*x.shape[:-1], flat.shape[1])
+        return rectified
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, rectified = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
+            # The output says where the rectifier was open: the input need not be kept.
             of_flat = torch.ops.aten.threshold_backward(gradient.flatten(0, -2), rectified, 0)
             of_x = (of_flat @ weight).view(x.shape)
             return of_x, of_flat.t() @ x.flatten(0, -2), of_flat.sum(0)

@@ -1,12 +1,14 @@
-"""Label-smoothed cross-entropy fused with the output map, so that no logits [M, V] are kept.
+"""Label-smoothed cross-entropy fused with the output projection, so that no logits [M, V] are kept.
 
-The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
-forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
-With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
-`w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so
-both are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution
-other than one token (`SoftTargets`) takes the place of `[v = y_i]`.
+All training objectives end here; benchmarks/kernels.py compares it with the naive form.
 """
+
+# The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
+# forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
+# With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
+# `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so both
+# are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution other
+# than one token (`SoftTargets`) takes the place of `[v = y_i]`.
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.soft_targets import SoftTargets
 
 CPU_LOGITS = 2**22
@@ -34,19 +36,20 @@ def plain_linear_cross_entropy(
     targets: Tensor,
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
-    aims: SoftTargets | None = None,
+    soft_targets: SoftTargets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
     total = torch.promote_types(features.dtype, torch.float32)
-    held_bias = None if bias is None else bias.to(features.dtype)
-    logits = F.linear(features, weight.to(features.dtype), held_bias).to(total)
-    wanted = targets
-    if aims is not None:
-        wanted = torch.zeros_like(logits)
-        aims.take(wanted, logits.detach(), -1.0)
-    losses = F.cross_entropy(logits, wanted, reduction="none", label_smoothing=label_smoothing)
-    if aims is not None and aims.entropy:
-        losses = losses + aims.entropy * (logits.softmax(1) * logits.log_softmax(1)).sum(1)
+    bias = None if bias is None else bias.to(features.dtype)
+    logits = F.linear(features, weight.to(features.dtype), bias).to(total)
+    expected = targets
+    if soft_targets is not None:
+        expected = torch.zeros_like(logits)
+        soft_targets.subtract_(expected, logits.detach(), -1.0)
+    losses = F.cross_entropy(logits, expected, reduction="none", label_smoothing=label_smoothing)
+    if soft_targets is not None and soft_targets.entropy:
+        negative = (logits.softmax(1) * logits.log_softmax(1)).sum(1)
+        losses = losses + soft_targets.entropy * negative
     likelihoods = F.cross_entropy(logits.detach(), targets, reduction="none")
     if weights is not None:
         losses, likelihoods = losses * weights, likelihoods * weights
@@ -61,7 +64,7 @@ def linear_cross_entropy(
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     chunk: int | None = None,
-    aims: SoftTargets | None = None,
+    soft_targets: SoftTargets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -69,16 +72,16 @@ def linear_cross_entropy(
     ones (they get no gradient). Smoothing spreads eps over all V types, the target among them.
     The products run in the features' dtype, or autocast's where that is on; logits are reduced
     in float32 at least; natural logarithms. chunk counts the features taken at a time; None
-    suits the device. `aims` [M, C] are what the loss is taken against in place of the targets,
-    which the likelihood still speaks of. Raises: ValueError for smoothing outside [0, 1) or a
-    chunk below 1.
+    suits the device. The loss is taken against `soft_targets` [M, C] where there are any; the
+    likelihood is that of the targets even so. Raises: ValueError for smoothing outside [0, 1) or
+    a chunk below 1.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    plan = _Plan(dtype, label_smoothing, chunk, torch.is_grad_enabled(), aims)
+    run = _Pass(dtype, label_smoothing, chunk, torch.is_grad_enabled(), soft_targets)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        features, weight, bias, targets, weights, plan
+        features, weight, bias, targets, weights, run
     )
     return sums
 
@@ -90,81 +93,160 @@ def linear_nll(
     bias: Tensor | None,
     targets: Tensor,
     chunk: int | None = None,
+    hits: Tensor | None = None,
 ) -> Tensor:
-    """Return -log p of each target [M], without gradient; see `linear_cross_entropy`."""
+    """Return -log p of each target [M], without gradient; see `linear_cross_entropy`.
+
+    Whether each target is the likeliest type is written into `hits` [M], unless that is None.
+    """
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    found = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
-    for place, logits in _logits(features, weight, bias, dtype, chunk):
-        found[place] = F.cross_entropy(logits, targets[place], reduction="none")
-    return found
+    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    nll = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
+    with torch.autocast(features.device.type, enabled=False):
+        for rows, _, logits in _chunks(features, matrix, shift, chunk):
+            nll[rows] = F.cross_entropy(logits, targets[rows], reduction="none")
+            if hits is not None:
+                hits[rows] = logits.argmax(1) == targets[rows]
+    return nll
 
 
-@torch.no_grad()
 def linear_nll_and_hits(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    chunk: int | None = None,
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return what `linear_nll` does [M], and whether each target is the likeliest type [M].
+    """Return `linear_nll` [M], and whether each target is the likeliest type [M].
 
     Of equally likely types the lowest is the likeliest.
     """
-    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    found = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
     hits = torch.empty_like(targets, dtype=torch.bool)
-    for place, logits in _logits(features, weight, bias, dtype, chunk):
-        found[place] = F.cross_entropy(logits, targets[place], reduction="none")
-        hits[place] = logits.argmax(1) == targets[place]
-    return found, hits
+    return linear_nll(features, weight, bias, targets, chunk, hits), hits
 
 
-def _logits(
-    features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, chunk: int
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield places and their logits [chunk, V] (float32 at least), so many at a time."""
-    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+def _chunks(
+    features: Tensor, matrix: Tensor, shift: Tensor | None, chunk: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield rows, their features [chunk, D] and logits [chunk, V] (in float32 at least)."""
+    total = torch.promote_types(matrix.dtype, torch.float32)
     for start in range(0, len(features), chunk):
-        place = slice(start, start + chunk)
-        with torch.autocast(features.device.type, enabled=False):
-            logits = product(features[place].to(dtype), matrix, shift)
-        yield place, logits.to(torch.promote_types(dtype, torch.float32))
+        rows = slice(start, start + chunk)
+        part = features[rows].to(matrix.dtype)
+        yield rows, part, product(part, matrix, shift).to(total)
 
 
 def _dtype_and_chunk(
     features: Tensor, weight: Tensor, chunk: int | None
 ) -> tuple[torch.dtype, int]:
     """Return the type of the products, autocast's where that is on, and the features at a time."""
-    dtype, device = features.dtype, features.device.type
     if chunk is None:
-        chunk = max(64, (CPU_LOGITS if device == "cpu" else DEVICE_LOGITS) // weight.shape[0])
+        logits = CPU_LOGITS if features.device.type == "cpu" else DEVICE_LOGITS
+        chunk = max(64, logits // weight.shape[0])
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, but is {chunk}")
-    if torch.is_autocast_enabled(device) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
-    return dtype, chunk
+    return working_dtype(features), chunk
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
+@dataclasses.dataclass
+class _Pass:
+    """One pass over the chunks; it adds up gradients of features, weight [V, D] and bias [V]."""
+
     dtype: torch.dtype
     smoothing: float
     chunk: int
     may_need_gradients: bool
-    aims: SoftTargets | None = None
+    soft_targets: SoftTargets | None
+    of_features: Tensor | None = None
+    of_weight: Tensor | None = None
+    of_bias: Tensor | None = None
 
+    def run(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Fill the gradients that are not None and return the sums of loss and likelihood."""
+        total = torch.promote_types(self.dtype, torch.float32)
+        learns = any(x is not None for x in (self.of_features, self.of_weight, self.of_bias))
+        if weights is None:
+            weights = features.new_ones(len(targets), dtype=total)
+        weights, matrix = weights.to(total), weight.to(self.dtype)
+        shift = None if bias is None else bias.to(self.dtype)
+        mean_row = weight.mean(0, dtype=total)
+        mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
+        uniform, likelihood, against = features.new_zeros(3, dtype=total).unbind()
+        for rows, part, logits in _chunks(features, matrix, shift, self.chunk):
+            share, target = weights[rows], targets[rows, None]
+            probs = logits.softmax(1)
+            # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second
+            # exp.
+            normaliser = logits.amax(1) - probs.amax(1).log()
+            likelihood += (normaliser - logits.gather(1, target)[:, 0]) @ share
+            if self.smoothing:
+                # The mean logit of all types is the logit of the mean type: one product of [D].
+                mean_logit = part.to(total) @ mean_row + mean_bias
+                uniform += (normaliser - mean_logit) @ share
+            errors = probs if learns else None
+            if self.soft_targets is not None:
+                against += self._soft_loss(rows, errors, logits, normaliser) @ share
+            elif errors is not None:
+                # Softmax minus the unsmoothed part of the target distribution, in place.
+                errors.scatter_add_(1, target, probs.new_full(target.shape, self.smoothing - 1.0))
+            if errors is not None:
+                self._add_gradients(rows, part, share, errors, matrix)
+        if self.smoothing and learns:
+            self._add_smoothing(features, weights, mean_row)
+        uniform = uniform * self.smoothing
+        if self.soft_targets is not None:
+            return against + uniform, likelihood
+        return likelihood * (1.0 - self.smoothing) + uniform, likelihood
 
-@dataclasses.dataclass
-class _Gradients:
-    """What a pass over the chunks gathers: gradients of features, weight [V, D] and bias [V]."""
+    def _soft_loss(
+        self, rows: slice, errors: Tensor | None, logits: Tensor, normaliser: Tensor
+    ) -> Tensor:
+        """Return the unsmoothed part of the loss [m], and turn `errors` into its gradient.
 
-    features: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
+        errors, softmax before, and logits are [m, V]; normaliser is log sum exp z [m].
+        """
+        assert self.soft_targets is not None
+        soft_targets, negative_entropy = self.soft_targets[rows], normaliser.new_zeros(())
+        if soft_targets.entropy:
+            log_probs = logits - normaliser[:, None]
+            probs = log_probs.exp() if errors is None else errors
+            negative = (probs * log_probs).sum(1)
+            negative_entropy = soft_targets.entropy * negative
+            if errors is not None:
+                # d(sum p log p) / dz = p (log p - sum p log p).
+                slope = log_probs - negative[:, None]
+                errors.addcmul_(errors, slope, value=soft_targets.entropy)
+        mean = soft_targets.subtract_(errors, logits, 1.0 - self.smoothing)
+        return (normaliser - mean) * (1.0 - self.smoothing) + negative_entropy
 
-    def any(self) -> bool:
-        return any(x is not None for x in (self.features, self.weight, self.bias))
+    def _add_gradients(
+        self, rows: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
+    ) -> None:
+        """Add the products of one chunk's errors [m, V]."""
+        # The weights scale [m, D] tensors here, not the errors [m, V].
+        narrow = errors.to(part.dtype)
+        if self.of_features is not None:
+            self.of_features[rows] = product(narrow, matrix.t())
+            self.of_features[rows].mul_(share[:, None])
+        if self.of_weight is not None:
+            scaled = (part * share[:, None]).to(part.dtype)
+            self.of_weight.add_(product(narrow.t(), scaled.t()))
+        if self.of_bias is not None:
+            self.of_bias.addmv_(errors.t(), share)
+
+    def _add_smoothing(self, features: Tensor, weights: Tensor, mean_row: Tensor) -> None:
+        """Add the gradients of the uniform part of the target distribution."""
+        eps = self.smoothing
+        if self.of_features is not None:
+            self.of_features.addr_(weights.to(self.dtype), mean_row.to(self.dtype), alpha=-eps)
+        if self.of_weight is not None:
+            mass = features.to(weights.dtype).t() @ weights
+            self.of_weight.sub_(mass, alpha=eps / len(self.of_weight))
+        if self.of_bias is not None:
+            self.of_bias.sub_(weights.sum() * (eps / len(self.of_bias)))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -176,19 +258,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor | None,
-        plan: _Plan,
+        run: _Pass,
     ) -> tuple[Tensor, Tensor]:
-        total = torch.promote_types(plan.dtype, torch.float32)
+        total = torch.promote_types(run.dtype, torch.float32)
         # Within no_grad, needs_input_grad still speaks of the tensors alone.
-        wanted = [needs and plan.may_need_gradients for needs in ctx.needs_input_grad]
-        found = _Gradients(
-            torch.empty_like(features, dtype=plan.dtype) if wanted[0] else None,
-            torch.zeros_like(weight, dtype=total) if wanted[1] else None,
-            torch.zeros_like(bias, dtype=total) if bias is not None and wanted[2] else None,
-        )
+        needs = [needs and run.may_need_gradients for needs in ctx.needs_input_grad]
+        if needs[0]:
+            run.of_features = torch.empty_like(features, dtype=run.dtype)
+        if needs[1]:
+            run.of_weight = torch.zeros_like(weight, dtype=total)
+        if bias is not None and needs[2]:
+            run.of_bias = torch.zeros_like(bias, dtype=total)
         with torch.autocast(features.device.type, enabled=False):
-            sums = _run(features, weight, bias, targets, weights, plan, found)
-        ctx.save_for_backward(found.features, found.weight, found.bias)
+            sums = run.run(features, weight, bias, targets, weights)
+        ctx.save_for_backward(run.of_features, run.of_weight, run.of_bias)
         ctx.dtypes = (features.dtype, weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(sums[1])
         return sums
@@ -196,102 +279,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scale = gradients[0]
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
         dtypes: tuple[torch.dtype, ...] = ctx.dtypes
+        # The loss is a scalar, so its gradient is one factor of all that the forward pass summed.
         scaled = (
-            None if held is None else held.mul(scale).to(dtype)
-            for held, dtype in zip(saved, dtypes, strict=True)
+            None if gradient is None else gradient.mul(gradients[0]).to(dtype)
+            for gradient, dtype in zip(saved, dtypes, strict=True)
         )
         return (*scaled, None, None, None)
-
-
-def _run(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    weights: Tensor | None,
-    plan: _Plan,
-    found: _Gradients,
-) -> tuple[Tensor, Tensor]:
-    """Go through the chunks: fill `found` and return the sums of loss and likelihood."""
-    total = torch.promote_types(plan.dtype, torch.float32)
-    shares = features.new_ones(len(targets), dtype=total) if weights is None else weights.to(total)
-    matrix = weight.to(plan.dtype)
-    shift = None if bias is None else bias.to(plan.dtype)
-    mean_row = weight.mean(0, dtype=total)
-    mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
-    loss, likelihood, aimed = features.new_zeros(3, dtype=total).unbind()
-    for start in range(0, len(targets), plan.chunk):
-        place = slice(start, start + plan.chunk)
-        part, share, target = features[place].to(plan.dtype), shares[place], targets[place, None]
-        logits = product(part, matrix, shift).to(total)
-        probs = logits.softmax(1)
-        # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second exp.
-        normaliser = logits.amax(1) - probs.amax(1).log()
-        likelihood += (normaliser - logits.gather(1, target)[:, 0]) @ share
-        if plan.smoothing:
-            mean_logit = part.to(total) @ mean_row + mean_bias
-            loss += (normaliser - mean_logit) @ share
-        errors = probs if found.any() else None
-        if plan.aims is not None:
-            aimed += _against(plan.aims[place], errors, logits, normaliser, plan.smoothing) @ share
-        elif errors is not None:
-            # Softmax minus the unsmoothed part of the target distribution, in place.
-            errors.scatter_add_(1, target, probs.new_full(target.shape, plan.smoothing - 1.0))
-        if errors is not None:
-            _add_gradients(found, place, part, share, errors, matrix)
-    if plan.smoothing and found.any():
-        _add_smoothing(found, features, shares, mean_row, plan)
-    loss = loss * plan.smoothing
-    if plan.aims is not None:
-        return aimed + loss, likelihood
-    return likelihood * (1.0 - plan.smoothing) + loss, likelihood
-
-
-def _against(
-    aims: SoftTargets, errors: Tensor | None, logits: Tensor, normaliser: Tensor, smoothing: float
-) -> Tensor:
-    """Return the unsmoothed part of the loss [m] against `aims`, and turn `errors` to its gradient.
-
-    errors, softmax before, and logits are [m, V]; normaliser is log sum exp z [m].
-    """
-    rest = normaliser.new_zeros(())
-    if aims.entropy:
-        logs = logits - normaliser[:, None]
-        shares = logs.exp() if errors is None else errors
-        negative = (shares * logs).sum(1)
-        rest = aims.entropy * negative
-        if errors is not None:
-            # d(sum p log p) / dz = p (log p - sum p log p).
-            errors.addcmul_(errors, logs - negative[:, None], value=aims.entropy)
-    mean = aims.take(errors, logits, 1.0 - smoothing)
-    return (normaliser - mean) * (1.0 - smoothing) + rest
-
-
-def _add_gradients(
-    found: _Gradients, place: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
-) -> None:
-    narrow = errors.to(part.dtype)
-    if found.features is not None:
-        found.features[place] = product(narrow, matrix.t())
-        found.features[place].mul_(share[:, None])
-    if found.weight is not None:
-        scaled = (part * share[:, None]).to(part.dtype)
-        found.weight.add_(product(narrow.t(), scaled.t()))
-    if found.bias is not None:
-        found.bias.addmv_(errors.t(), share)
-
-
-def _add_smoothing(
-    found: _Gradients, features: Tensor, shares: Tensor, mean_row: Tensor, plan: _Plan
-) -> None:
-    """Add what the uniform part of the target distribution contributes to the gradients."""
-    if found.features is not None:
-        found.features.addr_(shares.to(plan.dtype), mean_row.to(plan.dtype), alpha=-plan.smoothing)
-    if found.weight is not None:
-        mass = features.to(shares.dtype).t() @ shares
-        found.weight.sub_(mass, alpha=plan.smoothing / len(found.weight))
-    if found.bias is not None:
-        found.bias.sub_(shares.sum() * (plan.smoothing / len(found.bias)))

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels can be used here: asked once, by compiling and running one."""
+"""Whether the Triton kernels work on this machine: tried once, by compiling and running one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from nmtgrid.base.devices import is_out_of_memory
 
 @functools.cache
 def has_triton() -> bool:
-    """Return whether Triton compiles for this machine's GPU; where it does not, say so once.
+    """Return whether Triton compiles for this machine's GPU; where it does not, warn once.
 
-    Raises what tells of too little memory, which says nothing of Triton and may pass: the next call
-    asks again.
+    Raises an error of too little memory, which is not Triton's and may pass: the next call tries
+    again.
     """
     try:
         _try_kernel()
-    except Exception as fault:  # a missing compiler, header or library: Triton raises anything
+    # A missing compiler, header or library: Triton raises anything.
+    except Exception as fault:
         if is_out_of_memory(fault):
             raise
         why = str(fault).strip().partition("\n")[0] or type(fault).__name__
@@ -34,5 +35,5 @@ def _try_kernel() -> None:
     # Imported here: builds of torch for a CPU alone come without Triton.
     from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
-    one = torch.ones(1, device="cuda")
-    TritonResidual.apply(one, one, 0.0, 0.5)  # type: ignore[no-untyped-call]
+    ones = torch.ones(1, device="cuda")
+    TritonResidual.apply(ones, ones, 0.0, 0.5)  # type: ignore[no-untyped-call]

@@ -1,8 +1,16 @@
-"""The plain recurrence h_t = tanh(x_t + W h_{t-1}), with a backward pass written out.
+"""LSTM layers and the plain recurrence, with backward passes written out (section 2.6.1).
 
-As in layers/recurrent/lstm.py, the weight gets its gradient from one product over all positions.
-Shapes: T positions first, then B rows, D features.
+Used by models/bilstm.py, models/convrnn.py and the caption models; input_feeding.py and top_down.py
+build their loops from its parts.
+
+Shapes: T or L positions first, then B or R rows, D features. Gates stand in torch's order: input,
+forget, candidate, output.
 """
+
+# On a CPU torch runs an LSTM as many small operations, each with a node in the graph. Here the loop
+# computes only what hangs on the last state and leaves the gradients of its products behind, and
+# each weight gets its gradient from one product over all positions. `bilstm` and `convrnn` in
+# benchmarks/results/cpu-1-thread.md are trained and decoded so; CUDA has cuDNN for encoders.
 
 from __future__ import annotations
 
@@ -15,13 +23,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.linear import linear, product
+from nmtgrid.layers.kernels.linear import linear, product, working_dtype
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Which rows are live at each position: the first `counts[t]`, the longest standing first."""
+    """Which rows are live at each position: the first `counts[t]`, rows being sorted by length."""
 
     counts: tuple[int, ...]
 
@@ -33,16 +42,8 @@ class Rows:
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Rows:
         """Return the live rows for lengths [B] that do not grow."""
-        places = torch.arange(int(lengths[0]), device=lengths.device)
-        return cls(tuple((lengths[None] > places[:, None]).sum(1).tolist()))
-
-
-def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the precision of products on `x`: that of autocast where it is on."""
-    kind = x.device.type
-    if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return x.dtype
+        positions = torch.arange(int(lengths[0]), device=lengths.device)
+        return cls(tuple((lengths[None] > positions[:, None]).sum(1).tolist()))
 
 
 def squash(x: Tensor, out: Tensor) -> None:
@@ -50,12 +51,13 @@ def squash(x: Tensor, out: Tensor) -> None:
     if x.device.type != "cpu":
         torch.tanh(x, out=out)
         return
-    # As 2 sigmoid(2x) - 1: on a CPU the library's sigmoid is ten times as fast as its tanh.
+    # As 2 sigmoid(2x) - 1: on a CPU torch's sigmoid is ten times as fast as its tanh.
     torch.mul(x, 2.0, out=out).sigmoid_().mul_(2.0).sub_(1.0)
 
 
 def affine(below: Tensor, read: Tensor, weight: Tensor, out: Tensor) -> None:
     """Write below + read weight^T into `out`, which may be more precise than the factors."""
+    # The product is in the factors' type, the sum in that of `out`: in autocast bf16 and fp32.
     torch.add(product(read, weight), below, out=out)
 
 
@@ -76,6 +78,17 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
     return gates[:, 3 * size :]
 
 
+def cell_step(below: Tensor, inputs: Tensor, weight: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an LSTM's new hidden state and cell [R, D], without a gradient.
+
+    The gates are below + inputs weight^T, for `inputs` [R, D' + D], its own state among them.
+    """
+    gates = cell.new_empty(cell.shape[0], weight.shape[0])
+    affine(below, inputs, weight, gates)
+    new_cell, squashed = torch.empty_like(cell), torch.empty_like(cell)
+    return cell_forward(gates, cell, new_cell, squashed) * squashed, new_cell
+
+
 def cell_backward(
     of_hidden: Tensor, of_cell: Tensor, gates: Tensor, cell: Tensor, squashed: Tensor, out: Tensor
 ) -> None:
@@ -84,6 +97,7 @@ def cell_backward(
     of_hidden [R, D] is the gradient of the hidden state; of_cell [R, D] that of the new cell on
     entry and of the previous `cell` on return.
     """
+    # Written into `out` piece by piece: no temporary of the width of all gates.
     size = cell.shape[-1]
     first, forget, candidate, last = (slice(k * size, (k + 1) * size) for k in range(4))
     through = torch.mul(of_hidden, gates[:, last])
@@ -99,6 +113,48 @@ def cell_backward(
         through, gates[:, candidate], grad_input=out[:, candidate]
     )
     of_cell.mul_(gates[:, forget])
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTrace:
+    """Buffers of one LSTM layer in a loop, for its backward pass.
+
+    inputs [T + 1, B, W], its own state last in W, and cells [T + 1, B, D] have in slot t what
+    position t reads; gates [T, B, 4 D] and squashed cells [T, B, D] what it computes.
+    """
+
+    inputs: Tensor
+    gates: Tensor
+    cells: Tensor
+    squashed: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor, size: int, width: int, low: torch.dtype) -> LayerTrace:
+        """Return buffers for [T, B] of `like`; the first states are zero."""
+        (length, count), high = like.shape[:2], torch.promote_types(low, torch.float32)
+        inputs = like.new_zeros((length + 1, count, width), dtype=low)
+        gates = like.new_empty((length, count, 4 * size), dtype=high)
+        cells = like.new_zeros((length + 1, count, size), dtype=high)
+        return cls(inputs, gates, cells, like.new_empty((length, count, size), dtype=high))
+
+    def forward(self, t: int, below: Tensor, weight: Tensor) -> Tensor:
+        """Return the hidden state [B, D] of position t."""
+        gates, squashed = self.gates[t], self.squashed[t]
+        affine(below, self.inputs[t], weight, gates)
+        return cell_forward(gates, self.cells[t], self.cells[t + 1], squashed) * squashed
+
+    def backward(self, t: int, of_hidden: Tensor, of_cell: Tensor, of_gates: Tensor) -> Tensor:
+        """Return the gradient of position t's gates, in `of_gates` [T, B, 4 D].
+
+        `of_cell` becomes the gradient of the cell before.
+        """
+        out = of_gates[t]
+        # The sums of a position stay in fp32; only the finished gradient is rounded.
+        exact = out if out.dtype == of_cell.dtype else torch.empty_like(out, dtype=of_cell.dtype)
+        cell_backward(of_hidden, of_cell, self.gates[t], self.cells[t], self.squashed[t], exact)
+        if exact is not out:
+            out.copy_(exact)
+        return out
 
 
 def run_lstm(
@@ -119,17 +175,16 @@ def run_lstm(
     if start is None:
         zeros = inputs.new_zeros(inputs.shape[1], size)
         start = (zeros, zeros)
-    found: tuple[Tensor, Tensor, Tensor] = _Sequence.apply(  # type: ignore[no-untyped-call]
+    states: tuple[Tensor, Tensor, Tensor] = _Sequence.apply(  # type: ignore[no-untyped-call]
         inputs, weight, *start, rows, reverse
     )
-    return found
+    return states
 
 
 class _Sequence(torch.autograd.Function):
-    """Slot t + 1 of each buffer holds what position t leaves, slot t what it finds.
+    """Position t reads slot t of each buffer and writes slot t + 1; in reverse the other way.
 
-    In reverse, slot t holds what position t leaves and slot t + 1 what it finds. Rows that are not
-    live yet are zero in every slot, so a row that starts late finds zeros.
+    Rows that are not live yet are zero in every slot, so a row that starts late reads zeros.
     """
 
     @staticmethod
@@ -145,33 +200,33 @@ class _Sequence(torch.autograd.Function):
         length, count, size = *inputs.shape[:2], weight.shape[1]
         low = working_dtype(weight)
         high = torch.promote_types(low, torch.float32)
-        ragged = rows.counts[-1] < count
-        make = weight.new_zeros if ragged else weight.new_empty
+        is_ragged = rows.counts[-1] < count
+        # Only ragged rows leave slots unwritten, and these must read as zero.
+        make = weight.new_zeros if is_ragged else weight.new_empty
         gates = make((length, count, 4 * size), dtype=high)
         squashed = make((length, count, size), dtype=high)
         hiddens = make((length + 1, count, size), dtype=low)
         cells = make((length + 1, count, size), dtype=high)
-        first = length if reverse else 0
+        first, last = (length, 0) if reverse else (0, length)
         hiddens[first], cells[first] = hidden, cell
-        ready = weight.to(low)
+        low_weight = weight.to(low)
         with torch.autocast(inputs.device.type, enabled=False):
-            for t in _order(length, reverse):
-                live, found, left = rows.counts[t], t + reverse, t + 1 - reverse
-                at, below = gates[t, :live], inputs[t, :live]
-                affine(below, hiddens[found, :live], ready, at)
-                output = cell_forward(
-                    at, cells[found, :live], cells[left, :live], squashed[t, :live]
-                )
-                torch.mul(output, squashed[t, :live], out=hiddens[left, :live])
-        ctx.rows, ctx.reverse, ctx.kinds = rows, reverse, (inputs.dtype, hidden.dtype, cell.dtype)
+            for t in range(length)[:: -1 if reverse else 1]:
+                live, before, after = rows.counts[t], t + reverse, t + 1 - reverse
+                gate, new_cell = gates[t, :live], cells[after, :live]
+                affine(inputs[t, :live], hiddens[before, :live], low_weight, gate)
+                output = cell_forward(gate, cells[before, :live], new_cell, squashed[t, :live])
+                torch.mul(output, squashed[t, :live], out=hiddens[after, :live])
+        ctx.rows, ctx.reverse, ctx.dtypes = rows, reverse, (inputs.dtype, hidden.dtype, cell.dtype)
         ctx.save_for_backward(weight, gates, squashed, hiddens, cells)
         states = hiddens[:length] if reverse else hiddens[1:]
-        if reverse or not ragged:
-            last = 0 if reverse else length
+        if reverse or not is_ragged:
             return states, hiddens[last].to(hidden.dtype), cells[last].to(cell.dtype)
-        ends = _ends(rows, count, hiddens.device)
-        places = torch.arange(count, device=hiddens.device)
-        return states, hiddens[ends, places].to(hidden.dtype), cells[ends, places].to(cell.dtype)
+        # The last state of a row stands behind its own last position.
+        index = torch.arange(count)
+        ends = (torch.tensor(rows.counts)[None] > index[:, None]).sum(1).to(hiddens.device)
+        index = index.to(hiddens.device)
+        return states, hiddens[ends, index].to(hidden.dtype), cells[ends, index].to(cell.dtype)
 
     @staticmethod
     @once_differentiable
@@ -182,49 +237,35 @@ class _Sequence(torch.autograd.Function):
         length, count, size = squashed.shape
         rows, reverse = ctx.rows, ctx.reverse
         low, high = hiddens.dtype, cells.dtype
-        ragged = rows.counts[-1] < count
-        below = torch.zeros_like if ragged else torch.empty_like
-        of_gates = below(gates, dtype=low)
-        kept = gates.new_empty(count, 4 * size) if low != high else None
+        make = torch.zeros_like if rows.counts[-1] < count else torch.empty_like
+        of_gates = make(gates, dtype=low)
+        exact = gates.new_empty(count, 4 * size) if low != high else None
         of_hidden, of_cell = of_hidden.to(high, copy=True), of_cell.to(high, copy=True)
-        turned = weight.to(low).t()
-        for t in reversed(_order(length, reverse)):
-            live, found = rows.counts[t], t + reverse
-            at = of_hidden[:live]
-            at.add_(of_states[t, :live])
-            out = of_gates[t, :live] if kept is None else kept[:live]
-            cell_backward(
-                at, of_cell[:live], gates[t, :live], cells[found, :live], squashed[t, :live], out
-            )
-            if kept is not None:
+        transposed = weight.to(low).t()
+        # Rows that are not live at t keep their carried gradients, which are those of their ends.
+        for t in range(length)[:: 1 if reverse else -1]:
+            live, before = rows.counts[t], t + reverse
+            carried = of_hidden[:live]
+            carried.add_(of_states[t, :live])
+            out = of_gates[t, :live] if exact is None else exact[:live]
+            gate, cell = gates[t, :live], cells[before, :live]
+            cell_backward(carried, of_cell[:live], gate, cell, squashed[t, :live], out)
+            if exact is not None:
                 of_gates[t, :live] = out
-            at.copy_(product(of_gates[t, :live], turned))
-        before = hiddens[1:] if reverse else hiddens[:length]
-        of_weight = over_positions(of_gates, before)
-        kinds = ctx.kinds
-        return (
-            of_gates.to(kinds[0]), of_weight.to(weight.dtype), of_hidden.to(kinds[1]),
-            of_cell.to(kinds[2]), None, None,
-        )  # fmt: skip
+            carried.copy_(product(of_gates[t, :live], transposed))
+        of_weight = over_positions(of_gates, hiddens[1:] if reverse else hiddens[:length])
+        of_inputs, dtypes = of_gates.to(ctx.dtypes[0]), ctx.dtypes
+        of_start = of_hidden.to(dtypes[1]), of_cell.to(dtypes[2])
+        return of_inputs, of_weight.to(weight.dtype), *of_start, None, None
 
 
-def _order(length: int, reverse: bool) -> range:
-    return range(length - 1, -1, -1) if reverse else range(length)
-
-
-def over_positions(of_result: Tensor, read: Tensor) -> Tensor:
-    """Return the gradient [O, D] of a weight, for results [L, B, O] and what was read [L, B, D]."""
-    return product(of_result.flatten(0, 1).t(), read.flatten(0, 1).t())
-
-
-def _ends(rows: Rows, count: int, device: torch.device) -> Tensor:
-    """Return the length [B] of each row."""
-    counts = torch.tensor(rows.counts)
-    return (counts[None] > torch.arange(count)[:, None]).sum(1).to(device)
+def over_positions(of_result: Tensor, inputs: Tensor) -> Tensor:
+    """Return the gradient [O, D] of a weight, for results [L, B, O] and inputs [L, B, D]."""
+    return product(of_result.flatten(0, 1).t(), inputs.flatten(0, 1).t())
 
 
 class BidirectionalLSTM(nn.Module):
-    """One layer that reads sentences both ways: states [L, B, 2 D] for inputs [L, B, D'].
+    """One layer that reads sentences in both directions: states [L, B, 2 D], inputs [L, B, D'].
 
     Without `both_ways` it reads forwards alone, and all states have D features.
     """
@@ -239,24 +280,21 @@ class BidirectionalLSTM(nn.Module):
 
         lengths [B] do not grow; the last states are those of both directions, side by side.
         """
+        lstm = self.lstm
         if inputs.is_cuda:
             return self._library(inputs, lengths)
-        ways = (False, True) if self.lstm.bidirectional else (False,)
-        found = [self._direction(inputs, rows, reverse) for reverse in ways]
-        states, hidden, cell = (torch.cat(pair, -1) for pair in zip(*found, strict=True))
+        directions = []
+        for reverse in (False, True) if lstm.bidirectional else (False,):
+            end = "_l0_reverse" if reverse else "_l0"
+            bias = getattr(lstm, "bias_ih" + end) + getattr(lstm, "bias_hh" + end)
+            below = linear(inputs, getattr(lstm, "weight_ih" + end), bias)
+            recurrent = getattr(lstm, "weight_hh" + end)
+            directions.append(run_lstm(below, recurrent, rows, reverse=reverse))
+        states, hidden, cell = (torch.cat(pair, -1) for pair in zip(*directions, strict=True))
         return states, hidden, cell
 
-    def _direction(
-        self, inputs: Tensor, rows: Rows, reverse: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        held = self.lstm
-        end = "_l0_reverse" if reverse else "_l0"
-        bias = getattr(held, "bias_ih" + end) + getattr(held, "bias_hh" + end)
-        below = linear(inputs, getattr(held, "weight_ih" + end), bias)
-        return run_lstm(below, getattr(held, "weight_hh" + end), rows, reverse=reverse)
-
     def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # Not under autocast, which would have it in fp16 whatever type was asked for.
+        # Not under autocast, which would run cuDNN in fp16 whatever its type is.
         with torch.autocast(inputs.device.type, enabled=False):
             packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), lengths.cpu())
             states, (hidden, cell) = self.lstm(packed)
@@ -265,7 +303,7 @@ class BidirectionalLSTM(nn.Module):
 
 
 class LayerOutput(nn.Module):
-    """Dropout on what a layer puts out; a module so that reports find the point."""
+    """Dropout on the output of a layer; a module so that its activations can be watched."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -288,15 +326,17 @@ States = tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class StepWeights:
-    """Each layer's [4 D, D' + D] over what it reads and its state, bias [4 D]; a readout [O, D]."""
+class CellWeights:
+    """Weights of a step: each layer's [4 D, D' + D] over its input and state, bias [4 D]; a
+    readout [O, D]. Joined and cast once for a whole search.
+    """
 
     joined: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
     readout: Tensor
 
     @classmethod
-    def make(cls, cells: Iterable[nn.Module], readout: Tensor) -> StepWeights:
+    def make(cls, cells: Iterable[nn.Module], readout: Tensor) -> CellWeights:
         """Return the weights of `cells` (nn.LSTMCell) in the precision of products."""
         low = working_dtype(readout)
         joined, biases = [], []
@@ -306,21 +346,18 @@ class StepWeights:
             biases.append(cell.bias_ih + cell.bias_hh)
         return cls(tuple(joined), tuple(biases), readout.to(low).contiguous())
 
-    def take_rows(self, rows: Tensor) -> StepWeights:
+    def take_rows(self, rows: Tensor) -> CellWeights:
         """Return the same weights: they have no rows."""
         return self
 
     def advance(self, inputs: Tensor, states: States) -> States:
         """Return the layers' new states after the lowest has read `inputs` [R, D']."""
-        above, found = inputs, []
+        above, advanced = inputs, []
         for weight, bias, (hidden, cell) in zip(self.joined, self.biases, states, strict=True):
-            read = torch.cat([above, hidden], 1).to(weight.dtype)
-            gates = cell.new_empty(cell.shape[0], weight.shape[0])
-            affine(bias, read, weight, gates)
-            new_cell, squashed = torch.empty_like(cell), torch.empty_like(cell)
-            above = cell_forward(gates, cell, new_cell, squashed).mul(squashed)
-            found.append((above, new_cell))
-        return tuple(found)
+            joined = torch.cat([above, hidden], 1).to(weight.dtype)
+            above, new_cell = cell_step(bias, joined, weight, cell)
+            advanced.append((above, new_cell))
+        return tuple(advanced)
 
     def read_out(self, context: Tensor, state: Tensor) -> Tensor:
         """Return tanh(context + readout state) [R, O]."""
@@ -330,39 +367,39 @@ class StepWeights:
 
 def run_rnn(inputs: Tensor, weight: Tensor) -> Tensor:
     """Return states [T, B, D] for inputs [T, B, D] and weight [D, D]; the first state is zero."""
-    states: Tensor = _Recurrence.apply(inputs, weight)  # type: ignore[no-untyped-call]
-    return states
+    return apply(_Recurrence, inputs, weight)
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
         low = working_dtype(weight)
-        ready = weight.to(low)
+        low_weight = weight.to(low)
         states = torch.empty_like(inputs, dtype=torch.promote_types(low, torch.float32))
         with torch.autocast(inputs.device.type, enabled=False):
             for t, below in enumerate(inputs):
                 if t:
-                    affine(below, states[t - 1].to(low), ready, states[t])
+                    affine(below, states[t - 1].to(low), low_weight, states[t])
                 else:
                     states[t] = below
                 squash(states[t], states[t])
         ctx.save_for_backward(weight, states)
-        ctx.low, ctx.kind = low, inputs.dtype
+        ctx.low, ctx.dtype = low, inputs.dtype
         return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_states: Tensor) -> tuple[Tensor, Tensor]:
         weight, states = ctx.saved_tensors
-        turned = weight.to(ctx.low).t()
+        transposed = weight.to(ctx.low).t()
         of_inputs = torch.empty_like(states)
+        # The gradient that position t sends to t - 1, in one buffer for the whole loop.
         carried = torch.zeros_like(states[0])
         for t in reversed(range(states.shape[0])):
             carried.add_(of_states[t])
             torch.ops.aten.tanh_backward.grad_input(carried, states[t], grad_input=of_inputs[t])
             if t:
-                carried.copy_(product(of_inputs[t].to(ctx.low), turned))
+                carried.copy_(product(of_inputs[t].to(ctx.low), transposed))
         low = of_inputs.to(ctx.low)
         of_weight = over_positions(low[1:], states[:-1].to(ctx.low))
-        return of_inputs.to(ctx.kind), of_weight.to(weight.dtype)
+        return of_inputs.to(ctx.dtype), of_weight.to(weight.dtype)

@@ -1,13 +1,17 @@
-"""The two LSTMs of top-down attention over whole captions, with their backward pass written out.
+"""Top-down attention over image regions (Anderson et al., 2018), its backward pass written out.
 
 At each position the attention LSTM reads [h2, word, mean region], its state h1 weighs the regions
-by additive attention, and the language LSTM reads [regions' weighted mean, h1] (Anderson et al.,
-2018, Eq. (2) to (6)). Only what hangs on the last states is computed in the loop: the words' and
-the mean region's part of the gates comes ready for all positions. The backward loop leaves the
-gradients of its products behind, and each weight gets its own from one product over all positions.
+by additive attention, and the language LSTM reads [regions' weighted mean, h1], Eq. (2) to (6).
+Used by models/captioning/top_down.py.
 
 Shapes: T positions, B pictures, S regions, F features of a region, D of a state, H compared.
 """
+
+# Only what hangs on the last states is computed in the loop: the words' and the mean region's part
+# of the gates comes computed for all positions. The backward loop leaves the gradients of its
+# products behind, and each weight gets its own from one product over all positions. No benchmark
+# times captioning; the form is that of recurrent/input_feeding.py, which `bilstm` in
+# benchmarks/results/cpu-1-thread.md justifies.
 
 from __future__ import annotations
 
@@ -18,15 +22,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.recurrent.lstm import (
+    LayerTrace,
     States,
-    affine,
-    cell_backward,
-    cell_forward,
+    cell_step,
     over_positions,
     squash,
-    working_dtype,
 )
 from nmtgrid.layers.source_cache import SourceCache
 
@@ -34,7 +36,7 @@ from nmtgrid.layers.source_cache import SourceCache
 def attend_additively(
     query: Tensor, keys: Tensor, values: Tensor, weight: Tensor, hide: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return what queries [B, Q, H] read [B, Q, F], and the shares [B, Q, S].
+    """Return the contexts [B, Q, F] of queries [B, Q, H], and the attention [B, Q, S].
 
     keys [B, S, H], values [B, S, F], weight [H]; hide [B, 1, S] is added to the scores (None:
     nothing).
@@ -49,7 +51,7 @@ def attend_additively_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries [B, Q, H], keys [B, S, H] and weight [H]; values have none.
 
-    What is compared is computed again: kept, it would be as large as the values at each position.
+    The compared features are computed again: they are as large as the values at each position.
     """
     mixed = _mixed(query, keys)
     of_shares = torch.bmm(of_read, values.transpose(1, 2))
@@ -68,7 +70,7 @@ def _mixed(query: Tensor, keys: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TopDownWeights:
-    """What each position multiplies with.
+    """The weights of each position.
 
     attention [4 D, 2 D] over h2 and h1, query [H, D], score [H], language [4 D, F + 2 D] over the
     weighted mean, h1 and h2, and its bias [4 D].
@@ -84,89 +86,51 @@ class TopDownWeights:
         """Return the same weights: they have no rows."""
         return self
 
-    def ready(self) -> TopDownWeights:
+    def cast(self) -> TopDownWeights:
         """Return the weights in the precision of products, for a whole search."""
         low = working_dtype(self.attention)
-        attention, query, language = (
-            held.to(low) for held in (self.attention, self.query, self.language)
+        return TopDownWeights(
+            self.attention.to(low),
+            self.query.to(low),
+            self.score,
+            self.language.to(low),
+            self.language_bias,
         )
-        return TopDownWeights(attention, query, self.score, language, self.language_bias)
 
     def advance(self, below: Tensor, states: States, memory: SourceCache) -> tuple[States, Tensor]:
-        """Return both LSTMs' new states and the shares [R, S], for `below` [R, 4 D].
+        """Return both LSTMs' new states and the attention [R, S], for `below` [R, 4 D].
 
-        `memory` holds keys and regions of each picture, which its rows share.
+        `memory` has keys and regions of each picture, which its rows share.
         """
         (first, first_cell), (second, second_cell) = states
         low = self.attention.dtype
-        read = torch.cat([second, first], 1).to(low)
-        first, first_cell = _advanced(below, read, self.attention, first_cell)
+        joined = torch.cat([second, first], 1).to(low)
+        first, first_cell = cell_step(below, joined, self.attention, first_cell)
         query = product(first.to(low), self.query).to(first.dtype)
         hide = None if memory.mask is None else memory.mask[:, 0]
-        keys, regions = memory.keys_of(0)[:, 0], memory.values_of(0)[:, 0]
+        keys, regions = (tensor[:, 0] for tensor in memory.pair(0))
         grouped = query.reshape(-1, memory.width, query.shape[1])
-        seen, shares = attend_additively(grouped, keys, regions, self.score, hide)
-        read = torch.cat([seen.flatten(0, 1), first, second], 1).to(low)
-        second, second_cell = _advanced(self.language_bias, read, self.language, second_cell)
+        context, shares = attend_additively(grouped, keys, regions, self.score, hide)
+        joined = torch.cat([context.flatten(0, 1), first, second], 1).to(low)
+        second, second_cell = cell_step(self.language_bias, joined, self.language, second_cell)
         return ((first, first_cell), (second, second_cell)), shares.flatten(0, 1)
 
 
 def run_top_down(
     below: Tensor, memory: SourceCache, weights: TopDownWeights
 ) -> tuple[Tensor, Tensor]:
-    """Return the language LSTM's states [T, B, D], and the shares [T, B, S], without gradient.
+    """Return the language LSTM's states [T, B, D], and the attention [T, B, S], without gradient.
 
     below [T, B, 4 D] is the attention LSTM's part from words and mean regions, biases included;
-    `memory` holds the regions' keys [B, 1, S, H] and the regions [B, 1, S, F], which have no
+    `memory` has the regions' keys [B, 1, S, H] and the regions [B, 1, S, F], which have no
     gradient. Both LSTMs begin at zero.
     """
     hide = None if memory.mask is None else memory.mask[:, 0]
-    held = [getattr(weights, field.name) for field in dataclasses.fields(weights)]
-    found: tuple[Tensor, Tensor] = _TopDown.apply(  # type: ignore[no-untyped-call]
-        below, memory.keys_of(0)[:, 0], memory.values_of(0)[:, 0], hide, *held
+    keys, regions = (tensor[:, 0] for tensor in memory.pair(0))
+    result: tuple[Tensor, Tensor] = _TopDown.apply(  # type: ignore[no-untyped-call]
+        below, keys, regions, hide, *vars(weights).values()
     )
-    return found
-
-
-def _advanced(below: Tensor, read: Tensor, weight: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an LSTM's new hidden state and cell [R, D]."""
-    gates = cell.new_empty(cell.shape[0], weight.shape[0])
-    affine(below, read, weight, gates)
-    new_cell, squashed = torch.empty_like(cell), torch.empty_like(cell)
-    return cell_forward(gates, cell, new_cell, squashed) * squashed, new_cell
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-    """What a position of an LSTM leaves; slot t of `reads` and `cells` is what position t finds."""
-
-    reads: Tensor
-    gates: Tensor
-    cells: Tensor
-    squashed: Tensor
-
-    @classmethod
-    def make(cls, like: Tensor, size: int, width: int, low: torch.dtype) -> _Layer:
-        """Return empty buffers for [T, B] of `like`; the first states are zero."""
-        (length, count), high = like.shape[:2], torch.promote_types(low, torch.float32)
-        reads = like.new_zeros((length + 1, count, width), dtype=low)
-        gates = like.new_empty((length, count, 4 * size), dtype=high)
-        cells = like.new_zeros((length + 1, count, size), dtype=high)
-        return cls(reads, gates, cells, like.new_empty((length, count, size), dtype=high))
-
-    def forward(self, t: int, below: Tensor, weight: Tensor) -> Tensor:
-        """Return the hidden state [B, D] of position t."""
-        gates, squashed = self.gates[t], self.squashed[t]
-        affine(below, self.reads[t], weight, gates)
-        return cell_forward(gates, self.cells[t], self.cells[t + 1], squashed) * squashed
-
-    def backward(self, t: int, of_hidden: Tensor, of_cell: Tensor, of_gates: Tensor) -> None:
-        """Write the gradient of position t's gates; `of_cell` becomes that of the cell before."""
-        out = of_gates[t]
-        kept = out if out.dtype == of_cell.dtype else torch.empty_like(out, dtype=of_cell.dtype)
-        cell_backward(of_hidden, of_cell, self.gates[t], self.cells[t], self.squashed[t], kept)
-        if kept is not out:
-            out.copy_(kept)
+    return result
 
 
 class _TopDown(torch.autograd.Function):
@@ -176,70 +140,77 @@ class _TopDown(torch.autograd.Function):
         attention: Tensor, query: Tensor, score: Tensor, language: Tensor, bias: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         low, size, wide = working_dtype(attention), query.shape[1], regions.shape[2]
-        ctx.kinds = [held.dtype for held in (below, keys, attention, query, score, language, bias)]
-        first = _Layer.make(below, size, 2 * size, low)
-        second = _Layer.make(below, size, wide + 2 * size, low)
+        inputs = (below, keys, attention, query, score, language, bias)
+        ctx.dtypes = [tensor.dtype for tensor in inputs]
+        first = LayerTrace.zeros(below, size, 2 * size, low)
+        second = LayerTrace.zeros(below, size, wide + 2 * size, low)
         high = first.cells.dtype
-        asked = below.new_empty((*below.shape[:2], len(score)), dtype=high)
+        queries = below.new_empty((*below.shape[:2], len(score)), dtype=high)
         shares = below.new_empty((*below.shape[:2], regions.shape[1]), dtype=high)
         # Attention stays in fp32: its products are too thin for bf16 to be faster.
-        keys, seen, score = keys.to(high), regions.to(high), score.to(high)
-        attention, query, language, bias = (
-            held.to(low) for held in (attention, query, language, bias)
-        )
+        keys, regions, score = keys.to(high), regions.to(high), score.to(high)
+        attention, query = attention.to(low), query.to(low)
+        language, bias = language.to(low), bias.to(low)
         with torch.autocast(below.device.type, enabled=False):
             for t in range(len(below)):
                 hidden = first.forward(t, below[t], attention)
-                first.reads[t + 1, :, size:] = hidden
-                asked[t] = product(hidden.to(low), query)
-                read, share = attend_additively(asked[t][:, None], keys, seen, score, hide)
-                shares[t], second.reads[t, :, :wide] = share[:, 0], read[:, 0]
-                second.reads[t, :, wide : wide + size] = hidden
+                first.inputs[t + 1, :, size:] = hidden
+                queries[t] = product(hidden.to(low), query)
+                context, share = attend_additively(queries[t][:, None], keys, regions, score, hide)
+                shares[t], second.inputs[t, :, :wide] = share[:, 0], context[:, 0]
+                second.inputs[t, :, wide : wide + size] = hidden
                 above = second.forward(t, bias, language)
-                first.reads[t + 1, :, :size] = above
-                second.reads[t + 1, :, wide + size :] = above
+                first.inputs[t + 1, :, :size] = above
+                second.inputs[t + 1, :, wide + size :] = above
         ctx.save_for_backward(
-            keys, seen, attention, query, score, language, asked, shares,
+            keys, regions, attention, query, score, language, queries, shares,
             *vars(first).values(), *vars(second).values(),
         )  # fmt: skip
         ctx.mark_non_differentiable(shares)
-        return first.reads[1:, :, :size].contiguous(), shares
+        return first.inputs[1:, :, :size].contiguous(), shares
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_states: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        keys, seen, attention, query, score, language, asked, shares, *saved = ctx.saved_tensors
-        first, second = _Layer(*saved[:4]), _Layer(*saved[4:])
-        size, wide, low = query.shape[1], seen.shape[2], attention.dtype
-        of_first, of_second = (torch.empty_like(one.gates, dtype=low) for one in (first, second))
-        of_asked, of_keys, of_score = (torch.zeros_like(held) for held in (asked, keys, score))
+        keys, regions, attention, query, score, language, queries, shares, *saved = (
+            ctx.saved_tensors
+        )
+        first, second = LayerTrace(*saved[:4]), LayerTrace(*saved[4:])
+        size, wide, low = query.shape[1], regions.shape[2], attention.dtype
+        of_first = torch.empty_like(first.gates, dtype=low)
+        of_second = torch.empty_like(second.gates, dtype=low)
+        of_queries = torch.zeros_like(queries)
+        of_keys, of_score = torch.zeros_like(keys), torch.zeros_like(score)
         hidden, cell, above, above_cell = (torch.zeros_like(first.cells[0]) for _ in range(4))
         with torch.autocast(of_states.device.type, enabled=False):
             for t in reversed(range(len(of_states))):
                 above = above + of_states[t]
-                second.backward(t, above, above_cell, of_second)
-                of_reads = product(of_second[t], language.t()).to(above.dtype)
+                of_gates = second.backward(t, above, above_cell, of_second)
+                of_inputs = product(of_gates, language.t()).to(above.dtype)
                 of_query, of_key, of_weight = attend_additively_backward(
-                    of_reads[:, None, :wide], asked[t][:, None], keys, seen, score,
+                    of_inputs[:, None, :wide], queries[t][:, None], keys, regions, score,
                     shares[t][:, None],
                 )  # fmt: skip
                 of_keys += of_key
                 of_score += of_weight
-                of_asked[t] = of_query[:, 0]
-                hidden = hidden + of_reads[:, wide : wide + size]
-                hidden = hidden + product(of_asked[t].to(low), query.t())
-                first.backward(t, hidden, cell, of_first)
-                of_states_before = product(of_first[t], attention.t()).to(above.dtype)
-                above = of_reads[:, wide + size :] + of_states_before[:, :size]
-                hidden = of_states_before[:, size:]
-        found = [
+                # h1 went three ways: to the language LSTM, the query and the next position.
+                of_queries[t] = of_query[:, 0]
+                hidden = hidden + of_inputs[:, wide : wide + size]
+                hidden = hidden + product(of_queries[t].to(low), query.t())
+                of_gates = first.backward(t, hidden, cell, of_first)
+                of_before = product(of_gates, attention.t()).to(above.dtype)
+                above = of_inputs[:, wide + size :] + of_before[:, :size]
+                hidden = of_before[:, size:]
+        gradients = [
             of_first,
             of_keys,
-            over_positions(of_first, first.reads[:-1]),
-            over_positions(of_asked.to(low), first.reads[1:, :, size:]),
+            over_positions(of_first, first.inputs[:-1]),
+            over_positions(of_queries.to(low), first.inputs[1:, :, size:]),
             of_score,
-            over_positions(of_second, second.reads[:-1]),
+            over_positions(of_second, second.inputs[:-1]),
             of_second.sum((0, 1), dtype=first.cells.dtype),
         ]
-        given = [held.to(kind) for held, kind in zip(found, ctx.kinds, strict=True)]
-        return given[0], given[1], None, None, *given[2:]
+        of_below, of_keys, *of_weights = (
+            tensor.to(dtype) for tensor, dtype in zip(gradients, ctx.dtypes, strict=True)
+        )
+        return of_below, of_keys, None, None, *of_weights

@@ -1,4 +1,9 @@
-"""Keys and values of the source for a decoder whose blocks may never be reached."""
+"""Caches for a decoder whose blocks may never be reached: early exits (section 5.2).
+
+`ExitKVProjection` fills the key-value cache of the blocks behind an exit, `LazySourceCache`
+computes a block's source keys and values when the block is first run. Used by
+models/transformer; benchmarks/exits.py measures what they gain over running all blocks.
+"""
 
 from __future__ import annotations
 
@@ -9,148 +14,138 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.base.rows import take
+from nmtgrid.layers.kernels.linear import linear, working_dtype
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.layers.transformer.attention import AttentionMaps, SourceProjection
+from nmtgrid.layers.transformer.attention import AttentionProjections, SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
 from nmtgrid.layers.transformer.kv_cache import KVCache
 
 
 class ExitKVProjection:
-    """The self-attentions' maps of a decoder as its parameters are now, made when first needed.
+    """The self-attention projections of a decoder, split and fused for steps with early exits.
 
-    In autocast they are held in its type, so that no step converts them.
+    Made when first needed, from the parameters as they are then. In autocast they are kept in its
+    type, so that no step converts them.
     """
 
     def __init__(self, blocks: Sequence[DecoderBlock]) -> None:
         self.blocks = blocks
-        self._maps: dict[int, AttentionMaps] = {}
+        self._projections: dict[int, AttentionProjections] = {}
         self._fused: tuple[Tensor, Tensor] | None = None
 
-    def of(self, place: int) -> AttentionMaps:
-        """Return the maps of block `place`."""
-        found = self._maps.get(place)
-        if found is None:
-            held = self.blocks[place].self_attention.input_map
-            size = held.in_features
-            parts = held.weight[:size], held.bias[:size], held.weight[size:], held.bias[size:]
-            found = self._maps[place] = AttentionMaps(*map(_converted, parts))
-        return found
+    def of(self, block: int) -> AttentionProjections:
+        """Return the projections of `block`."""
+        projections = self._projections.get(block)
+        if projections is None:
+            fused = self.blocks[block].self_attention.input_map
+            size = fused.in_features
+            parts = fused.weight[:size], fused.bias[:size], fused.weight[size:], fused.bias[size:]
+            projections = AttentionProjections(*(part.to(working_dtype(part)) for part in parts))
+            self._projections[block] = projections
+        return projections
 
     def copy(self, features: Tensor, cache: KVCache, first: int) -> None:
-        """Write the keys and values of features [R, D] in block `first` and all behind it.
-
-        Where blocks normalise before their sub-layers, what their norms scale and add is folded
-        into the maps, and the rest of the norm, the same for all, is done once.
-        """
+        """Write the keys and values of features [R, D] in block `first` and all behind it."""
+        # One product for all blocks behind the exit, instead of one for each.
         if self._fused is None:
             parts = [self._folded(block) for block in self.blocks]
-            weights, biases = zip(*parts, strict=True)
-            self._fused = _converted(torch.cat(weights)), _converted(torch.cat(biases))
+            weight, bias = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+            dtype = working_dtype(weight)
+            self._fused = weight.to(dtype), bias.to(dtype)
         weight, bias = self._fused
         block = self.blocks[first]
         if not block.add_self.is_post:
+            # Each block's scale and shift are in its projection; the rest of the norm is the same
+            # for all blocks, since the state no longer changes, and is done once.
             norm = block.add_self.norm
             features = torch.nn.functional.layer_norm(
                 features.to(norm.weight.dtype), norm.normalized_shape, eps=norm.eps
             ).to(features.dtype)
-        begin = first * 2 * features.shape[1]
-        both = linear(features, weight[begin:], bias[begin:])
+        start = first * 2 * features.shape[1]
+        pairs = linear(features, weight[start:], bias[start:])
         heads = block.self_attention.heads
-        shaped = both.view(len(features), len(self.blocks) - first, 2, heads, -1)
-        keys, values = shaped.permute(2, 0, 3, 1, 4).unbind(0)
+        pairs = pairs.view(len(features), len(self.blocks) - first, 2, heads, -1)
+        keys, values = pairs.permute(2, 0, 3, 1, 4).unbind(0)
         cache.push_rest(first, keys, values)
 
-    def take_rows(self, rows: Tensor) -> ExitKVProjection:
-        """Return itself: it has no rows."""
-        return self
-
     def _folded(self, block: DecoderBlock) -> tuple[Tensor, Tensor]:
-        """Return the block's map [2D, D] to keys and values, and its bias [2D]."""
-        held, norm = block.self_attention.input_map, block.add_self.norm
-        size = held.in_features
-        weight, bias = held.weight[size:], held.bias[size:]
+        """Return the block's projection [2D, D] to keys and values, and its bias [2D]."""
+        fused, norm = block.self_attention.input_map, block.add_self.norm
+        weight, bias = fused.weight[fused.in_features :], fused.bias[fused.in_features :]
+        # With post-norm the projection reads the state itself, and there is nothing to fold.
         if block.add_self.is_post:
             return weight, bias
         return weight * norm.weight, bias + weight @ norm.bias
 
 
-def _converted(tensor: Tensor) -> Tensor:
-    device = tensor.device.type
-    if not torch.is_autocast_enabled(device) or tensor.dtype is torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
-
-
 @dataclasses.dataclass(frozen=True)
 class LazySourceCache(SourceCache):
-    """A memory that makes a block's keys and values when they are first read.
+    """A source cache that computes a block's keys and values when they are first read.
 
-    `states` are the source's [B, S, D'], one for all blocks or one for each; `made` holds the
+    `states` are the source's [B, S, D'], one for all blocks or one for each; `computed` has the
     keys and values of the blocks that have been read. `zeros` columns of zeros stand before them.
     """
 
     projection: SourceProjection = dataclasses.field(kw_only=True)
     states: tuple[Tensor, ...] = dataclasses.field(kw_only=True)
-    made: dict[int, tuple[Tensor, Tensor]] = dataclasses.field(kw_only=True)
+    computed: dict[int, tuple[Tensor, Tensor]] = dataclasses.field(kw_only=True)
     zeros: int = dataclasses.field(default=0, kw_only=True)
 
     @classmethod
     def over(
         cls, projection: SourceProjection, states: Tensor | list[Tensor], mask: Tensor | None
     ) -> LazySourceCache:
-        """Return the memory of `states`, nothing of which has been read."""
-        held = (states,) if isinstance(states, Tensor) else tuple(states)
-        return cls((), (), mask, projection=projection, states=held, made={})
+        """Return the cache of `states`, nothing of which has been read."""
+        parts = (states,) if isinstance(states, Tensor) else tuple(states)
+        return cls((), (), mask, projection=projection, states=parts, computed={})
 
-    def keys_of(self, place: int) -> Tensor:
-        """Return the keys [B, H, S, d] of attention `place`."""
-        return self._pair(place)[0]
+    @property
+    def count(self) -> int:
+        """B, the number of sentences."""
+        return len(self.pair(0)[0])
 
-    def values_of(self, place: int) -> Tensor:
-        """Return the values [B, H, S, d] of attention `place`."""
-        return self._pair(place)[1]
+    def pair(self, block: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [B, H, S, d] that decoder block `block` attends to."""
+        pair = self.computed.get(block)
+        if pair is None:
+            states = self.states[block if len(self.states) > 1 else 0]
+            keys, values = self.projection.of_block(block, states)
+            lead = (0, 0, self.zeros, 0)
+            pair = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
+            # Copies by `dataclasses.replace` share this dict, whatever reads they show.
+            self.computed[block] = pair
+        return pair
 
     def led_by_zero(self) -> LazySourceCache:
-        """Return the memory behind one more column, whose keys and values are zero."""
+        """Return the cache behind one more column, whose keys and values are zero."""
         mask = None if self.mask is None else pad(self.mask, (1, 0))
         return dataclasses.replace(
-            self, made={}, mask=mask, lead=self.lead + 1, zeros=self.zeros + 1
+            self, computed={}, mask=mask, lead=self.lead + 1, zeros=self.zeros + 1
         )
 
-    def ready(self) -> LazySourceCache:
-        """Return itself: whatever is made is contiguous."""
+    def contiguous(self) -> LazySourceCache:
+        """Return itself: whatever is computed is contiguous."""
         return self
 
-    def written(self, rows: Tensor, part: SourceCache) -> SourceCache:
-        """Return the memory, all of it made, with `rows` [R'] replaced by those of `part`."""
-        keys, values = zip(*(self._pair(p) for p in range(self.projection.blocks)), strict=True)
-        whole = SourceCache(keys, values, self.mask, self.width, self.lead)
-        return whole.written(rows, part)
+    def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
+        """Return the cache, all of it computed, with `rows` [R'] replaced by those of `new`."""
+        keys, values = zip(*map(self.pair, range(self.projection.blocks)), strict=True)
+        return SourceCache(keys, values, self.mask, self.width, self.lead).with_rows(rows, new)
 
     def take_rows(self, rows: Tensor) -> LazySourceCache:
-        """Return the memory of `rows` [R']: nothing is copied while rows stay with theirs."""
-        kept, width = self._kept(rows)
-        if kept is None:
+        """Return the cache of `rows` [R']: nothing is copied while rows stay with theirs."""
+        sentences, width = self._sentences_of(rows)
+        if sentences is None:
             return dataclasses.replace(self, width=width)
-        is_whole = len(self.made) == self.projection.blocks
+        # Keys and values of blocks that have been read are taken along; the others are computed
+        # from the sentences that are left.
+        is_complete = len(self.computed) == self.projection.blocks
         return dataclasses.replace(
             self,
-            mask=None if self.mask is None else self.mask.index_select(0, kept),
+            mask=None if self.mask is None else self.mask.index_select(0, sentences),
             width=width,
-            states=() if is_whole else tuple(s.index_select(0, kept) for s in self.states),
-            made={
-                place: (keys.index_select(0, kept), values.index_select(0, kept))
-                for place, (keys, values) in self.made.items()
-            },
+            # Once every block has its keys and values, nobody reads the states again.
+            states=() if is_complete else take(self.states, sentences),
+            computed=take(self.computed, sentences),
         )
-
-    def _pair(self, place: int) -> tuple[Tensor, Tensor]:
-        found = self.made.get(place)
-        if found is None:
-            states = self.states[place if len(self.states) > 1 else 0]
-            keys, values = self.projection.one(place, states)
-            lead = (0, 0, self.zeros, 0)
-            found = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
-            self.made[place] = found
-        return found

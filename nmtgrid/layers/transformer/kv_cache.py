@@ -1,82 +1,87 @@
-"""Keys and values of the target tokens written so far, for all blocks of a decoder."""
+"""Key-value caches: keys and values of the target tokens so far, for all blocks of a decoder.
+
+`KVCache` grows; `StaticKVCache` keeps its place in memory (layers/static_cache.py). Used by the
+steps of Transformer blocks, and for the source in streams (models/transformer/source.py).
+"""
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from nmtgrid.layers.static_position import Position
+from nmtgrid.layers.static_cache import Position, StaticPosition
+
+_LEAST_ROOM = 32
+"""Tokens that a static cache has room for at first."""
 
 
 class KVCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
 
     The buffer is [R, H, N, capacity, 2d]: what a row owns lies together, and what a block reads
-    is a plain view for batched products. `push` writes one token in one block, `advance` makes it
-    count in all of them. Taking rows copies what is filled, into the buffer of the cache before
-    the last where nobody holds that cache any more: fresh memory costs more than the copy.
+    is a plain view for batched products. `push` writes one token in one block, `advance` counts
+    it in all of them. Taking rows copies what is filled, into the buffer of the cache before the
+    last if that cache is gone: fresh memory costs more than the copy.
     """
+
+    hidden: Tensor | None = None
+    """The additive mask over what `push_pair` returns; None: all of it may be seen."""
 
     def __init__(self, blocks: int, capacity: int = 16) -> None:
         self.blocks, self.capacity = blocks, capacity
         self.filled = 0
         self.buffer: Tensor | None = None
+        # A beam takes rows at every step (decoding at beam 5 in benchmarks/results/
+        # cpu-1-thread.md). The buffer of the cache before the last is reused, and only when the
+        # weak reference says that nobody can read that cache any more.
         self._before: weakref.ref[KVCache] | None = None
         self._spare: Tensor | None = None
         self._is_promised = False
-        """Whether a cache that was taken from this one may have its buffer when it is gone."""
 
     @property
     def position(self) -> Position:
-        """Where the newest token stands."""
+        """The position of the newest token."""
         return self.filled
 
-    @property
-    def hidden(self) -> Tensor | None:
-        """The additive mask over what `push_pair` returns: None, all of it is to be seen."""
-        return None
-
-    def push(self, place: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the newest keys and values [R, H, d] in block `place`.
+    def push(self, block: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest keys and values [R, H, d] in `block`.
 
         Returns those of all tokens, [R, H, t, d] each.
         """
         size = keys.shape[2]
-        live = self._room(keys)[:, :, place, : self.filled + 1]
+        live = self._with_room(keys)[:, :, block, : self.filled + 1]
         newest = live[:, :, self.filled]
         newest[..., :size], newest[..., size:] = keys, values
         return live[..., :size], live[..., size:]
 
-    def push_pair(self, place: int, pair: Tensor) -> tuple[Tensor, Tensor]:
+    def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Do what `push` does for keys and values that lie together, [R, 2, H, d]."""
-        live = self._room(pair[:, 0])[:, :, place, : self.filled + 1]
         rows, _, heads, size = pair.shape
+        live = self._with_room(pair[:, 0])[:, :, block, : self.filled + 1]
         live[:, :, self.filled].view(rows, heads, 2, size).copy_(pair.transpose(1, 2))
         return live[..., :size], live[..., size:]
 
     def push_rest(self, first: int, keys: Tensor, values: Tensor) -> None:
         """Write the newest keys and values [R, H, n, d] in the last n blocks, `first` and after."""
         size = keys.shape[3]
-        newest = self._room(keys)[:, :, first:, self.filled]
+        newest = self._with_room(keys)[:, :, first:, self.filled]
         newest[..., :size], newest[..., size:] = keys, values
 
-    def read(self, place: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of all tokens in block `place`, [R, H, t, d] each."""
-        assert self.buffer is not None, "nothing has been pushed"
-        size = self.buffer.shape[-1] // 2
-        live = self.buffer[:, :, place, : self.filled]
-        return live[..., :size], live[..., size:]
+    def read(self, block: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all tokens in `block`, [R, H, t, d] each.
 
-    def of_rows(self, place: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what block `place` holds of `rows` [R'], the newest token included.
-
-        [R', H, t, d] each.
+        With `rows` [R'] theirs alone, the newest token, which is not counted yet, included.
         """
         assert self.buffer is not None, "nothing has been pushed"
-        size = self.buffer.shape[-1] // 2
-        live = self.buffer[:, :, place, : self.filled + 1].index_select(0, rows)
+        if rows is None:
+            live = self.buffer[:, :, block, : self.filled]
+        else:
+            live = self.buffer[:, :, block, : self.filled + 1].index_select(0, rows)
+        size = live.shape[-1] // 2
         return live[..., :size], live[..., size:]
 
     def advance(self) -> None:
@@ -89,39 +94,101 @@ class KVCache:
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
             return taken
+        # Autograd cannot write into memory that an older step may still have saved.
         if self.buffer.requires_grad:
             taken.buffer = self.buffer.index_select(0, rows)
             return taken
-        taken.buffer = self._reusable((len(rows), *self.buffer.shape[1:]))
+        shape, spare, before = (len(rows), *self.buffer.shape[1:]), self._spare, self._before
+        self._spare = self._before = None
+        is_free = spare is not None and before is not None and before() is None
+        if spare is None or not is_free or spare.shape != shape:
+            spare = self.buffer.new_empty(shape)
+        taken.buffer = spare
         live = self.buffer[..., : self.filled, :]
         torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
-        if not self._is_promised:  # to one alone: two would write into the same memory
+        # Promised to one cache alone: two would write into the same memory.
+        if not self._is_promised:
             self._is_promised = True
             taken._spare, taken._before = self.buffer, weakref.ref(self)
         return taken
 
-    def _room(self, like: Tensor) -> Tensor:
+    def _with_room(self, like: Tensor) -> Tensor:
         """Return the buffer, with room for one more token of shape [R, H, ..., d]."""
         if self.buffer is None:
+            # Rows first, as in every state; a row's keys and values are one block of memory.
             shape = (*like.shape[:2], self.blocks, self.capacity, 2 * like.shape[-1])
             self.buffer = like.new_empty(shape)
         elif self.filled == self.buffer.shape[3]:
-            self._grow()
+            *leading, _, size = self.buffer.shape
+            grown = self.buffer.new_empty((*leading, 2 * self.filled, size))
+            grown[..., : self.filled, :] = self.buffer
+            self.buffer = grown
         return self.buffer
 
-    def _reusable(self, shape: tuple[int, ...]) -> Tensor:
-        """Return a buffer that nobody reads, the one before the last where that is so."""
-        assert self.buffer is not None
-        spare, before = self._spare, self._before
-        self._spare = self._before = None
-        if spare is not None and before is not None and before() is None and spare.shape == shape:
-            return spare
-        return self.buffer.new_empty(shape)
 
-    def _grow(self) -> None:
-        assert self.buffer is not None
-        grown = self.buffer.new_empty(
-            (*self.buffer.shape[:3], 2 * self.filled, self.buffer.shape[4])
+class StaticKVCache(KVCache):
+    """Keys and values of the tokens so far, in a buffer with room for more.
+
+    hidden [1, 1, 1, capacity] is the additive mask over those that are not written yet.
+    """
+
+    buffer: Tensor
+    hidden: Tensor
+
+    def __init__(
+        self, blocks: int, buffer: Tensor, hidden: Tensor, position: StaticPosition
+    ) -> None:
+        super().__init__(blocks, buffer.shape[3])
+        self.buffer, self.hidden, self._position = buffer, hidden, position
+
+    @classmethod
+    def of(cls, cache: KVCache, position: StaticPosition, rows: Tensor) -> StaticKVCache:
+        """Return the keys and values of `rows` [R] in `cache`."""
+        assert cache.buffer is not None, "nothing has been pushed"
+        live = cache.buffer[..., : cache.filled, :].index_select(0, rows)
+        hidden = live.new_zeros(1, 1, 1, cache.filled)
+        return cls(cache.blocks, live, hidden, position).with_room(cache.filled)
+
+    def with_room(self, position: int) -> StaticKVCache:
+        """Return this cache, or, where `position` has no room in it, a larger copy."""
+        if position < self.capacity:
+            return self
+        # Powers of two, so that a search meets few shapes: each one is recorded anew.
+        missing = max(_LEAST_ROOM, 1 << position.bit_length()) - self.capacity
+        return StaticKVCache(
+            self.blocks,
+            pad(self.buffer, (0, 0, 0, missing)),
+            pad(self.hidden, (0, missing), value=-math.inf),
+            self._position,
         )
-        grown[..., : self.filled, :] = self.buffer
-        self.buffer = grown
+
+    @property
+    def position(self) -> StaticPosition:
+        """The position of the newest token."""
+        return self._position
+
+    def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest keys and values [R, 2, H, d] in `block`.
+
+        Returns the whole buffer's, [R, H, capacity, d] each.
+        """
+        # The first block of a step shows the new column to all blocks, which share the mask.
+        if not block:
+            self.hidden.index_fill_(3, self._position.index, 0.0)
+        live, size = self.buffer[:, :, block], pair.shape[3]
+        newest = pair.transpose(1, 2).flatten(2)[:, :, None]
+        live.index_copy_(2, self._position.index, newest.to(live.dtype))
+        return live[..., :size], live[..., size:]
+
+    def advance(self) -> None:
+        """Do nothing: search/cuda_graphs.py moves the position."""
+
+    def take_rows(self, rows: Tensor) -> StaticKVCache:
+        """Return the cache of `rows` [R']."""
+        buffer = self.buffer.index_select(0, rows)
+        # Each state has a mask of its own: it may go to a slot of another size.
+        return StaticKVCache(self.blocks, buffer, self.hidden.clone(), self._position)
+
+    def static_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that stay where they are."""
+        return self.buffer, self.hidden

@@ -15,10 +15,10 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import (
+    CellWeights,
     LayerOutput,
     Rows,
     States,
-    StepWeights,
     draw_uniform,
     run_lstm,
 )
@@ -113,7 +113,7 @@ class CaptionLSTMState:
     """What decoding keeps: the layers' states [R, D]; the picture is in them."""
 
     layers: States
-    weights: StepWeights
+    weights: CellWeights
 
 
 class CaptionLSTM(CaptionModel):
@@ -157,7 +157,7 @@ class CaptionLSTM(CaptionModel):
         first = self.cells[0]
         assert isinstance(first, nn.LSTMCell)
         # The output is mapped elsewhere: the step's own readout is not used.
-        weights = StepWeights.make(self.cells, first.weight_hh)
+        weights = CellWeights.make(self.cells, first.weight_hh)
         shown = self._picture(source, source_lengths)
         high = torch.promote_types(shown.dtype, torch.float32)
         if self.config.picture == "state":

@@ -67,7 +67,7 @@ class CaptionTopDown(CaptionModel):
         memory = SourceCache((keys,), (regions,), mask)
         high = torch.promote_types(mean.dtype, torch.float32)
         zeros = source.new_zeros(len(source), self.config.size, dtype=high)
-        return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().ready())
+        return TopDownState(((zeros, zeros),) * 2, mean, memory, self._weights().cast())
 
     @torch.no_grad()
     def step(

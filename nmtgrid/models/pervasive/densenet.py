@@ -16,7 +16,7 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import scaled_aggregator
 from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.static_position import Position
+from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import Report, Traits
 from nmtgrid.models.cost_report import properties
 from nmtgrid.models.pervasive.densenet_config import (

@@ -20,11 +20,11 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import Aggregator
-from nmtgrid.layers.grid.prefix_pooling import Parts, prefix_pooling
+from nmtgrid.layers.grid.prefix_pooling import Partial, prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_position import Position
+from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import (
     Classifier,
     PredictionSites,
@@ -181,29 +181,29 @@ class GridModel(TranslationModel):
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
         running_form = prefix_pooling(self.aggregator)
-        parts, counts = running_form.scan(layout.pad(features)), reads
+        parts, counts = running_form.scan_source(layout.pad(features)), reads
         if self.area == "grid":
-            parts, counts = running_form.down(parts), reads * (sites.position + 1)
+            parts, counts = running_form.scan_target(parts), reads * (sites.position + 1)
         places = sites.sentence * layout.target_size + sites.position
         places = places * layout.source_size + reads - 1
         pooled = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
-        return running_form.read(pooled, counts)
+        return running_form.finalize(pooled, counts)
 
     def _pool_area(
-        self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
-    ) -> tuple[Parts, Tensor]:
+        self, features: Tensor, above: Partial | None, shown: Tensor | None, rows: int
+    ) -> tuple[Partial, Tensor]:
         """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
         running_form = prefix_pooling(self.aggregator)
-        parts = running_form.scan(features)
+        parts = running_form.scan_source(features)
         if above is not None:
-            parts = running_form.merge(above, parts)
+            parts = running_form.combine(above, parts)
         if shown is None:
             reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
         else:
             reads = shown.sum(-1)
         here = torch.arange(len(reads), device=reads.device)
         pooled = tuple(part[here, reads - 1] for part in parts)
-        return parts, running_form.read(pooled, reads * rows)
+        return parts, running_form.finalize(pooled, reads * rows)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """Return what the classifier reads, for aggregated features [..., D']."""

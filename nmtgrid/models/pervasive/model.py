@@ -20,7 +20,7 @@ from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork
 from nmtgrid.layers.grid.prefix_pooling import prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_position import Position
+from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import pervasive_report
@@ -309,8 +309,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             features = features[:, :-1]
         if above is not None:
             running_form = prefix_pooling(self.aggregator)
-            new = tuple(part[:, -1:] for part in running_form.scan(features))
-            merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
+            new = tuple(part[:, -1:] for part in running_form.scan_source(features))
+            merged = running_form.combine(tuple(part[:, -1:] for part in above), new)
             above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
         return dataclasses.replace(state, considered=considered, above=above)
 

@@ -18,7 +18,7 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.layers.transformer.attention import outward_map
+from nmtgrid.layers.transformer.attention import outward_projection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
 from nmtgrid.models.api import Classifier, Halt, PredictionSites, Step, check_depth, depths_of
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
@@ -47,7 +47,8 @@ class TransformerExits(TransformerSource):
         self.halting_map = None
         if config.halting != "none":
             width = config.source_size if config.halting == "sequence" else config.size
-            self.halting_map = outward_map(width, 1 if config.halting == "geometric" else blocks)
+            classes = 1 if config.halting == "geometric" else blocks
+            self.halting_map = outward_projection(width, classes)
 
     def classifier(self, exit: int | None = None) -> Classifier:
         """Return the output map of `exit` (None: the last).
@@ -299,7 +300,7 @@ class HaltingStep:
         else:
             assert self.state.maps is not None
             maps = self.state.maps.of(exit - 1)
-            some = block.step_some(self.features, rows, cache, self.memory, maps, weights)
+            some = block.step(self.features, cache, self.memory, weights, rows, maps)
             copied = self.features.clone() if torch.is_grad_enabled() else self.features
             self.features = copied.index_copy_(0, rows, some)
         if weights is not None:

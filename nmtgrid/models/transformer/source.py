@@ -18,13 +18,12 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask, window_mask
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.layers.static_cache import StaticKVCache, StaticSourceCache
-from nmtgrid.layers.static_position import StaticPosition
+from nmtgrid.layers.source_cache import SourceCache, StaticSourceCache
+from nmtgrid.layers.static_cache import StaticPosition
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.transformer.early_exit import ExitKVProjection, LazySourceCache
-from nmtgrid.layers.transformer.kv_cache import KVCache
+from nmtgrid.layers.transformer.kv_cache import KVCache, StaticKVCache
 from nmtgrid.models.api import ExitModel, PredictionSites, path_of
 from nmtgrid.models.transformer.config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -246,7 +245,7 @@ class TransformerSource(ExitModel):
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
         encoded = self._read_whole(source, source_lengths)
         # Where blocks may never be reached, their part of the memory is made when they are.
-        memory = self._remember(encoded, is_lazy=maps is not None).ready()
+        memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
         kept = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
         chosen = None
         if self.config.halting == "sequence":
@@ -382,14 +381,14 @@ class TransformerSource(ExitModel):
         whole = (source != PAD).sum(1)
         reads = whole if reads is None else torch.minimum(reads, whole)
         if state.memory is None:
-            memory = self._encode(source, is_token(reads, source.shape[1])).ready()
+            memory = self._encode(source, is_token(reads, source.shape[1])).contiguous()
             return dataclasses.replace(state, memory=memory, reads=reads)
         rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
         if not len(rows):
             return state
         size = int(reads[rows].max())
         part = self._encode(source[rows, :size], is_token(reads[rows], size))
-        return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
+        return dataclasses.replace(state, memory=state.memory.with_rows(rows, part), reads=reads)
 
 
 def _whole(memory: SourceCache) -> SourceCache:
