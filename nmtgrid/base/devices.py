@@ -20,7 +20,7 @@ _WANTS = (
 """What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions."""
 
 
-def give_back() -> None:
+def free_memory() -> None:
     """Return what the C library holds of freed memory to the system (glibc only; else nothing).
 
     Tensors of ever-changing sizes leave holes in its heap, which would grow by gigabytes an hour.

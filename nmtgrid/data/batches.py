@@ -34,7 +34,7 @@ class SharedSources:
         """Return the same for a batch of these rows."""
         return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
 
-    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+    def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return what `encode` makes of the sources, for each row of the batch."""
         # What was made without gradients has none for those that ask for them.
         key = encode, torch.is_grad_enabled()
@@ -54,7 +54,7 @@ class Batch:
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
     Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
-    `aims` [B, T, C], what its predictions are trained to be (None: target_output). Batches of the
+    `soft_targets` [B, T, C], what its predictions are trained to be (None: target_output). Batches of the
     same sources have them encoded once by `shared`.
     """
 
@@ -66,7 +66,7 @@ class Batch:
     indices: Tensor
     references: Tensor | None = None
     weights: Tensor | None = None
-    aims: SoftTargets | None = None
+    soft_targets: SoftTargets | None = None
     shared: SharedSources | None = None
 
     def __len__(self) -> int:
@@ -82,16 +82,16 @@ class Batch:
         """[B, T], True where there is a token to predict (end symbol included)."""
         return is_token(self.target_lengths, self.target_input.shape[1])
 
-    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+    def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return what a model's method `encode` makes of source [B, S] and lengths [B].
 
         That has a row for each sentence, as base/rows.py takes them.
         """
         if self.shared is None:
             return encode(self.source, self.source_lengths)
-        return self.shared.encoded(encode)
+        return self.shared.encode_source(encode)
 
-    def sharing(self) -> Batch:
+    def with_shared_source(self) -> Batch:
         """Return this batch so that what is selected of it has its sources encoded with it."""
         if self.shared is not None:
             return self
@@ -126,7 +126,7 @@ class Batch:
             self.indices[rows],
             None if self.references is None else self.references[rows],
             None if self.weights is None else self.weights[rows],
-            None if self.aims is None else self.aims[rows, :height],
+            None if self.soft_targets is None else self.soft_targets[rows, :height],
             None if self.shared is None else self.shared.of_rows(rows),
         )
 

@@ -16,7 +16,7 @@ from nmtgrid.base.io.arrays import ArrayFile
 from nmtgrid.base.io.workers import map_ordered
 from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.pipeline import Pipeline, Side
-from nmtgrid.text.shards import Block, cut_file, lines_of, read_block
+from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import UNKNOWN
 
 SIDES = ("source", "target")
@@ -109,7 +109,7 @@ class BlockEncoder:
             pairs = zip(self._sides, self._known, strict=True)
             self._encoders = [WordEncoder(side, known) for side, known in pairs]
         encode = self._encoders[number].encode_packed
-        rows = list(map(encode, chain.from_iterable(map(lines_of, read_block(block)))))
+        rows = list(map(encode, chain.from_iterable(map(split_lines, read_block(block)))))
         tokens = numpy.frombuffer(b"".join(rows), numpy.uint32)
         kind = _NUMPY[_kind(self._sides[number])]
         return _Encoded(
@@ -148,7 +148,9 @@ def write_split(
         kinds[f"{SIDES[number]}.tokens"] = _kind(sides[number])
         kinds[f"{SIDES[number]}.offsets"] = "I64"
     parts = [
-        (number, block) for number, text in held.items() for block in cut_file(text, _LARGEST_BLOCK)
+        (number, block)
+        for number, text in held.items()
+        for block in split_file(text, _LARGEST_BLOCK)
     ]
     # A process takes about as long to begin as to encode a block of text.
     enough = 1 + sum(text.stat().st_size for text in held.values()) // _LARGEST_BLOCK

@@ -15,15 +15,23 @@ from typing import Any, Literal
 from nmtgrid import __version__
 from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.text import Meter, empty, find_text, is_plain, open_text, read_lines
-from nmtgrid.base.io.workers import chunks, fault_of_workers, map_ordered
+from nmtgrid.base.io.text import Meter, empty_file_error, find_text, is_plain, open_text, read_lines
+from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory as manifests
 from nmtgrid.data.directory import SplitWriter, new_folder
 from nmtgrid.data.toy.corpus import ToyPair, toy_splits
-from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Filters, Part, Row, as_parts
+from nmtgrid.text.cleaning import (
+    REASONS,
+    CleanedShard,
+    Cleaner,
+    Filters,
+    PairShard,
+    RawPair,
+    to_shards,
+)
 from nmtgrid.text.iwslt import ENDINGS, read_xml
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import Lines, RawLines
+from nmtgrid.text.shards import LineShard, ShardReader
 
 _CHUNK = 1000
 _MISSING = object()
@@ -61,7 +69,7 @@ class ParallelFiles:
                  for file, counts in self.notes.items()}  # fmt: skip
         return {file: counts for file, counts in found.items() if counts}
 
-    def parts(self, meter: Meter | None = None) -> Iterator[Part]:
+    def parts(self, meter: Meter | None = None) -> Iterator[PairShard]:
         """Yield the pairs in parts. Plain files are not looked into here: `Lines.read` does that.
 
         Raises InputError when two files differ in their number of lines, and for what
@@ -70,32 +78,34 @@ class ParallelFiles:
         for source, target in self.pairs:
             if self.xml or not (is_plain(source) and is_plain(target)):
                 rows = ((*pair, "") for pair in self._read_pair(source, target, meter))
-                yield from as_parts(chunks(rows, _CHUNK))
+                yield from to_shards(chunks(rows, _CHUNK))
             else:
                 yield from self._cut_pair(source, target, meter)
 
-    def note(self, part: Part, cleaned: Cleaned) -> None:
+    def note(self, part: PairShard, cleaned: CleanedShard) -> None:
         """Add what was noted of a part to the notes on its files."""
         for lines, found in zip((part.source, part.target), cleaned.notes, strict=True):
             if lines.path:
                 self.notes.setdefault(Path(lines.path).name, Counter()).update(found)
 
-    def _cut_pair(self, source: Path, target: Path, meter: Meter | None) -> Iterator[Part]:
+    def _cut_pair(self, source: Path, target: Path, meter: Meter | None) -> Iterator[PairShard]:
         done = 0
         with open_text(source, meter) as first, open_text(target, meter) as second:
-            sides = RawLines(first, source), RawLines(second, target)
+            sides = ShardReader(first, source), ShardReader(second, target)
             while True:
                 raw, count = sides[0].some(done + 1)
                 other, found = sides[1].exactly(count, done + 1)
                 if not done and not (count and found):
-                    raise empty(target if count else source)
+                    raise empty_file_error(target if count else source)
                 more = 0 if count else sides[1].rest()
                 if found < count or more:
                     totals = [done + count + sides[0].rest(), done + found + more]
                     raise _unequal((source, target), totals, self.xml)
                 if not count:
                     return
-                yield Part(Lines(raw, str(source), done + 1), Lines(other, str(target), done + 1))
+                yield PairShard(
+                    LineShard(raw, str(source), done + 1), LineShard(other, str(target), done + 1)
+                )
                 done += count
 
     def _read_pair(
@@ -158,10 +168,10 @@ class SplitBuilder:
     def build(
         self,
         name: str,
-        parts: Iterable[Part],
+        parts: Iterable[PairShard],
         cleaner: Cleaner,
         cut_every: int | None = None,
-        note: Callable[[Part, Cleaned], None] | None = None,
+        note: Callable[[PairShard, CleanedShard], None] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Write the split `name`; return its counts.
 
@@ -202,7 +212,7 @@ class SplitBuilder:
             self._report(self._done)
 
 
-def _blocks(cleaned: Cleaned) -> dict[tuple[str, int], bytes]:
+def _blocks(cleaned: CleanedShard) -> dict[tuple[str, int], bytes]:
     """Return the blocks of lines by kind and side."""
     sides = {
         (kind, side): block
@@ -259,7 +269,7 @@ class TextPlan:
             found.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
         if self.valid_every is not None and self.valid_every < 2:
             found.append(f"`--valid-every` must be at least 2, but is {self.valid_every}.")
-        found += fault_of_workers(self.workers)
+        found += worker_faults(self.workers)
         return found
 
     @property
@@ -343,7 +353,7 @@ def preprocess_toy(
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
     splits = toy_splits(pairs, seed=seed, difficulty=difficulty)
     sources = {
-        name: as_parts(chunks(_toy_rows(split), _TOY_CHUNK)) for name, split in splits.items()
+        name: to_shards(chunks(_toy_rows(split), _TOY_CHUNK)) for name, split in splits.items()
     }
     facts = {"pairs": pairs, "seed": seed, "difficulty": difficulty}
     tell = None if report is None else lambda done: report(Meter(), done)
@@ -365,7 +375,7 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
         raise ConfigError(faults)
 
 
-def _toy_rows(pairs: Iterable[ToyPair]) -> Iterator[Row]:
+def _toy_rows(pairs: Iterable[ToyPair]) -> Iterator[RawPair]:
     for pair in pairs:
         truth = {"reads": list(pair.reads), "links": [list(link) for link in pair.links]}
         yield pair.source, pair.target, json.dumps(truth)
@@ -373,7 +383,7 @@ def _toy_rows(pairs: Iterable[ToyPair]) -> Iterator[Row]:
 
 def _build(
     plan: TextPlan,
-    sources: Mapping[str, Iterable[Part]],
+    sources: Mapping[str, Iterable[PairShard]],
     out: Path,
     overwrite: bool,
     tell: Callable[[int], None] | None,

@@ -21,8 +21,8 @@ from nmtgrid.data.captioning.dataset import (
     PictureSource,
     collate_pictures,
     collate_references,
-    grouped,
-    no_text,
+    group_captions,
+    no_text_error,
 )
 from nmtgrid.text.pipeline import FACTS, Pipeline
 
@@ -224,7 +224,7 @@ class PictureSplit(Split):
 
     def references(self) -> list[list[str]]:
         """Return the tokenised captions of each picture."""
-        return grouped(self._lines("text", 1), self.pictures.captions)
+        return group_captions(self._lines("text", 1), self.pictures.captions)
 
     def raw_target(self) -> list[str]:
         """Return the untouched first caption of each picture (not of train)."""
@@ -238,15 +238,15 @@ class PictureSplit(Split):
 
     def source(self, index: int) -> list[int]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
     def raw_source(self) -> list[str]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
     def tokenized_source(self) -> list[str]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
 
 def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:

@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.io.atomic import atomic_file, passing, read_json, reason, sweep, write_json
-from nmtgrid.base.io.checksums import CHECKSUM, is_altered, sealed
+from nmtgrid.base.io.atomic import (
+    atomic_file,
+    read_json,
+    reason,
+    remove_stale,
+    temporary_path,
+    write_json,
+)
+from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
@@ -54,7 +61,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest into `folder`, with a checksum of its own."""
-    write_json(Path(folder) / NAME, sealed({"kind": KIND, "format": FORMAT, **manifest}))
+    write_json(Path(folder) / NAME, with_checksum({"kind": KIND, "format": FORMAT, **manifest}))
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -95,11 +102,11 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     # What a link names is replaced, never the link.
     path = Path(os.path.realpath(path))
     _put_back(path)
-    refuse_existing(path, overwrite)
-    building = passing(path)
+    check_replaceable(path, overwrite)
+    building = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path)
+        remove_stale(path)
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
     except OSError as fault:
@@ -114,7 +121,7 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         raise
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
+def check_replaceable(path: Path, overwrite: bool) -> None:
     """Raise DataError unless something new may stand at `path`."""
     if not os.path.lexists(path):
         return
@@ -167,11 +174,11 @@ def _put_back(path: Path) -> None:
         if not os.path.lexists(path):
             with contextlib.suppress(OSError):
                 os.rename(old, path)
-    sweep(path, "old")
+    remove_stale(path, "old")
 
 
 def _put(building: Path, path: Path) -> None:
-    old = passing(path, "old")
+    old = temporary_path(path, "old")
     try:
         if path.is_dir() and any(path.iterdir()):
             os.rename(path, old)

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, cast
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.base.io.atomic import passing, reason, sweep
-from nmtgrid.base.io.workers import chunks, fault_of_workers, map_ordered
+from nmtgrid.base.io.atomic import reason, remove_stale, temporary_path
+from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory as manifests
 from nmtgrid.data.binarise import region_facts, write_split
 from nmtgrid.data.captioning.dataset import PictureSource, feature_vocabulary
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.pipeline import Pipeline, TextFacts
-from nmtgrid.text.shards import Block, cut_file, lines_of, read_block
+from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 LARGEST = 4_000_000
@@ -44,7 +44,7 @@ def count_block(block: Block) -> Counted:
         words = text.split()
         counts.update(words)
         total += len(words)
-        lines += len(lines_of(text))
+        lines += len(split_lines(text))
     return Counted(counts, total, lines)
 
 
@@ -193,7 +193,7 @@ class SubwordPlan:
             found.append(f"`--min-count` must be at least 1, but is {self.min_count}.")
         if self.words and self.codes:
             found.append("`--words` means that there are no merges: leave `--codes` out.")
-        found += fault_of_workers(self.workers)
+        found += worker_faults(self.workers)
         if len(self.codes) > 2:
             found.append("Give `--codes` once, or twice: for the source and the target language.")
         if len(self.codes) == 1 and not self.joint:
@@ -232,8 +232,8 @@ def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None
     started = time.monotonic()
     manifest = manifests.read(folder)
     work = _Learning(folder, manifest, plan, report or (lambda stage, done, total: None))
-    sweep(folder / "units")
-    building = passing(folder / "units")
+    remove_stale(folder / "units")
+    building = temporary_path(folder / "units")
     try:
         try:
             shutil.rmtree(building, ignore_errors=True)
@@ -380,7 +380,7 @@ class _Learning:
             f"count {self._languages[side]}", self._manifest["splits"]["train"]["pairs_kept"]
         )
         text = self._text_file("train", side)
-        blocks = [] if text is None else cut_file(text)
+        blocks = [] if text is None else split_file(text)
         workers = min(self._plan.workers, len(blocks))
         for _, counted in map_ordered(count_block, blocks, workers):
             counts.merge(counted)

@@ -205,6 +205,6 @@ def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | N
     return max((pair for pair, count in counts.items() if count == largest), default=None)
 
 
-def undo(text: str) -> str:
+def remove_bpe(text: str) -> str:
     """Return `text` with its units joined to words."""
     return _JOINED.sub("", text)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from itertools import compress
 
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import Lines, block_of
+from nmtgrid.text.shards import LineShard, join_lines
 
-Row = tuple[str, str, str]
+RawPair = tuple[str, str, str]
 """A raw source line, its target line, and what else is known of the pair (often nothing)."""
 
 REASONS = ("empty", "too_long", "ratio", "long_word")
@@ -53,23 +53,23 @@ class Filters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PairShard:
     """Some pairs: source and target lines, as many of each, and what is known of each pair."""
 
-    source: Lines
-    target: Lines
+    source: LineShard
+    target: LineShard
     truth: list[str] = dataclasses.field(default_factory=list)
 
 
-def as_parts(rows: Iterable[list[Row]]) -> Iterable[Part]:
+def to_shards(rows: Iterable[list[RawPair]]) -> Iterable[PairShard]:
     """Yield parts of rows that have been read already."""
     for some in rows:
         sources, targets, truth = zip(*some, strict=True)
-        yield Part(Lines(block_of(sources)), Lines(block_of(targets)), list(truth))
+        yield PairShard(LineShard(join_lines(sources)), LineShard(join_lines(targets)), list(truth))
 
 
 @dataclasses.dataclass(frozen=True)
-class Cleaned:
+class CleanedShard:
     """What is kept of a part, as blocks of lines: `text` tokenised, `raw` as it was read.
 
     Each has the source and the target; `raw` is empty unless asked for. `truth` is what is known
@@ -97,7 +97,7 @@ class Cleaner:
         self._filters = filters
         self._raw = raw
 
-    def __call__(self, part: Part) -> Cleaned:
+    def __call__(self, part: PairShard) -> CleanedShard:
         """Return what is kept of `part`. Raises InputError for what is no text."""
         notes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         raws = part.source.read(notes[0]), part.target.read(notes[1])
@@ -116,9 +116,9 @@ class Cleaner:
                 texts = _only(texts[0], keep), _only(texts[1], keep)
                 raws = _only(raws[0], keep), _only(raws[1], keep)
                 truth = _only(truth, keep)
-        held = (block_of(raws[0]), block_of(raws[1])) if self._raw else (b"", b"")
-        text = (block_of(texts[0]), block_of(texts[1]))
-        return Cleaned(read, len(texts[0]), text, held, block_of(truth), dropped, notes)
+        held = (join_lines(raws[0]), join_lines(raws[1])) if self._raw else (b"", b"")
+        text = (join_lines(texts[0]), join_lines(texts[1]))
+        return CleanedShard(read, len(texts[0]), text, held, join_lines(truth), dropped, notes)
 
 
 def _only(lines: list[str], keep: list[bool]) -> list[str]:

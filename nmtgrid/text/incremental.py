@@ -27,7 +27,7 @@ _HYPHEN = "@-@"
 _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 
 
-def arriving_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
+def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
     """Yield each word as soon as the white space behind it has come, and None at each line's end.
 
     Nothing is waited for but the next bytes. What is no UTF-8, and NUL, becomes U+FFFD; `warn` is
@@ -116,7 +116,7 @@ class _Words:
         self._warn(f"{self._name}, line {self.line}: {what}.")
 
 
-class GrowingText:
+class IncrementalDetokenizer:
     """Raw text made of tokenised words that come one by one.
 
     Each word brings what it adds to the detokenised words before it: closing punctuation without
@@ -173,7 +173,7 @@ class GrowingText:
         return self._moses.detokenize(" ".join([*words, "x", quote, "x"])).endswith(" x")
 
 
-class RawWords:
+class IncrementalWords:
     """Raw words made of tokenised ones that come one by one, each as soon as it is whole.
 
     What comes next may belong to a word (a full stop, `'s`), so a word is whole when the next one
@@ -181,7 +181,7 @@ class RawWords:
     """
 
     def __init__(self, moses: Moses) -> None:
-        self._text = GrowingText(moses)
+        self._text = IncrementalDetokenizer(moses)
         self._held = ""
 
     def add(self, word: str) -> list[str]:

@@ -12,7 +12,7 @@ from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.io.atomic import read_json, write_json
 from nmtgrid.base.io.checksums import digest
-from nmtgrid.text.bpe import JOINER, Codes, undo
+from nmtgrid.text.bpe import JOINER, Codes, remove_bpe
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
@@ -139,7 +139,7 @@ class Pipeline:
     def restore_tokenized(self, ids: Iterable[int]) -> str:
         """Return the target words of `ids`: BPE undone, still tokenised."""
         text = " ".join(self.target_tokens(ids))
-        return text if self.target.codes is None else undo(text)
+        return text if self.target.codes is None else remove_bpe(text)
 
     def restore(self, ids: Iterable[int]) -> str:
         """Return `ids` as raw target text: BPE undone, detokenised."""

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import IO
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.text import STANDARD, decode_line, empty, is_plain, open_text, read_lines
+from nmtgrid.base.io.text import (
+    STANDARD,
+    decode_line,
+    empty_file_error,
+    is_plain,
+    open_text,
+    read_lines,
+)
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.text.bpe import Codes
 
@@ -29,7 +36,7 @@ class Block:
     end: int
 
 
-def cut_file(path: Path, most: int = MOST) -> list[Block]:
+def split_file(path: Path, most: int = MOST) -> list[Block]:
     """Return the blocks of the file: whole lines, of about a 64th of it or `most` bytes."""
     try:
         size = path.stat().st_size
@@ -66,7 +73,7 @@ def read_block(block: Block) -> Iterator[str]:
         raise InputError(f"cannot be read: {fault.strerror}.", path=block.path) from fault
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Return the lines of `text`, whose last one may lack its end."""
     lines = text.split("\n")
     if not lines[-1]:
@@ -74,7 +81,7 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
-class RawLines:
+class ShardReader:
     """Takes whole lines from a file as they lie in it."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
@@ -129,7 +136,7 @@ _CHUNK = 4000
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
+class LineShard:
     """Lines of a file as they lie in it, from line `first` on; `path` is for messages.
 
     Without `path` they have been read already: they are good text, and nothing is noted of them.
@@ -142,7 +149,7 @@ class Lines:
     def read(self, notes: Counter[str]) -> list[str]:
         """Return the lines as `text.files.read_lines` does, and note what it notes."""
         if not self.path:
-            return lines_of(self.raw.decode("utf-8"))
+            return split_lines(self.raw.decode("utf-8"))
         # One look at all of them: what needs care is rare.
         careful = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
         if not careful:
@@ -153,43 +160,43 @@ class Lines:
         if careful or _SEPARATOR.search(text):
             found = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
             return [decode_line(line + b"\n", self.path, number, notes) for number, line in found]
-        return lines_of(text)
+        return split_lines(text)
 
 
-def block_of(lines: Sequence[str]) -> bytes:
+def join_lines(lines: Sequence[str]) -> bytes:
     """Return `lines` as they are written, each with its end."""
     return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""
 
 
-def raw_parts(path: Path) -> Iterator[Lines]:
+def read_shards(path: Path) -> Iterator[LineShard]:
     """Yield the lines of a file in parts; a packed file and standard input are read here.
 
     Raises InputError for what `text.files.read_lines` refuses, `Lines.read` the rest of it.
     """
     if str(path) == STANDARD or not path.is_file() or not is_plain(path):
         for some in chunks(read_lines(path), _CHUNK):
-            yield Lines(block_of(some))
+            yield LineShard(join_lines(some))
         return
     done = 0
     with open_text(path) as file:
-        lines = RawLines(file, path)
+        lines = ShardReader(file, path)
         while True:
             raw, count = lines.some(done + 1)
             if not count:
                 break
-            yield Lines(raw, str(path), done + 1)
+            yield LineShard(raw, str(path), done + 1)
             done += count
     if not done:
-        raise empty(path)
+        raise empty_file_error(path)
 
 
-class LineCutter:
+class LineSegmenter:
     """Cuts the words of lines into units; works in a process of its own."""
 
     def __init__(self, codes: Codes) -> None:
         self._codes = codes
 
-    def __call__(self, lines: Lines) -> bytes:
+    def __call__(self, lines: LineShard) -> bytes:
         """Return the lines of units, as they are written."""
         cut = self._codes.segment
-        return block_of([" ".join(cut(line.split())) for line in lines.read(Counter())])
+        return join_lines([" ".join(cut(line.split())) for line in lines.read(Counter())])

@@ -21,8 +21,8 @@ from nmtgrid.analysis.latency import read_results
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
-from nmtgrid.base.io.atomic import passing, sweep, write_json, write_text
-from nmtgrid.base.io.checksums import is_altered, is_altered_line, sealed, sealed_line
+from nmtgrid.base.io.atomic import remove_stale, temporary_path, write_json, write_text
+from nmtgrid.base.io.checksums import is_altered, is_altered_line, with_checksum, with_line_checksum
 from nmtgrid.data.directory import new_folder
 from nmtgrid.models.directory import check_unaltered
 from nmtgrid.search.traces import Trace, read_traces
@@ -44,7 +44,7 @@ def ended() -> int:
 
 
 def test_a_checksum_is_of_the_values_whatever_their_order() -> None:
-    held = sealed({"a": (1, 2), "b": {"c": None}})
+    held = with_checksum({"a": (1, 2), "b": {"c": None}})
     read = json.loads(json.dumps(dict(reversed(held.items()))))
     assert not is_altered(read) and is_altered({**read, "a": [1, 3]})
     del read["sha256"]
@@ -52,8 +52,8 @@ def test_a_checksum_is_of_the_values_whatever_their_order() -> None:
 
 
 def test_a_line_knows_the_one_before() -> None:
-    first = sealed_line({"n": 1})
-    second = sealed_line({"n": 2}, first["check"])
+    first = with_line_checksum({"n": 1})
+    second = with_line_checksum({"n": 2}, first["check"])
     assert not is_altered_line(first) and not is_altered_line(second, first["check"])
     assert is_altered_line(second) and is_altered_line({**first, "n": 3})
     assert not is_altered_line({"n": 3}, "any")
@@ -92,7 +92,7 @@ def left_by(
     place: int | None = None,
 ) -> Path:  # fmt: skip
     """Return the passing name for `path` of a process of this machine, or of another one."""
-    head, _, tail = passing(path, ending, place).name.rpartition(f"-{os.getpid()}")
+    head, _, tail = temporary_path(path, ending, place).name.rpartition(f"-{os.getpid()}")
     head = head if machine is None else f".{path.name}.{machine}"
     return path.with_name(f"{head}-{process}{tail}")
 
@@ -112,7 +112,7 @@ def test_what_ended_processes_left_goes_and_nothing_else(tmp_path: Path, ended: 
     write_text(one, "new")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     left_by(ended, tmp_path / "d").mkdir()
-    sweep(tmp_path / "d")
+    remove_stale(tmp_path / "d")
     assert not left_by(ended, tmp_path / "d").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_log_tells_of_lines_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_config_that_was_changed_by_hand_says_how_to_accept_it(tmp_path: Path) -> None:
-    config = sealed({"format": 1, "arch": "bilstm"})
+    config = with_checksum({"format": 1, "arch": "bilstm"})
     check_unaltered(tmp_path, config)
     config["arch"] = "transformer"
     with pytest.raises(ModelError, match="altered") as caught:
@@ -216,7 +216,7 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     assert [trace.line for trace in read_traces(path)] == [1, 3]
     for read in (read_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
-        held = sealed({"format": 1, "settings": {}})
+        held = with_checksum({"format": 1, "settings": {}})
         write_json(path, {**held, "settings": {}})
         read(path)
         write_json(path, {**held, "settings": {"fast": {}}})

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.text.incremental import GrowingText, RawWords, arriving_words
+from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalWords, stream_words
 from nmtgrid.text.moses import Moses
 
 
@@ -34,7 +34,7 @@ def _words(pieces: list[bytes]) -> tuple[list[str | None], list[str]]:
     before = sys.stdin
     sys.stdin = SimpleNamespace(buffer=Pieces(pieces))
     try:
-        return list(arriving_words("-", warnings.append)), warnings
+        return list(stream_words("-", warnings.append)), warnings
     finally:
         sys.stdin = before
 
@@ -44,7 +44,7 @@ def test_a_word_comes_with_the_white_space_behind_it() -> None:
     before = sys.stdin
     sys.stdin = SimpleNamespace(buffer=source)
     try:
-        words = arriving_words("-", pytest.fail)
+        words = stream_words("-", pytest.fail)
         seen = [(next(words), len(source.pieces)) for _ in range(6)]
     finally:
         sys.stdin = before
@@ -103,12 +103,12 @@ def test_how_a_stream_may_end(raw: bytes, words: list[str | None], what: str) ->
 def test_files_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "in.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfa b\r\nc\n"))
-    assert list(arriving_words(path, pytest.fail)) == ["a", "b", None, "c", None]
+    assert list(stream_words(path, pytest.fail)) == ["a", "b", None, "c", None]
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(InputError, match="damaged"):
-        list(arriving_words(path, pytest.fail))
+        list(stream_words(path, pytest.fail))
     with pytest.raises(InputError, match="no such file"):
-        list(arriving_words(tmp_path / "no", pytest.fail))
+        list(stream_words(tmp_path / "no", pytest.fail))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_files_are_read_too(tmp_path: Path) -> None:
 )
 def test_raw_text_grows(language: str, words: str, pieces: list[str]) -> None:
     """The pieces by hand; together they are what the whole detokenised is."""
-    grown = GrowingText(Moses(language))
+    grown = IncrementalDetokenizer(Moses(language))
     assert [grown.add(word) for word in words.split()] == pieces
     assert grown.text == "".join(pieces) == Moses(language).detokenize(words)
 
@@ -136,18 +136,18 @@ def test_what_has_been_said_stays() -> None:
             words = text.split()
             return "-".join(reversed(words)) if words[:1] == ["a"] else "".join(words)
 
-    grown = GrowingText(Fickle("en"))
+    grown = IncrementalDetokenizer(Fickle("en"))
     assert [grown.add(word) for word in ("a", "b", "c")] == ["a", " b", "c"]
     assert grown.text == "a bc"
-    plain = GrowingText(Moses("en", tokenize=False))
+    plain = IncrementalDetokenizer(Moses("en", tokenize=False))
     assert [plain.add(word) for word in ("a", ",")] == ["a", " ,"]
 
 
 def test_raw_words_come_when_the_next_one_begins() -> None:
-    words = RawWords(Moses("fr"))
+    words = IncrementalWords(Moses("fr"))
     found = [words.add(word) for word in ["l&apos;", "eau", ",", "dit", "@-@", "il", "?"]]
     assert found == [[], [], [], ["l'eau,"], [], [], ["dit-il"]]
-    assert words.end() == ["?"] and words.end() == [] == RawWords(Moses("fr")).end()
+    assert words.end() == ["?"] and words.end() == [] == IncrementalWords(Moses("fr")).end()
 
 
 PARTS = ("a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'", "l'", "-")
@@ -156,12 +156,12 @@ PARTS = ("a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'
 @given(st.lists(st.sampled_from(PARTS), max_size=12))
 def test_nothing_worse_than_tokenised_text(words: list[str]) -> None:
     for language in ("en", "fr", "cs", "fi"):
-        grown = GrowingText(Moses(language))
+        grown = IncrementalDetokenizer(Moses(language))
         for word in words:
             grown.add(word)
         unescaped = "".join(words).replace("&apos;", "'").replace("&quot;", '"')
         assert grown.text.replace(" ", "").replace("@", "") == unescaped.replace("@", "")
-        raw = RawWords(Moses(language))
+        raw = IncrementalWords(Moses(language))
         assert [one for word in words for one in raw.add(word)] + raw.end() == grown.text.split()
 
 
@@ -198,7 +198,7 @@ def test_words_that_are_forgotten_had_no_say(language: str, share: float) -> Non
     draw = random.Random(f"{language} {share}")
     moses = Moses(language)
     for _ in range(3):
-        grown, whole = GrowingText(moses), Whole(moses)
+        grown, whole = IncrementalDetokenizer(moses), Whole(moses)
         for _ in range(150):
             word = draw.choice(MARKS if draw.random() < share else PLAIN)
             assert grown.add(word) == whole.add(word)
@@ -216,7 +216,7 @@ def test_a_long_line_costs_as_much_a_word_as_a_short_one() -> None:
             return super().detokenize(text)
 
     moses = Counted("en")
-    grown = GrowingText(moses)
+    grown = IncrementalDetokenizer(moses)
     for place in range(1000):
         grown.add(("&quot;", "it", "&apos;s", ",", "(")[place % 5] if place < 5 else "word")
     assert moses.seen < 30 * 1000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from subword_nmt.learn_bpe import learn_bpe
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.text.bpe import Codes, learn, undo
+from nmtgrid.text.bpe import Codes, learn, remove_bpe
 
 COUNTS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 # Pair counts at the start: e+s and s+t</w> 9 each (the greater pair wins), l+o 7, then 6: n+e, ...
@@ -96,17 +96,17 @@ WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_siz
 @given(st.lists(WORD, max_size=8))
 def test_undo_gives_the_words_back(words: list[str]) -> None:
     units = Codes(MERGES).segment(words)
-    assert undo(" ".join(units)) == " ".join(words)
+    assert remove_bpe(" ".join(units)) == " ".join(words)
 
 
 def test_undo_of_a_cut_sentence() -> None:
-    assert undo("a@@ b c@@") == "ab c"
+    assert remove_bpe("a@@ b c@@") == "ab c"
 
 
 def test_very_long_words_come_back_too() -> None:
     word = "newestlower" * 2000
     units = Codes(MERGES).segment([word, "low"])
-    assert undo(" ".join(units)) == f"{word} low"
+    assert remove_bpe(" ".join(units)) == f"{word} low"
     assert units[-1] == "low"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.data.captioning.coco import Caption, Captioned, named, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
 from tests.unit.tiny_pictures import KARPATHY, coco, write_json
 
 
@@ -18,7 +18,7 @@ def test_karpathys_layout(tmp_path: Path) -> None:
     assert {name: len(held) for name, held in found.items()} == {
         "train": 2, "restval": 1, "val": 1, "test": 1,
     }  # fmt: skip
-    assert found["train"][0] == Captioned(
+    assert found["train"][0] == CaptionedPicture(
         ("9", "a9.jpg", "a9"), (Caption("A cat.", ("a", "cat")), Caption("One cat sits"))
     )
 
@@ -38,7 +38,9 @@ def test_cocos_own_layout(tmp_path: Path) -> None:
     values["annotations"].append({"image_id": 7, "caption": "Three."})
     found = read_captions(write_json(tmp_path / "c.json", values))
     texts = tuple(Caption(text) for text in ("One.", "Two.", "Three."))
-    assert found == {"": [Captioned(("7", "7.jpg"), texts), Captioned(("8", "8.jpg"), ())]}
+    assert found == {
+        "": [CaptionedPicture(("7", "7.jpg"), texts), CaptionedPicture(("8", "8.jpg"), ())]
+    }
 
 
 def _without(place: int, field: str) -> dict[str, Any]:
@@ -94,5 +96,5 @@ def test_broken_json_is_told_with_line_and_column(tmp_path: Path) -> None:
 
 
 def test_names_in_messages() -> None:
-    assert named(["a", "b"]) == "`a`, `b`"
-    assert named([str(n) for n in range(1200)]).endswith("`4` and 1,195 more")
+    assert list_names(["a", "b"]) == "`a`, `b`"
+    assert list_names([str(n) for n in range(1200)]).endswith("`4` and 1,195 more")

@@ -20,9 +20,9 @@ from nmtgrid.base.io.workers import chunks, map_ordered
 from nmtgrid.data.subwords import WordCounts, count_units, merge_counts, most_frequent
 from nmtgrid.text import shards
 from nmtgrid.text.bpe import Codes
-from nmtgrid.text.cleaning import Cleaner, Filters, Part
+from nmtgrid.text.cleaning import Cleaner, Filters, PairShard
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import LineCutter, Lines, raw_parts
+from nmtgrid.text.shards import LineSegmenter, LineShard, read_shards
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,9 @@ def test_faulty_filters_are_told_at_once() -> None:
 
 
 def test_the_cleaner_counts_tokenised_words() -> None:
-    part = Part(Lines(b"A dog.\nYes\nNo\n"), Lines(b"Un chien.\nOui, oui!\n\n"), ["x", "y", "z"])
+    part = PairShard(
+        LineShard(b"A dog.\nYes\nNo\n"), LineShard(b"Un chien.\nOui, oui!\n\n"), ["x", "y", "z"]
+    )
     cleaned = Cleaner(Moses("en"), Moses("fr"), Filters())(part)
     assert cleaned.text == (b"A dog .\n", b"Un chien .\n")
     assert cleaned.raw == (b"A dog.\n", b"Un chien.\n")
@@ -73,14 +75,14 @@ def test_a_part_is_read_as_its_file_is(tmp_path: Path, first: int, ending: bytes
     wanted: Counter[str] = Counter()
     lines = list(read_lines(path, wanted))[first - 1 :]
     found: Counter[str] = Counter()
-    assert Lines(raw, "x", first).read(found) == lines
+    assert LineShard(raw, "x", first).read(found) == lines
     assert found == wanted
 
 
 def test_what_is_no_text_is_named_by_its_line() -> None:
     for raw in (b"a\n\xe9\n", b"a\n\0\n"):
         with pytest.raises(InputError, match="x:8: "):
-            Lines(raw, "x", 7).read(Counter())
+            LineShard(raw, "x", 7).read(Counter())
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -91,13 +93,13 @@ def test_parts_of_a_file_are_cut_as_its_lines_are(
     path = tmp_path / f"x{ending}"
     with open_writer(path) as file:
         file.write(b"abc ab\n\nc  abc\r\nab")
-    parts = list(raw_parts(path))
+    parts = list(read_shards(path))
     assert len(parts) == (1 if ending else 2)
-    cut = b"".join(map(LineCutter(Codes(["a b"])), parts))
+    cut = b"".join(map(LineSegmenter(Codes(["a b"])), parts))
     assert cut == b"ab@@ c a@@ b\n\nc ab@@ c\na@@ b\n"
     (tmp_path / "none").write_bytes(b"")
     with pytest.raises(InputError, match="empty"):
-        list(raw_parts(tmp_path / "none"))
+        list(read_shards(tmp_path / "none"))
 
 
 def test_chunks() -> None:

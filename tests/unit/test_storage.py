@@ -114,7 +114,7 @@ def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
     values = {"loss": nan, "rows": [(1.5, float("inf")), {"worst": -float("inf")}], "name": "NaN"}
     write_report(path, values)
     wanted = {"loss": None, "rows": [[1.5, None], {"worst": None}], "name": "NaN"}
-    assert json.loads(path.read_text()) == wanted == atomic.numbered(values)
+    assert json.loads(path.read_text()) == wanted == atomic.nan_to_none(values)
 
 
 def test_files_of_ours_hold_no_nan(tmp_path: Path) -> None:

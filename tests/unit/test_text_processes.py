@@ -115,13 +115,13 @@ def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "x"
     for content in ("", "a", "ab\n\ncdefgh\n", "ö\nü\u2028\n\n", "abcdefghij\nk"):
         path.write_text(content, newline="\n")
-        cut = shards.cut_file(path)
+        cut = shards.split_file(path)
         texts = ["".join(shards.read_block(block)) for block in cut]
         assert "".join(texts) == content
         assert all(text.endswith("\n") for text in texts[:-1])
         assert [block.start for block in cut[1:]] == [block.end for block in cut[:-1]]
-    assert shards.lines_of("a\n\nb") == ["a", "", "b"]
-    assert shards.lines_of("a\n\n") == ["a", ""]
+    assert shards.split_lines("a\n\nb") == ["a", "", "b"]
+    assert shards.split_lines("a\n\n") == ["a", ""]
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(StorageError, match="not UTF-8"):
         list(shards.read_block(shards.Block(path, 0, 4)))

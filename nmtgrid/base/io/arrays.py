@@ -14,7 +14,14 @@ import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.io.atomic import atomic_file, damaged, explain, passing, remove, sweep
+from nmtgrid.base.io.atomic import (
+    atomic_file,
+    damaged_error,
+    remove,
+    remove_stale,
+    storage_error,
+    temporary_path,
+)
 
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
@@ -38,23 +45,23 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
             first = file.read(8)
             length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
             if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
-                raise damaged(path, "its header is cut or not one of a safetensors file")
+                raise damaged_error(path, "its header is cut or not one of a safetensors file")
             header = json.loads(file.read(length).decode("utf-8"))
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
     except (UnicodeDecodeError, json.JSONDecodeError) as fault:
-        raise damaged(path, "its header is not JSON") from fault
+        raise damaged_error(path, "its header is not JSON") from fault
     if not isinstance(header, dict):
-        raise damaged(path, "its header is not a table")
+        raise damaged_error(path, "its header is not a table")
     facts = header.pop("__metadata__", {})
     start = 8 + length
     try:
         ends = [int(entry["data_offsets"][1]) for entry in header.values()]
     except (KeyError, TypeError, ValueError, IndexError) as fault:
-        raise damaged(path, "its header lacks an offset") from fault
+        raise damaged_error(path, "its header lacks an offset") from fault
     if start + max(ends, default=0) != size:
         expected = start + max(ends, default=0)
-        raise damaged(path, f"it has {size:,} bytes where its header says {expected:,}")
+        raise damaged_error(path, f"it has {size:,} bytes where its header says {expected:,}")
     return header, facts, start
 
 
@@ -71,10 +78,10 @@ def verify(path: Path) -> None:
         while block := file.read(_BLOCK):
             digest.update(block)
     if (_WHOLE if is_whole else "") + digest.hexdigest() != expected:
-        raise damaged(path, "its bytes have been altered (the checksum differs)")
+        raise damaged_error(path, "its bytes have been altered (the checksum differs)")
 
 
-def with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
+def _with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
     """Return a header that says `UNKNOWN` with the checksum of itself and of `blocks` instead."""
     digest = hashlib.sha256(header)
     for block in blocks:
@@ -97,9 +104,9 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
             shape = tuple(int(size) for size in entry["shape"])
             first, last = (int(place) for place in entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as fault:
-            raise damaged(path, f"its entry `{name}` makes no sense") from fault
+            raise damaged_error(path, f"its entry `{name}` makes no sense") from fault
         if int(numpy.prod(shape, dtype=numpy.int64)) * kind.itemsize != last - first:
-            raise damaged(path, f"the size of `{name}` does not fit its shape")
+            raise damaged_error(path, f"the size of `{name}` does not fit its shape")
         if last == first:
             arrays[name] = numpy.zeros(shape, kind)
         else:
@@ -119,15 +126,15 @@ class ArrayFile:
         self.path = path
         self.kinds = dict(kinds)
         self._counts = dict.fromkeys(kinds, 0)
-        self._parts = {name: passing(path, place=place) for place, name in enumerate(kinds)}
+        self._parts = {name: temporary_path(path, place=place) for place, name in enumerate(kinds)}
         self._files: dict[str, BinaryIO] = {}
-        sweep(path)
+        remove_stale(path)
         try:
             for name, part in self._parts.items():
                 self._files[name] = open(part, "wb")  # noqa: SIM115
         except OSError as fault:
             self.discard()
-            raise explain(path, fault) from fault
+            raise storage_error(path, fault) from fault
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         """Append `values` to the array `name`."""
@@ -135,7 +142,7 @@ class ArrayFile:
         try:
             self._files[name].write(numpy.ascontiguousarray(values, kind).tobytes())
         except OSError as fault:
-            raise explain(self.path, fault) from fault
+            raise storage_error(self.path, fault) from fault
         self._counts[name] += len(values)
 
     def close(self, facts: Mapping[str, str] | None = None) -> None:
@@ -145,7 +152,7 @@ class ArrayFile:
                 file.close()
         except OSError as fault:
             self.discard()
-            raise explain(self.path, fault) from fault
+            raise storage_error(self.path, fault) from fault
         entries: dict[str, Any] = {}
         place = 0
         # Widest types first: each array then starts at a multiple of its own item size.
@@ -164,7 +171,7 @@ class ArrayFile:
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
         blocks = (block for name in names for block in _blocks(self._parts[name]))
-        header = with_checksum(header, blocks)
+        header = _with_checksum(header, blocks)
         try:
             with atomic_file(self.path) as whole:
                 whole.write(header)
@@ -205,7 +212,7 @@ def save_tensors(
     blob = memoryview(save(held, {**(facts or {}), CHECKSUM: UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
-        file.write(with_checksum(bytes(blob[:start]), [blob[start:]]))
+        file.write(_with_checksum(bytes(blob[:start]), [blob[start:]]))
         file.write(blob[start:])
 
 
@@ -220,6 +227,6 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load(path.read_bytes())
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
     except Exception as fault:
-        raise damaged(path, str(fault)) from fault
+        raise damaged_error(path, str(fault)) from fault

@@ -34,8 +34,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     Raises StorageError when the disk is full or the folder cannot be written; whatever stood at
     `path` before is then still there.
     """
-    sweep(path)
-    temporary = passing(path)
+    remove_stale(path)
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -45,7 +45,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
     except OSError as fault:
         remove(temporary)
-        raise explain(path, fault) from fault
+        raise storage_error(path, fault) from fault
     except BaseException:
         remove(temporary)
         raise
@@ -63,14 +63,14 @@ def write_json(path: Path, values: Any) -> None:
     write_text(path, text + "\n")
 
 
-def numbered(values: Any) -> Any:
+def nan_to_none(values: Any) -> Any:
     """Return JSON values in which NaN and infinities, which JSON does not have, are None."""
     if isinstance(values, float):
         return values if math.isfinite(values) else None
     if isinstance(values, Mapping):
-        return {name: numbered(value) for name, value in values.items()}
+        return {name: nan_to_none(value) for name, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [numbered(value) for value in values]
+        return [nan_to_none(value) for value in values]
     return values
 
 
@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
             f"{path} is damaged: it is not JSON ({fault}).", "Make it again or restore a copy."
         ) from fault
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
 
 
 def make_folder(folder: Path) -> None:
@@ -93,7 +93,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise explain(folder, fault) from fault
+        raise storage_error(folder, fault) from fault
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
@@ -110,13 +110,13 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def passing(path: Path, ending: str = "part", place: int | None = None) -> Path:
+def temporary_path(path: Path, ending: str = "part", place: int | None = None) -> Path:
     """Return a name beside `path` for what this process is writing: its machine, its number."""
     number = "" if place is None else f".{place}"
     return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}{number}.{ending}")
 
 
-def sweep(path: Path, ending: str = "part") -> None:
+def remove_stale(path: Path, ending: str = "part") -> None:
     """Remove what processes that were killed left under passing names for `path`.
 
     Whether a process of another machine, which shares the folder, still runs cannot be seen: what
@@ -163,7 +163,7 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def damaged(path: Path, how: str) -> StorageError:
+def damaged_error(path: Path, how: str) -> StorageError:
     """Return the error for a file of ours that is not what was written."""
     return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
 
@@ -178,7 +178,7 @@ def reason(fault: OSError) -> str:
     return "the disk is full" if is_full(fault) else fault.strerror or str(fault)
 
 
-def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
+def storage_error(path: Path, fault: OSError, deed: str = "written") -> StorageError:
     """Return `fault`, which befell `path`, as an error for people."""
     if isinstance(fault, StorageError):
         return fault

@@ -27,7 +27,7 @@ def digest(values: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` with their checksum."""
     # As they will be read: tuples become lists, keys become texts.
     return {**values, CHECKSUM: digest(json.loads(json.dumps(values)))}
@@ -38,7 +38,7 @@ def is_altered(values: Mapping[str, Any]) -> bool:
     return CHECKSUM in values and values[CHECKSUM] != digest(_without(values, CHECKSUM))
 
 
-def sealed_line(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def with_line_checksum(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return the values of a line with a short checksum of them and of that of the line `before`.
 
     So a line that is missing is found as well.
@@ -53,12 +53,12 @@ def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
     return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != found
 
 
-def altered(path: Path) -> StorageError:
+def altered_error(path: Path) -> StorageError:
     """Return the error for a file that was changed after it was written."""
-    return StorageError(f"{path} has been altered (its checksum differs).", advice())
+    return StorageError(f"{path} has been altered (its checksum differs).", altered_advice())
 
 
-def advice(entry: str = CHECKSUM) -> str:
+def altered_advice(entry: str = CHECKSUM) -> str:
     """Return what to do about a change that was meant, or was not."""
     return _MEANT.format(entry=entry)
 

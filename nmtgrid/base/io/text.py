@@ -204,10 +204,10 @@ def read_lines(
                 raise
             yield line
     if number == 0 and not allow_empty and str(path) != STANDARD:
-        raise empty(path)
+        raise empty_file_error(path)
 
 
-def empty(path: str | Path) -> InputError:
+def empty_file_error(path: str | Path) -> InputError:
     """Return the fault of a file without any line."""
     return InputError("the file is empty.", "Give a file with text.", path=path)
 

@@ -29,7 +29,7 @@ def count_workers(wanted: int) -> int:
     return wanted or len(os.sched_getaffinity(0))
 
 
-def fault_of_workers(workers: int) -> list[str]:
+def worker_faults(workers: int) -> list[str]:
     """Return what is wrong with this number of processes."""
     if 1 <= workers <= MOST_WORKERS:
         return []

@@ -13,7 +13,7 @@ from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
 from nmtgrid.convert.from_fairseq.plan import Options, Plan, cook, faults_of, options_of
-from nmtgrid.data.directory import new_folder, refuse_existing
+from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import load_model, save_model
@@ -69,7 +69,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
     our architectures cannot express.
     """
-    refuse_existing(out, overwrite=False)
+    check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
         options = options_of(checkpoint.content)
         theirs, family = _family(options)

@@ -19,7 +19,7 @@ from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import atomic_file
 from nmtgrid.data import directory as manifests
-from nmtgrid.data.captioning.coco import Caption, Captioned, named, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, read_captions
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
     SOURCE_LANG,
@@ -272,7 +272,7 @@ def preprocess_captions(
     )
 
 
-def _split(sources: CaptionSources) -> tuple[dict[str, list[Captioned]], dict[str, int]]:
+def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], dict[str, int]]:
     """Return the pictures of each split, and what is worth telling."""
     held = read_captions(sources.captions)
     if "" not in held:
@@ -292,8 +292,8 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[Captioned]], dict[st
 
 
 def _of_karpathy(
-    sources: CaptionSources, held: dict[str, list[Captioned]]
-) -> tuple[dict[str, list[Captioned]], dict[str, int]]:
+    sources: CaptionSources, held: dict[str, list[CaptionedPicture]]
+) -> tuple[dict[str, list[CaptionedPicture]], dict[str, int]]:
     if sources.held_out:
         raise ConfigError(
             f"{sources.captions} has splits of its own: leave `--valid` and `--test` out."
@@ -301,7 +301,7 @@ def _of_karpathy(
     unknown = [name for name in held if name not in (*_SPLITS, _RESTVAL)]
     if unknown or "train" not in held:
         raise InputError(
-            f"its splits are {named(list(held))}.",
+            f"its splits are {list_names(list(held))}.",
             "There must be `train`, and there may be `restval`, `val` and `test`.",
             path=sources.captions,
         )
@@ -312,7 +312,7 @@ def _of_karpathy(
     return found, {"restval": len(rest)}
 
 
-def _of_one_file(path: Path) -> list[Captioned]:
+def _of_one_file(path: Path) -> list[CaptionedPicture]:
     found = read_captions(path)
     if "" not in found:
         raise InputError(
@@ -323,7 +323,9 @@ def _of_one_file(path: Path) -> list[Captioned]:
     return found[""]
 
 
-def _cut(train: list[Captioned], count: int, name: str) -> tuple[list[Captioned], list[Captioned]]:
+def _cut(
+    train: list[CaptionedPicture], count: int, name: str
+) -> tuple[list[CaptionedPicture], list[CaptionedPicture]]:
     """Return what stays and `count` pictures that are held out, evenly spread over the file."""
     if not 0 < count < len(train):
         raise ConfigError(
@@ -337,23 +339,23 @@ def _cut(train: list[Captioned], count: int, name: str) -> tuple[list[Captioned]
 
 
 def _with_features(
-    name: str, pictures: list[Captioned], features: FeatureFiles
-) -> list[tuple[str, Captioned]]:
+    name: str, pictures: list[CaptionedPicture], features: FeatureFiles
+) -> list[tuple[str, CaptionedPicture]]:
     """Return each picture with the name of its features."""
     found = [(features.find(one.keys), one) for one in pictures]
     missing = [one.name for own, one in found if own is None]
     if missing:
         raise InputError(
             f"{len(missing):,} of {len(pictures):,} pictures of `{name}` have no features: "
-            f"{named(missing)}.",
-            f"Features are called {named(features.names)}; a picture's id, file name, or file name "
+            f"{list_names(missing)}.",
+            f"Features are called {list_names(features.names)}; a picture's id, file name, or file name "
             "without its ending must be among the names. Give all files by `--features`, or leave "
             "the pictures out of the captions.",
         )
     return [(own, one) for own, one in found if own is not None]
 
 
-def _check_apart(found: Mapping[str, list[tuple[str, Captioned]]]) -> None:
+def _check_apart(found: Mapping[str, list[tuple[str, CaptionedPicture]]]) -> None:
     """Raise InputError where a picture is in two splits, or two pictures share features."""
     owners: dict[str, str] = {}
     twice = []
@@ -364,11 +366,11 @@ def _check_apart(found: Mapping[str, list[tuple[str, Captioned]]]) -> None:
             owners[name] = split
     if twice:
         raise InputError(
-            f"{len(twice):,} pictures are there twice: {named(twice)}.",
+            f"{len(twice):,} pictures are there twice: {list_names(twice)}.",
             "A picture can be in one split alone.",
         )
 
 
-def _in_order(splits: dict[str, list[Captioned]]) -> dict[str, list[Captioned]]:
+def _in_order(splits: dict[str, list[CaptionedPicture]]) -> dict[str, list[CaptionedPicture]]:
     first = [name for name in ("train", "valid") if name in splits]
     return {name: splits[name] for name in [*first, *(n for n in splits if n not in first)]}

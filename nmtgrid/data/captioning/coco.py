@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.atomic import explain
+from nmtgrid.base.io.atomic import storage_error
 
 _LAYOUTS = (
     "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
@@ -34,7 +34,7 @@ class Caption:
 
 
 @dataclasses.dataclass(frozen=True)
-class Captioned:
+class CaptionedPicture:
     """A picture: what its features may be named by, and its captions."""
 
     keys: tuple[str, ...]
@@ -46,7 +46,7 @@ class Captioned:
         return self.keys[0]
 
 
-def read_captions(path: Path) -> dict[str, list[Captioned]]:
+def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
     """Return the pictures of a file by split; COCO's own files have one split, called "".
 
     Raises InputError naming the place of what is wrong.
@@ -57,7 +57,7 @@ def read_captions(path: Path) -> dict[str, list[Captioned]]:
         raise InputError("it holds no list `images` of tables.", _LAYOUTS, path=path)
     if not images:
         raise InputError("its list `images` is empty.", "Give another file.", path=path)
-    found: dict[str, list[Captioned]] = {}
+    found: dict[str, list[CaptionedPicture]] = {}
     if isinstance(values.get("annotations"), list):
         found[""] = _of_coco(path, images, values["annotations"])
     else:
@@ -67,7 +67,7 @@ def read_captions(path: Path) -> dict[str, list[Captioned]]:
     return found
 
 
-def named(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return the first of `names` for a message, and how many more there are."""
     shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
     more = len(names) - _MOST_NAMED
@@ -78,7 +78,7 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
     except json.JSONDecodeError as fault:
         raise InputError(
             f"it is not JSON: {fault.msg} at column {fault.colno}.",
@@ -90,7 +90,9 @@ def _read(path: Path) -> Any:
         raise InputError(f"it is not JSON ({fault}).", _LAYOUTS, path=path) from fault
 
 
-def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str, Captioned]]:
+def _of_karpathy(
+    path: Path, images: list[dict[str, Any]]
+) -> Iterator[tuple[str, CaptionedPicture]]:
     # `imgid` counts the file's pictures: where they have numbers of their own, it may be another's.
     are_numbered = any("cocoid" in image for image in images)
     fields = ("cocoid", "filename") if are_numbered else ("filename", "imgid")
@@ -107,10 +109,12 @@ def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str
                 where = f"images[{place}].sentences[{number}]"
                 raise _misses(path, where, "a text `raw` and, if any, words `tokens`")
             captions.append(Caption(raw, None if tokens is None else tuple(tokens)))
-        yield split, Captioned(keys, tuple(captions))
+        yield split, CaptionedPicture(keys, tuple(captions))
 
 
-def _of_coco(path: Path, images: list[dict[str, Any]], annotations: list[Any]) -> list[Captioned]:
+def _of_coco(
+    path: Path, images: list[dict[str, Any]], annotations: list[Any]
+) -> list[CaptionedPicture]:
     captions: dict[str, list[Caption]] = {}
     keys: dict[str, tuple[str, ...]] = {}
     for place, image in enumerate(images):
@@ -132,7 +136,7 @@ def _of_coco(path: Path, images: list[dict[str, Any]], annotations: list[Any]) -
                 path=path,
             )
         captions[owner].append(Caption(text))
-    return [Captioned(keys[name], tuple(captions[name])) for name in keys]
+    return [CaptionedPicture(keys[name], tuple(captions[name])) for name in keys]
 
 
 def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
@@ -150,7 +154,7 @@ def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _check_keys(path: Path, pictures: list[Captioned]) -> None:
+def _check_keys(path: Path, pictures: list[CaptionedPicture]) -> None:
     seen: set[str] = set()
     for picture in pictures:
         if picture.name in seen:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
 from nmtgrid.base.io.arrays import ArrayFile, map_arrays, read_header
-from nmtgrid.data.captioning.coco import named
 from nmtgrid.text.vocabulary import PAD, Vocabulary
 
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -112,7 +111,7 @@ def _places(path: Path) -> list[tuple[str, _Place, tuple[str, int]]]:
         shape = entries[wrong[0]]
         raise InputError(
             f"{len(wrong):,} of {len(entries):,} tensors are no features [regions, F] of F32, F16 "
-            f"or BF16: {named(wrong)} ({shape.kind} {list(shape.shape)}).",
+            f"or BF16: {list_names(wrong)} ({shape.kind} {list(shape.shape)}).",
             _LAYOUT,
             path=path,
         )
@@ -258,7 +257,7 @@ class PictureSource:
         return {"kind": "features", "size": self.size, "type": self.kind}
 
 
-def no_text(path: Path) -> DataError:
+def no_text_error(path: Path) -> DataError:
     """Return the error for source text asked of a dataset of pictures."""
     return DataError(
         f"The sources of the dataset {path} are pictures, not text.",
@@ -363,7 +362,7 @@ def region_names(count: int) -> list[str]:
     return [f"region{place}" for place in range(1, count + 1)]
 
 
-def grouped(lines: Sequence[str], starts: Iterable[int]) -> list[list[str]]:
+def group_captions(lines: Sequence[str], starts: Iterable[int]) -> list[list[str]]:
     """Return the captions of each picture, for `starts` [pictures + 1]."""
     bounds = [int(start) for start in starts]
     return [list(lines[a:b]) for a, b in itertools.pairwise(bounds)]
