@@ -54,8 +54,8 @@ class Batch:
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
     Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
-    `soft_targets` [B, T, C], what its predictions are trained to be (None: target_output). Batches of the
-    same sources have them encoded once by `shared`.
+    `soft_targets` [B, T, C], what its predictions are trained to be (None: target_output). Batches
+    of the same sources have them encoded once by `shared`.
     """
 
     source: Tensor
