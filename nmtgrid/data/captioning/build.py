@@ -19,7 +19,7 @@ from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import atomic_file
 from nmtgrid.data import directory as manifests
-from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
     SOURCE_LANG,
