@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
 from nmtgrid.base.io.arrays import ArrayFile, map_arrays, read_header
+from nmtgrid.data.captioning.coco import list_names
 from nmtgrid.text.vocabulary import PAD, Vocabulary
 
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
