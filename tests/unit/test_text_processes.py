@@ -26,7 +26,7 @@ def _write(folder: Path, source: bytes, target: bytes) -> str:
 
 
 def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_TAKEN", 500)
+    monkeypatch.setattr(shards, "_READ_SIZE", 500)
     sides = (f"{word} {n}.\n" for word in ("Satz", "Line") for n in range(2500))
     lines = [line.encode() for line in sides]
     train = _write(tmp_path, b"".join(lines[:2500]), b"".join(lines[2500:]))
@@ -43,7 +43,7 @@ def test_faults_are_told_in_the_order_of_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order."""
-    monkeypatch.setattr(shards, "_TAKEN", 100)
+    monkeypatch.setattr(shards, "_READ_SIZE", 100)
     train = _write(tmp_path, b"a\n\xe9\n" + b"a\n" * 998, b"b\n" * 1001)
     for workers in (1, 2):
         plan = TextPlan("de", "en", workers=workers)
@@ -77,7 +77,7 @@ def test_the_number_of_processes_changes_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: bool
 ) -> None:
     folder = _large_folder(tmp_path, 700)
-    monkeypatch.setattr(shards, "LEAST", 512)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 512)
     monkeypatch.setattr(counting, "CHUNK", 100)
     monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 2000)
     monkeypatch.setattr(subwords, "MOST_KNOWN", 50)
@@ -102,7 +102,7 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = _large_folder(tmp_path, 60)
     learn_subwords(folder, SubwordPlan(words=True))
     monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 500)
-    monkeypatch.setattr(shards, "LEAST", 500)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 500)
     texts = [folder / f"text/train.{language}" for language in ("de", "en")]
     again = tmp_path / "train.safetensors"
     write_split(again, Dataset.open(folder).pipeline, texts, workers=2)
@@ -110,7 +110,7 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LEAST", 4)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 4)
     monkeypatch.setattr(shards, "_PIECE", 3)
     path = tmp_path / "x"
     for content in ("", "a", "ab\n\ncdefgh\n", "ö\nü\u2028\n\n", "abcdefghij\nk"):

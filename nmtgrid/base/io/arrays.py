@@ -1,4 +1,8 @@
-"""Tensors in safetensors files: the one door to that package."""
+"""Arrays and tensors in safetensors files, with a checksum in the header.
+
+The only module that imports the safetensors package. Datasets map their arrays from such files;
+models and states of training load and save tensors.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ from nmtgrid.base.io.atomic import (
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
 _WHOLE = "whole:"
-"""Before a checksum that counts the header in, its own digits as zeros."""
-UNKNOWN = _WHOLE + "0" * 64
-"""In the place of a checksum that is not known yet."""
+"""Prefix of a checksum that includes the header, its own digits counted as zeros."""
+_UNKNOWN = _WHOLE + "0" * 64
+"""Placeholder of a checksum that is not known yet."""
 _LARGEST_HEADER = 64 * 1024 * 1024
 _BLOCK = 1 << 22
 _NUMPY_TYPES = {
@@ -59,8 +63,8 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         ends = [int(entry["data_offsets"][1]) for entry in header.values()]
     except (KeyError, TypeError, ValueError, IndexError) as fault:
         raise damaged_error(path, "its header lacks an offset") from fault
-    if start + max(ends, default=0) != size:
-        expected = start + max(ends, default=0)
+    expected = start + max(ends, default=0)
+    if expected != size:
         raise damaged_error(path, f"it has {size:,} bytes where its header says {expected:,}")
     return header, facts, start
 
@@ -71,27 +75,25 @@ def verify(path: Path) -> None:
     expected = facts.get(CHECKSUM)
     if expected is None:
         return
+    prefix, digest = "", hashlib.sha256()
     with open(path, "rb") as file:
         header = file.read(start)
-        is_whole = isinstance(expected, str) and expected.startswith(_WHOLE)
-        digest = _begun(header, expected) if is_whole else hashlib.sha256()
+        # Files of early versions have the checksum of the arrays alone.
+        if isinstance(expected, str) and expected.startswith(_WHOLE):
+            prefix = _WHOLE
+            digest.update(header.replace(expected.encode(), _UNKNOWN.encode(), 1))
         while block := file.read(_BLOCK):
             digest.update(block)
-    if (_WHOLE if is_whole else "") + digest.hexdigest() != expected:
+    if prefix + digest.hexdigest() != expected:
         raise damaged_error(path, "its bytes have been altered (the checksum differs)")
 
 
 def _with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
-    """Return a header that says `UNKNOWN` with the checksum of itself and of `blocks` instead."""
+    """Return the header with the checksum of itself and of `blocks` for the placeholder."""
     digest = hashlib.sha256(header)
     for block in blocks:
         digest.update(block)
-    return header.replace(UNKNOWN.encode(), (_WHOLE + digest.hexdigest()).encode(), 1)
-
-
-def _begun(header: bytes, checksum: str) -> Any:
-    """Return the checksum of a header, to which the arrays' bytes are still to be added."""
-    return hashlib.sha256(header.replace(checksum.encode(), UNKNOWN.encode(), 1))
+    return header.replace(_UNKNOWN.encode(), (_WHOLE + digest.hexdigest()).encode(), 1)
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -102,23 +104,23 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         try:
             kind = numpy.dtype(_NUMPY_TYPES[entry["dtype"]])
             shape = tuple(int(size) for size in entry["shape"])
-            first, last = (int(place) for place in entry["data_offsets"])
+            first, last = (int(offset) for offset in entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as fault:
             raise damaged_error(path, f"its entry `{name}` makes no sense") from fault
         if int(numpy.prod(shape, dtype=numpy.int64)) * kind.itemsize != last - first:
             raise damaged_error(path, f"the size of `{name}` does not fit its shape")
         if last == first:
-            arrays[name] = numpy.zeros(shape, kind)
+            arrays[name] = numpy.zeros(shape, kind)  # a map of no bytes is an error
         else:
             arrays[name] = numpy.memmap(path, kind, "r", start + first, shape)
     return arrays
 
 
 class ArrayFile:
-    """Writes arrays piece by piece into one safetensors file, in memory that does not grow.
+    """Writes arrays piece by piece into one safetensors file, in constant memory.
 
-    Each array is one-dimensional and goes to its own temporary file first; `close` puts them
-    together under `path`, with the checksum.
+    Each array is one-dimensional and goes to its own temporary file first: the header of the whole
+    needs their sizes. `close` joins them at `path`, with the checksum.
     """
 
     def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
@@ -126,7 +128,7 @@ class ArrayFile:
         self.path = path
         self.kinds = dict(kinds)
         self._counts = dict.fromkeys(kinds, 0)
-        self._parts = {name: temporary_path(path, place=place) for place, name in enumerate(kinds)}
+        self._parts = {name: temporary_path(path, number=n) for n, name in enumerate(kinds)}
         self._files: dict[str, BinaryIO] = {}
         remove_stale(path)
         try:
@@ -146,7 +148,7 @@ class ArrayFile:
         self._counts[name] += len(values)
 
     def close(self, facts: Mapping[str, str] | None = None) -> None:
-        """Put the arrays together and move the file to its place."""
+        """Join the arrays and rename the file to its path."""
         try:
             for file in self._files.values():
                 file.close()
@@ -154,32 +156,37 @@ class ArrayFile:
             self.discard()
             raise storage_error(self.path, fault) from fault
         entries: dict[str, Any] = {}
-        place = 0
+        offset = 0
         # Widest types first: each array then starts at a multiple of its own item size.
         widths = {n: numpy.dtype(_NUMPY_TYPES[k]).itemsize for n, k in self.kinds.items()}
-        names = sorted(self.kinds, key=lambda name: -widths[name])
-        for name in names:
-            size = self._counts[name] * widths[name]
+        for name in sorted(self.kinds, key=lambda name: -widths[name]):
+            count = self._counts[name]
+            end = offset + count * widths[name]
             entries[name] = {
                 "dtype": self.kinds[name],
-                "shape": [self._counts[name]],
-                "data_offsets": [place, place + size],
+                "shape": [count],
+                "data_offsets": [offset, end],
             }
-            place += size
-        entries["__metadata__"] = {**(facts or {}), CHECKSUM: UNKNOWN}
+            offset = end
+        names = list(entries)
+        entries["__metadata__"] = {**(facts or {}), CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
-        blocks = (block for name in names for block in _blocks(self._parts[name]))
-        header = _with_checksum(header, blocks)
+        header = _with_checksum(header, self._blocks(names))
         try:
-            with atomic_file(self.path) as whole:
-                whole.write(header)
-                for name in names:
-                    for block in _blocks(self._parts[name]):
-                        whole.write(block)
+            with atomic_file(self.path) as file:
+                file.write(header)
+                for block in self._blocks(names):
+                    file.write(block)
         finally:
             self.discard()
+
+    def _blocks(self, names: Iterable[str]) -> Iterator[bytes]:
+        for name in names:
+            with open(self._parts[name], "rb") as file:
+                while block := file.read(_BLOCK):
+                    yield block
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -190,26 +197,20 @@ class ArrayFile:
             remove(part)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
-
-
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
 ) -> None:
     """Write `tensors` as a safetensors file with `facts` (text) and a checksum in its header."""
     from safetensors.torch import save
 
-    held = {name: t.detach().to("cpu").contiguous() for name, t in sorted(tensors.items())}
+    stored = {name: t.detach().to("cpu").contiguous() for name, t in sorted(tensors.items())}
     # Tensors that share memory (tied weights) are stored once for each name: clone the repeats.
     seen: set[int] = set()
-    for name, tensor in held.items():
+    for name, tensor in stored.items():
         if tensor.data_ptr() in seen:
-            held[name] = tensor.clone()
+            stored[name] = tensor.clone()
         seen.add(tensor.data_ptr())
-    blob = memoryview(save(held, {**(facts or {}), CHECKSUM: UNKNOWN}))
+    blob = memoryview(save(stored, {**(facts or {}), CHECKSUM: _UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
         file.write(_with_checksum(bytes(blob[:start]), [blob[start:]]))

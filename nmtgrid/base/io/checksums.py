@@ -1,4 +1,8 @@
-"""Checksums of plain values: what was altered in a JSON file is found when it is read."""
+"""Checksums of JSON values: a file that was altered is noticed when it is read.
+
+Manifests, configurations and lists of settings have one of the whole file, JSON lines (metrics and
+traces) one per line. A file without a checksum, from before or edited on purpose, is read as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,6 @@ CHECKSUM = "sha256"
 LINE_CHECKSUM = "check"
 """The same of a line of JSON."""
 _DIGITS = 8
-_MEANT = (
-    "If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
-    "Otherwise make it again or restore a copy."
-)
 
 
 def digest(values: Any) -> str:
@@ -29,7 +29,7 @@ def digest(values: Any) -> str:
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` with their checksum."""
-    # As they will be read: tuples become lists, keys become texts.
+    # Through JSON, as they will be read: tuples become lists, keys become strings.
     return {**values, CHECKSUM: digest(json.loads(json.dumps(values)))}
 
 
@@ -41,16 +41,16 @@ def is_altered(values: Mapping[str, Any]) -> bool:
 def with_line_checksum(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return the values of a line with a short checksum of them and of that of the line `before`.
 
-    So a line that is missing is found as well.
+    The checksums form a chain, so a missing line is noticed as well.
     """
-    found = digest([before, json.loads(json.dumps(values))])
-    return {**values, LINE_CHECKSUM: found[:_DIGITS]}
+    checksum = digest([before, json.loads(json.dumps(values))])
+    return {**values, LINE_CHECKSUM: checksum[:_DIGITS]}
 
 
 def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
     """Return whether a line, or the line `before`, differs from its checksum; it may have none."""
-    found = digest([before, _without(values, LINE_CHECKSUM)])[:_DIGITS]
-    return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != found
+    expected = digest([before, _without(values, LINE_CHECKSUM)])[:_DIGITS]
+    return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != expected
 
 
 def altered_error(path: Path) -> StorageError:
@@ -59,8 +59,11 @@ def altered_error(path: Path) -> StorageError:
 
 
 def altered_advice(entry: str = CHECKSUM) -> str:
-    """Return what to do about a change that was meant, or was not."""
-    return _MEANT.format(entry=entry)
+    """Return what to do about a change on purpose or by accident."""
+    return (
+        f"If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
+        "Otherwise make it again or restore a copy."
+    )
 
 
 def _without(values: Mapping[str, Any], entry: str) -> dict[str, Any]:
