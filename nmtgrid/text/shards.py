@@ -8,6 +8,7 @@ lines of a user's file, with all that is checked and noted when they are decoded
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -57,7 +58,7 @@ def split_file(path: Path, max_bytes: int = MAX_BLOCK) -> list[Block]:
                 bounds.append(file.tell())
     except OSError as fault:
         raise read_error(path, fault) from fault
-    return [Block(path, start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [Block(path, start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def read_block(block: Block) -> Iterator[str]:
