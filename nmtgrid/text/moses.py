@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
@@ -205,7 +206,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
         words = text.split()
-        for index, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
+        for index, (word, following) in enumerate(zip_longest(words, words[1:], fillvalue="")):
             if len(word) > 1 and word[-1] == "." and not self._keeps_stop(word[:-1], following):
                 words[index] = word[:-1] + " ."
         return " ".join(words)
