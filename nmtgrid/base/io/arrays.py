@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.atomic import (
     atomic_file,
     damaged_error,
@@ -114,6 +115,15 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         else:
             arrays[name] = numpy.memmap(path, kind, "r", start + first, shape)
     return arrays
+
+
+def map_named(path: Path, names: Sequence[str], advice: str) -> list[NDArray[Any]]:
+    """Return the arrays `names` of a file; `advice` is for where it lacks one."""
+    arrays = map_arrays(path)
+    for name in names:
+        if name not in arrays:
+            raise StorageError(f"{path} is damaged: it lacks `{name}`.", advice)
+    return [arrays[name] for name in names]
 
 
 class ArrayFile:

@@ -182,8 +182,8 @@ class _SplitBuilder:
             except BaseException:
                 writer.discard()
                 raise
-        self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)
         self.files.update({file: lines.facts for file, lines in files.items()})
+        self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)
         return {
             **directory.split_counts(read, kept, dropped, _REASONS),
             "pictures": with_captions,

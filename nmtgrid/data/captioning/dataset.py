@@ -1,7 +1,7 @@
 """Features of pictures: read from users' files, stored in a dataset, collated into batches.
 
-In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in regions and
-`captions` [pictures + 1]: the lines of the text from captions[p] on belong to picture p.
+In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in
+regions and `captions` [pictures + 1]: the lines of text from captions[p] on belong to picture p.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
-from nmtgrid.base.io.arrays import ArrayFile, map_arrays, read_header
+from nmtgrid.base.io.arrays import ArrayFile, map_named, read_header
 from nmtgrid.data.captioning.coco import list_names
 from nmtgrid.text.vocabulary import PAD, Vocabulary
 
@@ -295,12 +295,8 @@ class Pictures:
 
     def __init__(self, path: Path, source: PictureSource) -> None:
         """Raises StorageError when the file is damaged."""
-        arrays = map_arrays(path)
-        missing = [name for name in ("features", "offsets", "captions") if name not in arrays]
-        if missing:
-            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
-        features, self._offsets = arrays["features"], numpy.array(arrays["offsets"])
-        self.captions = numpy.array(arrays["captions"])
+        features, offsets, captions = map_named(path, ("features", "offsets", "captions"), _AGAIN)
+        self._offsets, self.captions = numpy.array(offsets), numpy.array(captions)
         """[pictures + 1]: where the captions of each picture begin."""
         total = int(self._offsets[-1]) if len(self._offsets) else -1
         fits = len(self._offsets) == len(self.captions) and total * source.size == len(features)
