@@ -223,7 +223,7 @@ def in_order(splits: Mapping[str, Split]) -> dict[str, Split]:
     return {name: splits[name] for name in [*first, *(n for n in splits if n not in first)]}
 
 
-def counts_of(
+def split_counts(
     read: int, kept: int, dropped: Counter[str], reasons: Iterable[str]
 ) -> dict[str, Any]:
     """Return the manifest's counts of a split."""

@@ -309,7 +309,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
     elif is_stream(target):
-        with _write_errors(str(path)), open(target, "wb") as file, pack(file, target) as text:
+        with _write_errors(str(path)), open(target, "wb") as stream, pack(stream, target) as text:
             yield text
     else:
         with atomic_file(target) as file, pack(file, target) as text:
