@@ -9,13 +9,13 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, flag, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, option_name, computed, copied
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
-    embeddings,
-    longest,
-    no_adaptive_softmax,
-    positions,
+    embedding_recipes,
+    learned_positions,
+    refuse_adaptive_softmax,
+    position_recipes,
     tied_copies,
 )
 from nmtgrid.models.convs2s_config import ConvS2SConfig
@@ -25,7 +25,7 @@ _IGNORED = (".version",)
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a ConvS2S; what it cannot have is entered into the options' faults."""
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     options.must_agree(
         "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
     )
@@ -38,7 +38,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
             options.refuse(f"{side}_layers", "it names no layer.")
     if len(set(kinds)) > 1:
         options.faults.append(
-            f"`{flag('encoder_layers')}` and `{flag('decoder_layers')}` have layers of several "
+            f"`{option_name('encoder_layers')}` and `{option_name('decoder_layers')}` have layers of several "
             "sizes or widths: all layers of `convs2s` have one (`model.size`, `model.kernel`)."
         )
     attention = options.listed("decoder_attention") or [True]
@@ -55,7 +55,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_size=embedded,
         output_size=None if output == embedded else output,
         kernel=kernel,
-        max_positions=longest(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint, FIRST_POSITION),
         residual="layer",
         tie="target" if options.is_set("share_input_output_embed") else "none",
         first_symbol="end",
@@ -81,7 +81,7 @@ def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
 
 
 def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie) | positions(checkpoint, config.max_positions)
+    found = embedding_recipes(config.tie) | position_recipes(checkpoint, config.max_positions)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         found |= _map(f"{side}_enter", f"{side}.fc1") | _map(f"{side}_leave", f"{side}.fc2")
         for place in range(depth):
@@ -91,19 +91,19 @@ def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
                 attention = f"decoder.attention.{place}"
                 found |= _map(f"{ours}.query_map", f"{attention}.in_projection")
                 found |= _map(f"{ours}.output_map", f"{attention}.out_projection")
-    found["output_bias"] = of(reordered, "decoder.fc3.bias")
+    found["output_bias"] = computed(reordered, "decoder.fc3.bias")
     if config.tie == "none":
         parts = ("decoder.fc3.weight_v", "decoder.fc3.weight_g")
-        found["output_weight"] = of(lambda v, g: reordered(_whole(v, g)), *parts)
+        found["output_weight"] = computed(lambda v, g: reordered(_whole(v, g)), *parts)
     return found
 
 
 def _map(ours: str, theirs: str) -> Recipes:
     """Return the recipes of an affine map with a length for each output."""
     return {
-        f"{ours}.weight": same(f"{theirs}.weight_v"),
-        f"{ours}.gain": of(lambda gain: gain.flatten(), f"{theirs}.weight_g"),
-        f"{ours}.bias": same(f"{theirs}.bias"),
+        f"{ours}.weight": copied(f"{theirs}.weight_v"),
+        f"{ours}.gain": computed(lambda gain: gain.flatten(), f"{theirs}.weight_g"),
+        f"{ours}.bias": copied(f"{theirs}.bias"),
     }
 
 
@@ -126,9 +126,9 @@ def _convolution(ours: str, theirs: str) -> Recipes:
         return found
 
     return {
-        f"{ours}.weight": of(side_by_side, *parts),
-        f"{ours}.gain": of(lengths, *parts),
-        f"{ours}.bias": same(f"{theirs}.bias"),
+        f"{ours}.weight": computed(side_by_side, *parts),
+        f"{ours}.gain": computed(lengths, *parts),
+        f"{ours}.bias": copied(f"{theirs}.bias"),
     }
 
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, linear, computed, copied
 from nmtgrid.convert.from_fairseq.transformer import (
-    embeddings,
-    no_adaptive_softmax,
-    tie,
+    embedding_recipes,
+    refuse_adaptive_softmax,
+    tying,
     tied_copies,
 )
 from nmtgrid.models.bilstm_config import BiLSTMConfig
@@ -26,7 +26,7 @@ _RATES = (
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Bi-LSTM; what it cannot have is entered into the options' faults."""
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     if not options.is_set("decoder_attention") and options.get("decoder_attention") is not None:
         options.refuse("decoder_attention", "the decoder attends to the source.")
     options.must_agree(
@@ -35,7 +35,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     embedded = options.count("decoder_embed_dim")
     size = options.count("encoder_hidden_size", embedded)
     decoded = options.count("decoder_hidden_size", embedded)
-    tied = tie(options)
+    tied = tying(options)
     has_map = _FURTHER in checkpoint.views
     rates = [options.rate(name, options.rate("dropout", 0.0)) for _, name in _RATES]
     config = BiLSTMConfig(
@@ -70,7 +70,7 @@ def _notes(tied: str, checkpoint: Checkpoint) -> list[str]:
 
 
 def _recipes(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(tied)
+    found = embedding_recipes(tied)
     if config.tie == "all":
         # One module serves both sides.
         found["source_embedding.weight"] = found["target_embedding.weight"]
@@ -79,20 +79,20 @@ def _recipes(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Recipes
         for end in ends:
             for gate in _GATES:
                 ours = f"encoder.{layer}.lstm.{gate}_l0{end}"
-                found[ours] = same(f"encoder.lstm.{gate}_l{layer}{end}")
+                found[ours] = copied(f"encoder.lstm.{gate}_l{layer}{end}")
     for layer in range(config.decoder_depth):
         for gate in _GATES:
-            found[f"decoder.{layer}.{gate}"] = same(f"decoder.layers.{layer}.{gate}")
+            found[f"decoder.{layer}.{gate}"] = copied(f"decoder.layers.{layer}.{gate}")
     found |= _first_states(config)
-    found["query_map.weight"] = same("decoder.attention.input_proj.weight")
-    found["output_map.weight"] = same("decoder.attention.output_proj.weight")
+    found["query_map.weight"] = copied("decoder.attention.input_proj.weight")
+    found["output_map.weight"] = copied("decoder.attention.output_proj.weight")
     return found | _classifier(config, tied, checkpoint)
 
 
 def _first_states(config: BiLSTMConfig) -> Recipes:
     """Return the recipes of the decoder's first states: the encoder's, or mapped."""
     if config.encoded != config.decoded:
-        return affine("initial_hidden", "decoder.encoder_hidden_proj") | affine(
+        return linear("initial_hidden", "decoder.encoder_hidden_proj") | linear(
             "initial_cell", "decoder.encoder_cell_proj"
         )
     found: Recipes = {}
@@ -106,13 +106,13 @@ def _classifier(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Reci
     weight = "decoder.fc_out.weight" if tied == "none" else "decoder.embed_tokens.weight"
     bias = ("decoder.fc_out.bias",) if tied == "none" else ()
     if _FURTHER not in checkpoint.views:
-        found: Recipes = {"output_bias": of(reordered, *bias)} if bias else {}
-        return found | ({"output_weight": of(reordered, weight)} if config.tie == "none" else {})
+        found: Recipes = {"output_bias": computed(reordered, *bias)} if bias else {}
+        return found | ({"output_weight": computed(reordered, weight)} if config.tie == "none" else {})
 
     def shift(matrix: Tensor, inner: Tensor, *outer: Tensor) -> Tensor:
         return reordered(matrix @ inner + sum(outer))
 
     return {
-        "output_weight": of(lambda m, f: reordered(m @ f), weight, _FURTHER),
-        "output_bias": of(shift, weight, "decoder.additional_fc.bias", *bias),
+        "output_weight": computed(lambda m, f: reordered(m @ f), weight, _FURTHER),
+        "output_bias": computed(shift, weight, "decoder.additional_fc.bias", *bias),
     }

@@ -12,7 +12,7 @@ from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, cook, faults_of, options_of
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, convert_tensors, unmatched_tensors, read_options
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -71,7 +71,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     """
     check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
-        options = options_of(checkpoint.content)
+        options = read_options(checkpoint.content)
         theirs, family = _family(options)
         plan = family(options, checkpoint)
         pipeline = _pipeline(options, text)
@@ -171,13 +171,13 @@ def _build(
 ) -> tuple[TranslationModel, list[str]]:
     """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
     check(plan.config)
-    faults = faults_of(plan, checkpoint)
+    faults = unmatched_tensors(plan, checkpoint)
     if faults:
         raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     model = zoo.from_config(plan.arch, plan.config, *sizes)
     wanted = model.state_dict()
-    tensors, faults = cook(plan, checkpoint, wanted)
+    tensors, faults = convert_tensors(plan, checkpoint, wanted)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
     if set(tensors) != set(wanted):

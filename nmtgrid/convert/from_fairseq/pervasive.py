@@ -10,14 +10,14 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, linear, computed, copied
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     IGNORED,
-    embeddings,
-    longest,
-    positions,
-    tie,
+    embedding_recipes,
+    learned_positions,
+    position_recipes,
+    tying,
     tied_copies,
 )
 from nmtgrid.layers.grid.aggregation import Aggregation
@@ -49,7 +49,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     size = 2 * embedded // options.count("divide_channels", 2)
     options.must_be("bottleneck", (size,), "both maps of a convolution have as many features.")
     options.must_be("conv_groups", (size,), "filters are depthwise, one for each feature.")
-    if tie(options) != "none":
+    if tying(options) != "none":
         options.must_be("output_dim", (embedded,), "a tied classifier reads an embedding's size.")
     kernel = options.count("kernel_size", 11)
     config = PervasiveConfig(
@@ -63,7 +63,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         aggregation=_aggregation(options),
         positions=_positions(options),
         output_map=_keeps_map(options, embedded, size, checkpoint),
-        tie=tie(options),
+        tie=tying(options),
         first_symbol="end",
         dropout=options.rate("convolution_dropout", 0.2),
         embedding_dropout=options.rate("embeddings_dropout", 0.2),
@@ -71,7 +71,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     )
     copies = tied_copies(config.tie, checkpoint, "prediction")
     made = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
-    if longest(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
+    if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
     if not options.faults:
         made.recipes = _recipes(config, checkpoint)
@@ -102,7 +102,7 @@ def _keeps_map(options: Options, embedded: int, size: int, checkpoint: Checkpoin
     """
     if "decoder.projection.weight" not in checkpoint.views:
         return False
-    return tie(options) != "none" or options.get("output_dim", embedded) == size
+    return tying(options) != "none" or options.get("output_dim", embedded) == size
 
 
 class _Shifts:
@@ -137,30 +137,30 @@ class _Shifts:
             return bias + weight.flatten(1) @ shift
 
         return {
-            f"{ours}.weight": of(lambda weight: weight.flatten(1), f"{theirs}.weight"),
-            f"{ours}.bias": of(bias, f"{theirs}.bias", f"{theirs}.weight"),
+            f"{ours}.weight": computed(lambda weight: weight.flatten(1), f"{theirs}.weight"),
+            f"{ours}.bias": computed(bias, f"{theirs}.bias", f"{theirs}.weight"),
         }
 
 
 def _recipes(config: PervasiveConfig, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie)
+    found = embedding_recipes(config.tie)
     if config.positions == "learned":
-        found |= positions(checkpoint, _POSITIONS)
+        found |= position_recipes(checkpoint, _POSITIONS)
     found |= _grid(checkpoint)
     shifts = _Shifts(config, checkpoint)
     for layer in range(config.depth):
         theirs = f"decoder.net.residual_blocks.{layer}"
         ours = f"network.layers.{2 * layer}"
         found |= shifts.map(f"{ours}.map", f"{theirs}.conv1", shifts.before[layer])
-        found[f"{ours}.convolution.weight"] = of(_taps(config), f"{theirs}.mconv2.weight")
+        found[f"{ours}.convolution.weight"] = computed(_taps(config), f"{theirs}.mconv2.weight")
         ours = f"network.layers.{2 * layer + 1}"
         found |= shifts.map(f"{ours}.widen", f"{theirs}.fc1", shifts.between[layer])
-        found |= affine(f"{ours}.narrow", f"{theirs}.fc2")
+        found |= linear(f"{ours}.narrow", f"{theirs}.fc2")
     shift = shifts.output
     if config.aggregation == "attention":
         found |= {
-            "aggregator.map.weight": same("decoder.aggregator.w1.weight"),
-            "aggregator.vector": of(lambda row: row[0], "decoder.aggregator.w2.weight"),
+            "aggregator.map.weight": copied("decoder.aggregator.w1.weight"),
+            "aggregator.vector": computed(lambda row: row[0], "decoder.aggregator.w2.weight"),
         }
     elif config.aggregation == "gated-max":
         found |= shifts.map("aggregator.gate", "decoder.aggregator.linear", shift)
@@ -188,8 +188,8 @@ def _grid(checkpoint: Checkpoint) -> Recipes:
             return torch.cat(weight.chunk(2, 1)[::-1], 1)
 
         return {
-            "grid_map": of(turned, f"{theirs}.weight"),
-            "grid_bias": same(f"{theirs}.bias"),
+            "grid_map": computed(turned, f"{theirs}.weight"),
+            "grid_bias": copied(f"{theirs}.bias"),
         }
 
     def sides_by_side(embedded: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def _grid(checkpoint: Checkpoint) -> Recipes:
         return torch.zeros(2 * embedded.shape[1])
 
     name = "decoder.embed_tokens.weight"
-    return {"grid_map": of(sides_by_side, name), "grid_bias": of(nothing, name)}
+    return {"grid_map": computed(sides_by_side, name), "grid_bias": computed(nothing, name)}
 
 
 def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
@@ -225,23 +225,23 @@ def _output(
     found: Recipes = {}
     if config.output_map:
         found |= shifts.map("output_map", projection, shift)
-        found["output_bias"] = of(reordered, f"{prediction}.bias")
+        found["output_bias"] = computed(reordered, f"{prediction}.bias")
         if config.tie == "none":
-            found["output_weight"] = of(reordered, rows)
+            found["output_weight"] = computed(reordered, rows)
     elif f"{projection}.weight" in checkpoint.views:
 
         def bias(outer: Tensor, rows: Tensor, weight: Tensor, inner: Tensor) -> Tensor:
             return reordered(outer + rows @ (inner + weight @ shift))
 
         parts = f"{projection}.weight", f"{projection}.bias"
-        found["output_weight"] = of(lambda r, w: reordered(r @ w), rows, parts[0])
-        found["output_bias"] = of(bias, f"{prediction}.bias", rows, *parts)
+        found["output_weight"] = computed(lambda r, w: reordered(r @ w), rows, parts[0])
+        found["output_bias"] = computed(bias, f"{prediction}.bias", rows, *parts)
     else:
-        found["output_bias"] = of(
+        found["output_bias"] = computed(
             lambda outer, held: reordered(outer + held @ shift), f"{prediction}.bias", rows
         )
         if config.tie == "none":
-            found["output_weight"] = of(reordered, rows)
+            found["output_weight"] = computed(reordered, rows)
     return found
 
 

@@ -43,7 +43,7 @@ class Options:
         if type(found) is int and found >= 1:
             return found
         said = "is missing from its options" if found is None else f"is `{found}`"
-        self.faults.append(f"`{flag(name)}` {said}: a whole number of at least 1 is wanted.")
+        self.faults.append(f"`{option_name(name)}` {said}: a whole number of at least 1 is wanted.")
         return 1
 
     def rate(self, name: str, default: float) -> float:
@@ -51,13 +51,13 @@ class Options:
         found = self.get(name, default)
         if isinstance(found, (int, float)) and 0.0 <= found < 1.0:
             return float(found)
-        self.faults.append(f"`{flag(name)} {found}` is no rate from 0 up to 1.")
+        self.faults.append(f"`{option_name(name)} {found}` is no rate from 0 up to 1.")
         return default
 
     def refuse(self, name: str, why: str) -> None:
         """Enter a fault that names the option and its value."""
         found = self.get(name, "")
-        said = flag(name) if found is True or found == "" else f"{flag(name)} {found}"
+        said = option_name(name) if found is True or found == "" else f"{option_name(name)} {found}"
         self.faults.append(f"`{said[:100]}`: {why}")
 
     def must_be_off(self, names: Mapping[str, str]) -> None:
@@ -75,7 +75,7 @@ class Options:
     def must_agree(self, first: str, second: str, why: str) -> None:
         """Refuse two options that are not the same."""
         if self.get(first, False) != self.get(second, False):
-            values = f"`{flag(first)}` is {self.get(first)}, `{flag(second)}` {self.get(second)}"
+            values = f"`{option_name(first)}` is {self.get(first)}, `{option_name(second)}` {self.get(second)}"
             self.faults.append(f"{values}: {why}")
 
     def listed(self, name: str) -> list[Any]:
@@ -93,12 +93,12 @@ class Options:
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def flag(name: str) -> str:
+def option_name(name: str) -> str:
     """Return an option as it is typed."""
     return "--" + name.replace("_", "-")
 
 
-def options_of(content: Mapping[str, Any]) -> Options:
+def read_options(content: Mapping[str, Any]) -> Options:
     """Return the options in a checkpoint: older ones keep `args`, newer ones a table `cfg`.
 
     Raises ModelError where there are none that can be read.
@@ -190,22 +190,22 @@ class Plan:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def same(name: str) -> Recipe:
+def copied(name: str) -> Recipe:
     """Return the recipe of a tensor that is theirs as it stands."""
     return Recipe((name,), lambda tensor: tensor)
 
 
-def of(make: Callable[..., Tensor], *names: str) -> Recipe:
+def computed(make: Callable[..., Tensor], *names: str) -> Recipe:
     """Return the recipe `make` of the tensors `names`."""
     return Recipe(names, make)
 
 
-def affine(ours: str, theirs: str) -> Recipes:
+def linear(ours: str, theirs: str) -> Recipes:
     """Return the recipes of a weight and a bias that are theirs as they stand."""
-    return {f"{ours}.{part}": same(f"{theirs}.{part}") for part in ("weight", "bias")}
+    return {f"{ours}.{part}": copied(f"{theirs}.{part}") for part in ("weight", "bias")}
 
 
-def faults_of(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     """Return what is missing of the plan's tensors, and what the plan leaves unused."""
     held = set(checkpoint.views)
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
@@ -227,7 +227,7 @@ def faults_of(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     return faults
 
 
-def cook(
+def convert_tensors(
     plan: Plan, checkpoint: Checkpoint, wanted: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return our tensors, and what does not fit the shapes `wanted`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, linear, computed, copied
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.transformer.config import TransformerConfig
 
@@ -36,7 +36,7 @@ _OFF = {
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Transformer; what it cannot have is entered into the options' faults."""
     options.must_be_off(_OFF)
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     options.must_be("activation_fn", ("relu",), "the feed-forward maps rectify (relu).")
     for kind, why in (
         ("attention_heads", "both sides have as many heads (`model.heads`)."),
@@ -59,9 +59,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         heads=options.count("decoder_attention_heads"),
         norm="pre" if options.is_set("decoder_normalize_before") else "post",
         positions=_positions(options),
-        max_positions=longest(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint, FIRST_POSITION),
         scale_embeddings=not options.is_set("no_scale_embedding"),
-        tie=tie(options),
+        tie=tying(options),
         first_symbol="end",
         dropout=rate,
         embedding_dropout=rate,
@@ -81,13 +81,13 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     return made
 
 
-def no_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
+def refuse_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
     """Refuse a classifier in clusters; its option means nothing under another criterion."""
     if any(name.startswith("decoder.adaptive_softmax.") for name in checkpoint.views):
         options.refuse("adaptive_softmax_cutoff", "the classifier is one matrix.")
 
 
-def tie(options: Options) -> Literal["none", "target", "all"]:
+def tying(options: Options) -> Literal["none", "target", "all"]:
     """Return which matrices are one."""
     if options.is_set("share_all_embeddings"):
         return "all"
@@ -107,14 +107,14 @@ def tied_copies(
     return {copy: held for copy, held in copies.items() if copy in checkpoint.views}
 
 
-def longest(checkpoint: Checkpoint, first: int) -> int:
+def learned_positions(checkpoint: Checkpoint, first: int) -> int:
     """Return how many learned positions the longer side has, `first` rows being unused."""
     names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
     counts = [checkpoint.views[n].shape[0] for n in names if n in checkpoint.views]
     return max(1, max(counts) - first) if counts else 1024
 
 
-def positions(checkpoint: Checkpoint, count: int) -> Recipes:
+def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
     """Return the recipes of learned positions: without the unused rows, the last one repeated."""
 
     def rows(weight: Tensor) -> Tensor:
@@ -122,17 +122,17 @@ def positions(checkpoint: Checkpoint, count: int) -> Recipes:
         return torch.cat([kept, kept[-1:].expand(count - len(kept), -1)])
 
     return {
-        f"{ours}_embedding.position_weight": of(rows, f"{theirs}.embed_positions.weight")
+        f"{ours}_embedding.position_weight": computed(rows, f"{theirs}.embed_positions.weight")
         for ours, theirs in (("source", "encoder"), ("target", "decoder"))
     }
 
 
-def embeddings(tied: str) -> Recipes:
+def embedding_recipes(tied: str) -> Recipes:
     """Return the recipes of both sides' token vectors."""
     source = "decoder" if tied == "all" else "encoder"
     return {
-        "source_embedding.weight": of(reordered, f"{source}.embed_tokens.weight"),
-        "target_embedding.weight": of(reordered, "decoder.embed_tokens.weight"),
+        "source_embedding.weight": computed(reordered, f"{source}.embed_tokens.weight"),
+        "target_embedding.weight": computed(reordered, "decoder.embed_tokens.weight"),
     }
 
 
@@ -143,16 +143,16 @@ def _positions(options: Options) -> Positions:
 
 
 def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie)
+    found = embedding_recipes(config.tie)
     if config.positions == "learned":
-        found |= positions(checkpoint, config.max_positions)
+        found |= position_recipes(checkpoint, config.max_positions)
     if config.tie == "none":
         old = "decoder.embed_out" in checkpoint.views
         name = "decoder.embed_out" if old else "decoder.output_projection.weight"
-        found["output_weight"] = of(reordered, name)
+        found["output_weight"] = computed(reordered, name)
     if config.norm == "pre":
         for side in ("encoder", "decoder"):
-            found |= affine(f"{side}_norm", f"{side}.layer_norm")
+            found |= linear(f"{side}_norm", f"{side}.layer_norm")
     for place in range(config.encoder_depth):
         ours, theirs = f"encoder.{place}", f"encoder.layers.{place}"
         found |= _self_attention(f"{ours}.attention", f"{theirs}.self_attn", checkpoint)
@@ -166,7 +166,7 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
         parts = {kind: _attention(f"{theirs}.encoder_attn", kind, checkpoint) for kind in _KINDS}
         found |= {f"{ours}.source_attention.query_map.{kind}": parts[kind][0] for kind in _KINDS}
         keys += [part for kind in _KINDS for part in parts[kind][1:]]
-        found |= affine(f"{ours}.source_attention.output_map", f"{theirs}.encoder_attn.out_proj")
+        found |= linear(f"{ours}.source_attention.output_map", f"{theirs}.encoder_attn.out_proj")
         found |= _feed_forward(f"{ours}.feed_forward", theirs, inner[1], config.feed_forward_size)
         sides = ("add_self", "self_attn"), ("add_source", "encoder_attn"), _LAST
         found |= _norms(ours, theirs, sides, checkpoint)
@@ -185,14 +185,14 @@ def _attention(theirs: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
     """Return the recipes of the maps to queries, keys and values: apart, or in one."""
     fused = f"{theirs}.in_proj_{kind}"
     if fused in checkpoint.views:
-        return [of(lambda t, n=n: t.chunk(3)[n], fused) for n in range(3)]
+        return [computed(lambda t, n=n: t.chunk(3)[n], fused) for n in range(3)]
     found = [f"{theirs}.{part}_proj.{kind}" for part in "qkv"]
     old = [f"{theirs}.{part}_proj_{kind}" for part in "qkv"]
-    return [same(o if o in checkpoint.views else n) for o, n in zip(old, found, strict=True)]
+    return [copied(o if o in checkpoint.views else n) for o, n in zip(old, found, strict=True)]
 
 
 def _self_attention(ours: str, theirs: str, checkpoint: Checkpoint) -> Recipes:
-    found = affine(f"{ours}.output_map", f"{theirs}.out_proj")
+    found = linear(f"{ours}.output_map", f"{theirs}.out_proj")
     for kind in _KINDS:
         found[f"{ours}.input_map.{kind}"] = _joined(_attention(theirs, kind, checkpoint))
     return found
@@ -214,10 +214,10 @@ def _feed_forward(ours: str, theirs: str, inner: int, size: int) -> Recipes:
         return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
     return {
-        f"{ours}.widen.weight": of(below, f"{theirs}.fc1.weight"),
-        f"{ours}.widen.bias": of(below, f"{theirs}.fc1.bias"),
-        f"{ours}.narrow.weight": of(lambda t: below(t.t()).t(), f"{theirs}.fc2.weight"),
-        f"{ours}.narrow.bias": same(f"{theirs}.fc2.bias"),
+        f"{ours}.widen.weight": computed(below, f"{theirs}.fc1.weight"),
+        f"{ours}.widen.bias": computed(below, f"{theirs}.fc1.bias"),
+        f"{ours}.narrow.weight": computed(lambda t: below(t.t()).t(), f"{theirs}.fc2.weight"),
+        f"{ours}.narrow.bias": copied(f"{theirs}.fc2.bias"),
     }
 
 
@@ -230,5 +230,5 @@ def _norms(
     for mine, name in pairs:
         old = f"{theirs}.layer_norms.{numbered.index(name)}"
         is_old = f"{old}.weight" in checkpoint.views
-        found |= affine(f"{ours}.{mine}.norm", old if is_old else f"{theirs}.{name}_layer_norm")
+        found |= linear(f"{ours}.{mine}.norm", old if is_old else f"{theirs}.{name}_layer_norm")
     return found
