@@ -1,4 +1,7 @@
-"""Takes over a checkpoint of fairseq: its options, its weights, its dictionaries and its codes."""
+"""Imports a checkpoint of fairseq: its options, weights, dictionaries and codes.
+
+`nmtgrid import` calls it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, convert_tensors, unmatched_tensors, read_options
+from nmtgrid.convert.from_fairseq.plan import (
+    Options,
+    Plan,
+    convert_tensors,
+    read_options,
+    unmatched_tensors,
+)
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -33,7 +42,7 @@ _OTHERS = (
     "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
-"""What fairseq's own `generate` does unless it is told otherwise."""
+"""The defaults of fairseq's own `generate`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +61,10 @@ class TextFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What became of a checkpoint."""
+    """The facts of an imported checkpoint."""
 
-    theirs: str
-    """Their name of the architecture."""
+    fairseq_arch: str
+    """fairseq's name of the architecture."""
     arch: str
     config: Any
     parameters: int
@@ -72,23 +81,25 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
         options = read_options(checkpoint.content)
-        theirs, family = _family(options)
+        fairseq_arch, family = _family(options)
         plan = family(options, checkpoint)
         pipeline = _pipeline(options, text)
-        faults = options.faults + (_counts(checkpoint, text, pipeline) if pipeline else [])
+        faults = options.faults + (
+            _vocabulary_faults(checkpoint, text, pipeline) if pipeline else []
+        )
         if faults or pipeline is None:
             raise ConfigError(faults, "Only what is the same model can be taken over.")
         model, notes = _build(path, plan, checkpoint, pipeline)
-    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": theirs}}
+    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": fairseq_arch}}
     with new_folder(out) as folder:
         save_model(folder, model, pipeline, settings)
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    return Imported(theirs, plan.arch, model.config, model.count_parameters(), sizes, notes)
+    return Imported(fairseq_arch, plan.arch, model.config, model.count_parameters(), sizes, notes)
 
 
 def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
-    """Return their name of the architecture and who plans such models."""
+    """Return fairseq's name of the architecture and the planner of such models."""
     name = str(options.get("arch", options.get("_name", "")))
     known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
     if not known or name.startswith(_OTHERS):
@@ -104,24 +115,25 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     """Return the text pipeline; None where something is wrong with it, which is a fault then."""
     before = len(options.faults)
     languages = []
-    for side, given in (("source", text.source_lang), ("target", text.target_lang)):
-        found = given or options.get(f"{side}_lang")
-        if not isinstance(found, str) or not found.isidentifier():
+    for side, explicit in (("source", text.source_lang), ("target", text.target_lang)):
+        language = explicit or options.get(f"{side}_lang")
+        if not isinstance(language, str) or not language.isidentifier():
             options.faults.append(
                 f"The {side} language is not known: give `--{side}-lang`, such as `en`."
             )
-        languages.append(str(found))
-    sides: list[Vocabulary] = []
-    held: list[Codes] = []
+        languages.append(str(language))
+    vocabularies: list[Vocabulary] = []
+    codes: list[Codes] = []
     readers: list[tuple[list[Any], Callable[[Path], Any], Path | None]] = [
-        (sides, read_dictionary, text.source_dictionary),
-        (sides, read_dictionary, text.target_dictionary),
-        (held, read_codes, text.codes),
-        (held, read_codes, text.target_codes),
+        (vocabularies, read_dictionary, text.source_dictionary),
+        (vocabularies, read_dictionary, text.target_dictionary),
+        (codes, read_codes, text.codes),
+        (codes, read_codes, text.target_codes),
     ]
-    for kept, read, path in readers:
+    for results, read, path in readers:
         try:
-            kept += [] if path is None else [read(path)]
+            if path is not None:
+                results.append(read(path))
         except InputError as fault:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
     if text.target_codes is not None and text.codes is None:
@@ -133,13 +145,13 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
         target_lang=languages[1],
         tokenize=text.tokenize,
         lowercase=text.lowercase,
-        subwords="bpe" if held else "words",
-        joint=len(held) < 2,
+        subwords="bpe" if codes else "words",
+        joint=len(codes) < 2,
     )
-    return Pipeline(facts, sides[0], sides[1], *held)
+    return Pipeline(facts, *vocabularies, *codes)
 
 
-def _counts(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
+def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
     """Return a fault for each dictionary that is not that of the embeddings."""
     faults = []
     for side, path, vocabulary in (
@@ -176,11 +188,11 @@ def _build(
         raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     model = zoo.from_config(plan.arch, plan.config, *sizes)
-    wanted = model.state_dict()
-    tensors, faults = convert_tensors(plan, checkpoint, wanted)
+    parameters = model.state_dict()
+    tensors, faults = convert_tensors(plan, checkpoint, parameters)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
-    if set(tensors) != set(wanted):
+    if set(tensors) != set(parameters):
         raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
     model.load_state_dict(tensors)
     return model, plan.notes
