@@ -170,7 +170,11 @@ def _specification(specs: Any, model: Transformer) -> Any:
         assert isinstance(block, EncoderBlock)
         _self_attention(layer.self_attention, block.attention, block.add_attention)
         _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
-    sources = _source_projections(model)
+    # All blocks' projections to keys and values of the source are fused in ours: [2D, D] each.
+    fused = model.source_projection
+    weights = _tensor(fused.weight).chunk(config.decoder_depth)
+    biases = _tensor(fused.bias).chunk(config.decoder_depth)
+    sources = zip(weights, biases, strict=True)
     for layer, block, (weight, bias) in zip(decoder.layer, model.decoder, sources, strict=True):
         assert isinstance(block, DecoderBlock)
         _self_attention(layer.self_attention, block.self_attention, block.add_self)
@@ -212,13 +216,6 @@ def _feed_forward(spec: Any, network: FeedForward, around: AddNorm) -> None:
     _norm(spec.layer_norm, around.norm)
     _linear(spec.linear_0, network.widen)
     _linear(spec.linear_1, network.narrow)
-
-
-def _source_projections(model: Transformer) -> list[tuple[Tensor, Tensor]]:
-    """Return each decoder block's projection to keys and values of the source: [2D, D] and [2D]."""
-    fused, blocks = model.source_projection, model.config.decoder_depth
-    weights, biases = _tensor(fused.weight).chunk(blocks), _tensor(fused.bias).chunk(blocks)
-    return list(zip(weights, biases, strict=True))
 
 
 def _project(spec: Any, model: Transformer) -> None:

@@ -89,7 +89,7 @@ def test_what_is_no_text_is_named_by_its_line() -> None:
 def test_parts_of_a_file_are_cut_as_its_lines_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(shards, "_TAKEN", 9)
+    monkeypatch.setattr(shards, "_READ_SIZE", 9)
     path = tmp_path / f"x{ending}"
     with open_writer(path) as file:
         file.write(b"abc ab\n\nc  abc\r\nab")

@@ -69,10 +69,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     if not options.faults:
         import_plan.recipes = _recipes(config, tied, checkpoint)
         if has_projection:
-            untied = (
-                "" if tied == "none" else ", which is then no longer the matrix of the embeddings"
-            )
-            import_plan.notes.append(f"`additional_fc` is multiplied into the classifier{untied}")
+            note = "`additional_fc` is multiplied into the classifier"
+            untied = ", which is then no longer the matrix of the embeddings"
+            import_plan.notes.append(note if tied == "none" else note + untied)
     return import_plan
 
 

@@ -13,7 +13,6 @@ from nmtgrid.convert.from_fairseq.dictionary import reordered
 from nmtgrid.convert.from_fairseq.plan import (
     Options,
     Plan,
-    Recipe,
     Recipes,
     computed,
     copied,
@@ -80,9 +79,17 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     import_plan = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
     if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
-    if not options.faults:
-        import_plan.recipes = _recipes(config, checkpoint)
-        import_plan.notes += _notes(config, checkpoint)
+    if options.faults:
+        return import_plan
+    shifts = _Shifts(config, checkpoint)
+    import_plan.recipes = _recipes(config, checkpoint, shifts)
+    # The shifts have gone into other tensors, and the softmax of the aggregator cancels its biases.
+    cancelled = "decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"
+    import_plan.ignored += (*shifts.names, *cancelled)
+    if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
+        import_plan.notes.append("the convolutions' biases have gone into the maps around them")
+    if "decoder.projection.weight" in checkpoint.views and not config.output_map:
+        import_plan.notes.append("the map before the classifier is multiplied into it")
     return import_plan
 
 
@@ -149,12 +156,11 @@ class _Shifts:
         }
 
 
-def _recipes(config: PervasiveConfig, checkpoint: Checkpoint) -> Recipes:
+def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -> Recipes:
     recipes = embedding_recipes(config.tie)
     if config.positions == "learned":
         recipes |= position_recipes(checkpoint, _POSITIONS)
     recipes |= _grid(checkpoint)
-    shifts = _Shifts(config, checkpoint)
     for layer in range(config.depth):
         fairseq = f"decoder.net.residual_blocks.{layer}"
         prefix = f"network.layers.{2 * layer}"
@@ -175,43 +181,23 @@ def _recipes(config: PervasiveConfig, checkpoint: Checkpoint) -> Recipes:
         recipes |= shifts.linear("aggregator.gate", "decoder.aggregator.linear", shift)
         shift = torch.zeros_like(shift)
     recipes |= _output(config, checkpoint, shifts, shift)
-    # The softmax over positions cancels the biases of the aggregator.
-    cancelled = ["decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"]
-    _count_as_used(recipes, [*shifts.names, *cancelled], checkpoint)
     return recipes
 
 
-def _count_as_used(recipes: Recipes, names: list[str], checkpoint: Checkpoint) -> None:
-    """Count tensors that went into others, or that cancel, as used by the output bias's recipe."""
-    idle = tuple(name for name in names if name in checkpoint.views)
-    recipe = recipes["output_bias"]
-    count = len(recipe.names)
-    recipes["output_bias"] = Recipe(
-        recipe.names + idle, lambda *tensors: recipe.fn(*tensors[:count])
-    )
-
-
 def _grid(checkpoint: Checkpoint) -> Recipes:
-    """Return the recipes of the joint projection: it reads the target first, fairseq's the source."""
+    """Return the recipes of the joint projection: target first; fairseq's has the source first."""
     fairseq = "decoder.net.reduce_channels"
     if f"{fairseq}.weight" in checkpoint.views:
-
-        def turned(weight: Tensor) -> Tensor:
-            return torch.cat(weight.chunk(2, 1)[::-1], 1)
-
         return {
-            "grid_map": computed(turned, f"{fairseq}.weight"),
+            "grid_map": computed(lambda w: torch.cat(w.chunk(2, 1)[::-1], 1), f"{fairseq}.weight"),
             "grid_bias": copied(f"{fairseq}.bias"),
         }
-
-    def sides_by_side(embedded: Tensor) -> Tensor:
-        return torch.eye(2 * embedded.shape[1]).roll(embedded.shape[1], 1)
-
-    def nothing(embedded: Tensor) -> Tensor:
-        return torch.zeros(2 * embedded.shape[1])
-
+    # Without one both embeddings are concatenated: an identity that swaps the halves.
     name = "decoder.embed_tokens.weight"
-    return {"grid_map": computed(sides_by_side, name), "grid_bias": computed(nothing, name)}
+    return {
+        "grid_map": computed(lambda w: torch.eye(2 * w.shape[1]).roll(w.shape[1], 1), name),
+        "grid_bias": computed(lambda w: torch.zeros(2 * w.shape[1]), name),
+    }
 
 
 def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
@@ -254,13 +240,4 @@ def _output(
         )
         if config.tie == "none":
             recipes["output_weight"] = computed(reordered, rows)
-    return recipes
-
-
-def _notes(config: PervasiveConfig, checkpoint: Checkpoint) -> list[str]:
-    recipes = []
-    if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
-        recipes.append("the convolutions' biases have gone into the maps around them")
-    if "decoder.projection.weight" in checkpoint.views and not config.output_map:
-        recipes.append("the map before the classifier is multiplied into it")
     return recipes

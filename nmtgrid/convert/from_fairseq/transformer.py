@@ -169,26 +169,24 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
         )
         norms = ("add_attention", "self_attn"), ("add_feed_forward", "final")
         recipes |= _norms(prefix, fairseq, norms, checkpoint)
-    keys: list[Recipe] = []
+    # Keys and values of all decoder blocks are one projection of the source in ours.
+    fused: dict[str, list[Recipe]] = {kind: [] for kind in _KINDS}
     for layer in range(config.decoder_depth):
         prefix, fairseq = f"decoder.{layer}", f"decoder.layers.{layer}"
         recipes |= _self_attention(f"{prefix}.self_attention", f"{fairseq}.self_attn", checkpoint)
-        parts = {kind: _attention(f"{fairseq}.encoder_attn", kind, checkpoint) for kind in _KINDS}
-        recipes |= {
-            f"{prefix}.source_attention.query_map.{kind}": parts[kind][0] for kind in _KINDS
-        }
-        keys += [part for kind in _KINDS for part in parts[kind][1:]]
-        recipes |= linear(
-            f"{prefix}.source_attention.output_map", f"{fairseq}.encoder_attn.out_proj"
-        )
+        attention = f"{fairseq}.encoder_attn"
+        for kind in _KINDS:
+            query, *keys_and_values = _attention(attention, kind, checkpoint)
+            recipes[f"{prefix}.source_attention.query_map.{kind}"] = query
+            fused[kind] += keys_and_values
+        recipes |= linear(f"{prefix}.source_attention.output_map", f"{attention}.out_proj")
         recipes |= _feed_forward(
             f"{prefix}.feed_forward", fairseq, inner[1], config.feed_forward_size
         )
         sides = ("add_self", "self_attn"), ("add_source", "encoder_attn"), _LAST
         recipes |= _norms(prefix, fairseq, sides, checkpoint)
-    for at, kind in enumerate(_KINDS):
-        pairs = [keys[n + 2 * at : n + 2 * at + 2] for n in range(0, len(keys), 4)]
-        recipes[f"source_projection.{kind}"] = _joined([part for pair in pairs for part in pair])
+    for kind in _KINDS:
+        recipes[f"source_projection.{kind}"] = _joined(fused[kind])
     return recipes
 
 
