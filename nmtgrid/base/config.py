@@ -62,6 +62,7 @@ def override(
     """
     faults: list[str] = []
     pairs = changes if isinstance(changes, Mapping) else _parse(changes, option, faults)
+    # Through JSON, so that changed values are checked like those of a file.
     values = to_json(config)
     for path, value in pairs.items():
         _assign(type(config), values, path, value, option, faults)
@@ -160,6 +161,7 @@ def _member(hint: Any, name: str) -> Any:
     return _hints(hint).get(name) if is_group else None
 
 
+# Annotations are strings here, and evaluating them takes longer than reading a configuration.
 @functools.cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
     """Return the types of the settings of a group, in order."""

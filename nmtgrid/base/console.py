@@ -23,10 +23,11 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 output = Console(soft_wrap=True, highlight=False)
+# Messages go to standard error, so that the output of `decode` can be piped.
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
+# Columns of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
-"""Columns of a table that is not written to a terminal."""
 
 
 def hush(speaker: str) -> None:

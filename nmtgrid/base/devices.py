@@ -13,11 +13,11 @@ import torch
 
 from nmtgrid.base.errors import DeviceError
 
+# What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions.
 _OUT_OF_MEMORY = (
     "defaultcpuallocator", "not enough memory", "out of memory", "alloc_failed",
     "unable to find an engine",
 )  # fmt: skip
-"""What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions."""
 
 
 def free_memory() -> None:

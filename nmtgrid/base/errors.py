@@ -63,6 +63,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     last = word.rpartition(".")[2]
     close = [name for name in names if last in _abbreviations(name)]
+    # Similar spelling comes second: an abbreviation such as `lr` is far from its name in letters.
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"

@@ -156,6 +156,7 @@ def _specification(specs: Any, model: Transformer) -> Any:
     first = SPECIALS[END] if config.first_symbol == "end" else SPECIALS[BEGIN]
     settings.unk_token, settings.bos_token = SPECIALS[UNKNOWN], SPECIALS[BEGIN]
     settings.eos_token, settings.decoder_start_token = SPECIALS[END], first
+    # Our sources end with `</s>` and have no `<s>`.
     settings.add_source_bos, settings.add_source_eos = False, True
     settings.layer_norm_epsilon = next(
         part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)

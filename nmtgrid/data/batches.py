@@ -102,6 +102,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
+        # Without blocking: the copy of pinned memory overlaps with the running step.
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
@@ -117,6 +118,7 @@ class Batch:
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
         source_lengths, target_lengths = self.source_lengths[rows], self.target_lengths[rows]
+        # Columns of padding alone would only cost time.
         width, height = int(source_lengths.max()), int(target_lengths.max())
         return Batch(
             self.source[rows, :width],
@@ -286,6 +288,7 @@ def cut_by_length(
     have similar lengths. A pair that alone exceeds a limit is a batch of its own.
     """
     source, target = source_lengths[pairs].astype(int), target_lengths[pairs].astype(int)
+    # lexsort sorts by its last key first.
     order = numpy.lexsort((numpy.where(target % 2 == 1, source, -source), target))
     pairs = pairs[order]
     widths, heights = (source[order] + 1).tolist(), (target[order] + 1).tolist()

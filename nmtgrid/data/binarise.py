@@ -25,8 +25,8 @@ from nmtgrid.text.vocabulary import UNKNOWN
 _SIDES = ("source", "target")
 _LARGEST_CACHE = 200_000
 _LARGEST_BLOCK = 1 << 22
+# Bytes of an id in memory; in the file vocabularies of up to 65,536 types take two.
 _WIDTH = 4
-"""Bytes of an id in memory; in the file vocabularies of up to 65,536 types take two."""
 _NUMPY = {"U16": "<u2", "U32": "<u4"}
 
 Segmented = Sequence[Mapping[str, Iterable[str]]]
@@ -83,6 +83,7 @@ class _BlockEncoder:
         word_ids = self._ids[side].__getitem__
         lines = chain.from_iterable(map(split_lines, read_block(block)))
         sentences = [b"".join(map(word_ids, line.split())) for line in lines]
+        # Packed ids are joined as bytes, without Python lists of ids (benchmarks/text_scale.py).
         tokens = numpy.frombuffer(b"".join(sentences), numpy.uint32)
         return _EncodedBlock(
             tokens.astype(_NUMPY[_kind(self._sides[side])]).tobytes(),

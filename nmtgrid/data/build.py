@@ -366,6 +366,7 @@ def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
     """Return the lines that stay and every so many-th one; `before` lines came before them."""
     rest = [line + b"\n" for line in lines.split(b"\n")[:-1]]
     first = every - 1 - before % every
+    # Counted over all kept pairs, so that the split does not depend on shards or workers.
     moved = rest[first::every]
     del rest[first::every]
     return b"".join(rest), b"".join(moved)

@@ -56,6 +56,7 @@ def read(folder: Path) -> dict[str, Any]:
     missing = [key for key in tables if not isinstance(manifest.get(key), dict)]
     if missing:
         raise DataError(f"{path} lacks `{missing[0]}`.", _AGAIN)
+    # Older manifests have no checksum and are accepted.
     if is_altered(manifest):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     manifest.pop(CHECKSUM, None)

@@ -23,8 +23,8 @@ from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
+# Distinct words that are counted at once.
 _LARGEST = 4_000_000
-"""Distinct words that are counted at once."""
 CHUNK = 4000
 """Distinct words that a worker segments at once."""
 MOST_KNOWN = 150_000
@@ -185,8 +185,10 @@ class _Learner:
         words = [count.counts for count in counts]
         if needs_codes:
             self._codes = self._learn_codes(words, facts)
+        # Joint codes serve both sides.
         codes = [self._codes[0], self._codes[-1]] if self._codes else [None, None]
         if plan.joint_vocabulary:
+            # `tie=all` shares one embedding matrix, so both sides need the same ids.
             units = [self._count_units(side, words[side], codes[side]) for side in (0, 1)]
             source = target = self._vocabulary(merge_counts(*units))
         else:

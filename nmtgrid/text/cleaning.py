@@ -17,8 +17,8 @@ RawPair = tuple[str, str, str]
 REASONS = ("empty", "too_long", "ratio", "long_word")
 """Why a training pair is dropped, in the order of the checks."""
 
+# Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we.
 _LONGEST_WORD = 1000
-"""Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Filters:
             return "too_long"
         if longer / shorter > self.max_ratio:
             return "ratio"
+        # Last, because it looks at every word.
         if max(map(len, source_words + target_words)) > _LONGEST_WORD:
             return "long_word"
         return ""
@@ -113,6 +114,7 @@ class Cleaner:
                 is_kept = [not reason for reason in reasons]
                 columns = [list(compress(lines, is_kept)) for lines in columns]
         if not self._raw:
+            # Raw training text is not kept, so the workers need not send it back.
             columns[2:4] = [], []
         source, target, raw_source, raw_target, truth = map(join_lines, columns)
         return CleanedShard(

@@ -21,8 +21,8 @@ _REPLACEMENT = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
 # The bytes that are not UTF-8, as `surrogateescape` decodes them, and NUL, which no text has.
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")
+# Words that are detokenised again with each new one.
 _LONGEST_CONTEXT = 32
-"""Words that are detokenised again with each new one."""
 _HYPHEN = "@-@"
 _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 
@@ -63,6 +63,7 @@ class _WordSplitter:
         """Yield the words and line ends that are whole with `raw`."""
         text = self._decoder.decode(raw)
         if self._is_first and text:
+            # The bytes of the mark can arrive one by one: it is in the first text that decodes.
             text = text.lstrip(_BYTE_ORDER_MARK)
             self._is_first = not text
         *lines, rest = text.split("\n")

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 _LARGEST_CACHE = 200_000
+# Characters: longer words are rare, and many of them would fill the memory.
 _LONGEST_CACHED = 60
-"""Characters: longer words are rare, and many of them would fill the memory."""
 _JUNK = re.compile(r"[\0-\x1f]")
 _DIGITS = "0123456789"
+# As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first.
 _ESCAPES = (
     ("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"),
     ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
 )  # fmt: skip
-"""As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
+# Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError.
 _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
-"""Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError."""
+# Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
+# of the line instead, and joins each number of a line that ends in one and a mark to what is
+# before it.
 _CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
-"""Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
-of the line instead, and joins each number of a line that ends in one and a mark to what is before
-it."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 

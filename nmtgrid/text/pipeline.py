@@ -22,8 +22,8 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 FORMAT = 1
 FACTS = "text.json"
+# The entry of the checksums that covers the checksums of the files.
 _TABLE = "table"
-"""The entry of the checksums that covers the checksums of the files."""
 _AGAIN = "Restore a copy, or make the folder again."
 
 
@@ -166,6 +166,7 @@ class Pipeline:
                 side.codes.save(folder / name)
         facts = to_json(self.facts)
         hashes = {name: _sha256(folder / name) for name in _file_names(self.facts)}
+        # The checksum of the checksums notices an entry that was removed.
         hashes |= {"text": digest(facts), _TABLE: digest(hashes)}
         write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
 

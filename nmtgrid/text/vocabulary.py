@@ -27,6 +27,7 @@ class Vocabulary:
         self._ids = {token: index for index, token in enumerate(self.types)}
         if len(self._ids) != len(self.types) or len(self.counts) != len(self.types):
             raise ValueError("types must be distinct, and each must have one count")
+        # A word spelt like a special symbol must not become one.
         for special in SPECIALS:
             self._ids[special] = UNKNOWN
 
@@ -38,6 +39,7 @@ class Vocabulary:
             for token, count in counts.items()
             if count >= min_count and token not in SPECIALS
         ]
+        # By name among equals, so that ids do not depend on the order of counting.
         pairs.sort(key=lambda pair: (-pair[1], pair[0]))
         return cls([token for token, _ in pairs], [count for _, count in pairs])
 

@@ -30,10 +30,10 @@ from nmtgrid.base.io.atomic import (
 
 CHECKSUM = "nmtgrid.sha256"
 """The header's entry that holds the checksum."""
+# Prefix of a checksum that includes the header, its own digits counted as zeros.
 _WHOLE = "whole:"
-"""Prefix of a checksum that includes the header, its own digits counted as zeros."""
+# Placeholder of a checksum that is not known yet.
 _UNKNOWN = _WHOLE + "0" * 64
-"""Placeholder of a checksum that is not known yet."""
 _LARGEST_HEADER = 64 * 1024 * 1024
 _BLOCK = 1 << 22
 _NUMPY_TYPES = {
@@ -181,6 +181,7 @@ class ArrayFile:
         names = list(entries)
         entries["__metadata__"] = {**(facts or {}), CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
+        # The arrays begin at a multiple of 8 bytes, as memory maps of 8-byte items need it.
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
         header = _with_checksum(header, self._blocks(names))
@@ -220,6 +221,7 @@ def save_tensors(
         if tensor.data_ptr() in seen:
             stored[name] = tensor.clone()
         seen.add(tensor.data_ptr())
+    # The library writes the header; the checksum then replaces a placeholder of the same length.
     blob = memoryview(save(stored, {**(facts or {}), CHECKSUM: _UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
@@ -239,5 +241,6 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load(path.read_bytes())
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
+    # A malformed header makes the library raise various types, its own among them.
     except Exception as fault:
         raise damaged_error(path, str(fault)) from fault

@@ -226,6 +226,7 @@ def is_plain(path: Path) -> bool:
 
 def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
     """Return line `number` of a file without its end, as `read_lines` does."""
+    # Files that were joined or saved repeatedly can begin with several marks.
     while number == 1 and raw.startswith(_BYTE_ORDER_MARK):
         raw = raw[len(_BYTE_ORDER_MARK) :]
         notes["byte_order_marks"] += 1
@@ -233,6 +234,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     if raw.endswith(b"\r"):
         raw = raw.rstrip(b"\r")
         notes["carriage_returns"] += 1
+    # NUL is valid UTF-8, but a sure sign of UTF-16 or of a hole in a damaged file.
     if b"\0" in raw:
         raise InputError(
             f"NUL byte at character {raw.index(0) + 1}.",

@@ -388,6 +388,7 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
         raise ModelError(f"{path} cannot be read: {fault.strerror}.", "Check the name.") from fault
     with file:
         try:
+            # Mapped: a checkpoint has gigabytes of optimiser state that nobody reads.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as fault:
             raise ModelError(f"{path} is empty or cannot be read.") from fault

@@ -75,6 +75,7 @@ def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
     if not good or not all(type(part) is int and part >= 0 for part in layer):
         options.refuse(name, "a layer is a pair of its size and the width of its filters.")
         return 1, 1
+    # The third number is the distance of the residual connection.
     if len(layer) == 3 and layer[2] != 1:
         options.refuse(name, "each layer has a residual connection to the one below it.")
     return layer[0], layer[1]

@@ -20,8 +20,8 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 _OVERWRITE = "#fairseq:overwrite"
+# Bytes of a dictionary: no program has one of ten million types.
 _LARGEST = 1 << 28
-"""Bytes of a dictionary: no program has one of ten million types."""
 
 
 def read_dictionary(path: Path) -> Vocabulary:
@@ -45,6 +45,7 @@ def read_dictionary(path: Path) -> Vocabulary:
             )
         before = indices.get(name)
         if before is not None:
+            # The earlier line keeps its id, which no text then produces.
             names[before] = None
         is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
         indices[name] = len(names) if is_word else None

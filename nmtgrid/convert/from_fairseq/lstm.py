@@ -101,6 +101,7 @@ def _first_states(config: BiLSTMConfig) -> Recipes:
         return linear("initial_hidden", "decoder.encoder_hidden_proj") | linear(
             "initial_cell", "decoder.encoder_cell_proj"
         )
+    # fairseq has no projection of equal sizes: ours are identities.
     recipes: Recipes = {}
     for name in ("initial_hidden", "initial_cell"):
         recipes[f"{name}.weight"] = Recipe((), lambda: torch.eye(config.decoded))

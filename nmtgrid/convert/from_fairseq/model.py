@@ -41,8 +41,8 @@ _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
+# The defaults of fairseq's own `generate`.
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
-"""The defaults of fairseq's own `generate`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +93,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": fairseq_arch}}
     with new_folder(out) as folder:
         save_model(folder, model, pipeline, settings)
+        # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     return Imported(fairseq_arch, plan.arch, model.config, model.count_parameters(), sizes, notes)
@@ -113,6 +114,7 @@ def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan
 
 def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     """Return the text pipeline; None where something is wrong with it, which is a fault then."""
+    # All faults are collected: users see every missing file and option at once.
     before = len(options.faults)
     languages = []
     for side, explicit in (("source", text.source_lang), ("target", text.target_lang)):

@@ -52,6 +52,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
     )
     embedded = options.count("decoder_embed_dim", 256)
+    # The grid joins a source and a target embedding and divides the channels of the two.
     size = 2 * embedded // options.count("divide_channels", 2)
     options.must_be("bottleneck", (size,), "both maps of a convolution have as many features.")
     options.must_be("conv_groups", (size,), "filters are depthwise, one for each feature.")
@@ -140,6 +141,7 @@ class _Shifts:
                 self.names.append(name)
                 shift = shift + checkpoint.load(name)
             self.between.append(_SCALE * shift)
+            # The residual connections scale by sqrt(1/2) behind each sublayer.
             shift = _SCALE * self.between[-1]
             total = total + shift
         self.output = total / (config.depth + 1)
@@ -205,6 +207,7 @@ def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
 
     def make(weight: Tensor) -> Tensor:
         taps = weight[:, 0].permute(1, 2, 0).clone()
+        # The other half of the taps would see later target words, and is masked in fairseq too.
         live = config.target_kernel // 2 + 1
         taps[live:] = 0.0
         if config.source_causal:

@@ -14,8 +14,8 @@ from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
 
 _GROUPS = ("common", "dataset", "task", "criterion", "model")
 _PARTS = ("encoder", "decoder", "quant_noise")
+# Characters of an option's expression, and items of the list that it means.
 _LONGEST = 1000
-"""Characters of an option's expression, and items of the list that it means."""
 
 
 class Options:
@@ -109,6 +109,7 @@ def read_options(content: Mapping[str, Any]) -> Options:
     Raises ModelError where there are none that can be read.
     """
     args, table = content.get("args"), content.get("cfg")
+    # Early versions keep an argparse namespace `args`, later ones a nested `cfg`.
     if isinstance(args, Namespace):
         return Options(_known_values(args.values))
     if isinstance(table, Namespace):

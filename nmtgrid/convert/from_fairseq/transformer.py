@@ -52,6 +52,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         ("learned_pos", "both sides have positions of one kind (`model.positions`)."),
     ):
         options.must_agree(f"encoder_{kind}", f"decoder_{kind}", why)
+    # The decoder decides on the size; a different encoder is projected (`encoder_size`).
     size = options.count("decoder_embed_dim", options.get("encoder_embed_dim"))
     source_size = options.count("encoder_embed_dim", size)
     for name in ("decoder_input_dim", "decoder_output_dim"):
@@ -97,6 +98,7 @@ def refuse_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
 
 def tying(options: Options) -> Literal["none", "target", "all"]:
     """Return which embeddings and classifier share their matrix."""
+    # fairseq ignores the second option where the first is set.
     if options.is_set("share_all_embeddings"):
         return "all"
     return "target" if options.is_set("share_decoder_input_output_embed") else "none"
@@ -246,6 +248,7 @@ def _norms(
     recipes: Recipes = {}
     for norm, name in pairs:
         old = f"{fairseq}.layer_norms.{numbered.index(name)}"
+        # Old checkpoints number the norms of a block, new ones name them.
         is_old = f"{old}.weight" in checkpoint.views
         recipes |= linear(
             f"{prefix}.{norm}.norm", old if is_old else f"{fairseq}.{name}_layer_norm"

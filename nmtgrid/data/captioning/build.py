@@ -30,14 +30,14 @@ from nmtgrid.data.captioning.dataset import (
 )
 from nmtgrid.text.moses import Moses
 
+# Why a caption is dropped: it has no word, or (in training) too many.
 _REASONS = ("empty", "too_long")
-"""Why a caption is dropped: it has no word, or (in training) too many."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"\w")
 _ESCAPE = re.compile(r"&(#\d+|[a-z]+);")
 _NUMBER = re.compile(r"\d+")
+# Karpathy's names and ours.
 _KARPATHY_SPLITS = {"train": "train", "val": "valid", "test": "test"}
-"""Karpathy's names and ours."""
 _RESTVAL = "restval"
 
 Report = Callable[[int, int], None]

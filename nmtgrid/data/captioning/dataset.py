@@ -37,6 +37,7 @@ _LAYOUT = (
 def as_floats(values: NDArray[Any]) -> NDArray[numpy.float32]:
     """Return features as float32; whole numbers are the bits of bfloat16."""
     if values.dtype == numpy.uint16:
+        # A bfloat16 is the upper half of a float32.
         return (values.astype(numpy.uint32) << 16).view(numpy.float32)
     return values.astype(numpy.float32)
 

@@ -113,6 +113,7 @@ def write_pair(rules: Rules, chooser: Chooser) -> ToyPair:
     pieces = writer.sentence()
     reads, links, read = [], [], 1
     for position, piece in enumerate(pieces):
+        # A word cannot be written before those in front of it: the reads never fall.
         read = max(read, piece.waits_for)
         reads.append(read)
         links += [(position, source - 1) for source in piece.links]

@@ -46,8 +46,8 @@ SIZE = 64
 """Features of a region."""
 NOISE = 0.1
 """Standard deviation of the noise; each attribute's code is a standard normal vector."""
+# Pictures of the validation and of the test split.
 _HELD_OUT = 500
-"""Pictures of the validation and of the test split."""
 
 
 class Thing(NamedTuple):
