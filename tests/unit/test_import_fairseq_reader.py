@@ -21,7 +21,12 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ModelError, NmtgridError
-from nmtgrid.convert.from_fairseq.checkpoint import Inert, PickleReader, PickleFault, open_checkpoint
+from nmtgrid.convert.from_fairseq.checkpoint import (
+    Inert,
+    PickleFault,
+    PickleReader,
+    open_checkpoint,
+)
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import take_over

@@ -150,7 +150,7 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
         subwords="bpe" if codes else "words",
         joint=len(codes) < 2,
     )
-    return Pipeline(facts, *vocabularies, *codes)
+    return Pipeline(facts, vocabularies[0], vocabularies[1], *codes)
 
 
 def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
