@@ -203,7 +203,7 @@ class Stream:
 
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final."""
-        units = self._pipeline.source_word(word)
+        units = self._pipeline.source_tokens(word)
         self.source += units
         self.word_sizes.append(len(units))
         return self._words(self._stream.read(self._pipeline.source_vocabulary.encode(units)))

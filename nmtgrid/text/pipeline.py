@@ -107,20 +107,13 @@ class Pipeline:
         """Return the units of a raw source line; [] for an empty line."""
         return self.source.tokens(raw_line)
 
-    def source_word(self, raw_word: str) -> list[str]:
-        """Return the units of one raw source word, tokenised without its context.
-
-        A stream knows no more of a word when it arrives. [] for what is not text.
-        """
-        return self.source.tokens(raw_word)
-
     def source_words(self, raw_line: str) -> list[list[str]]:
-        """Return the units of each raw word of a source line, as a stream reads them.
+        """Return the units of each raw word of a source line, tokenised without its context.
 
-        Where the tokeniser looks at the words around, such as after an abbreviation, they are not
-        always those of the line.
+        A stream knows no more of a word when it arrives. Where the tokeniser looks at the words
+        around, such as after an abbreviation, the units can differ from those of the line.
         """
-        return [self.source_word(word) for word in raw_line.split()]
+        return [self.source_tokens(word) for word in raw_line.split()]
 
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""

@@ -155,7 +155,7 @@ class _Line:
     def read(self, word: str) -> str:
         """Return what a word adds to the text."""
         more = ""
-        size = len(self._translator.pipeline.source_word(word))
+        size = len(self._translator.pipeline.source_tokens(word))
         if self.streams and size:
             held = len(self.streams[-1].source)
             if held and held + size > self._longest:

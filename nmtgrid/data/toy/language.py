@@ -159,9 +159,9 @@ class Adjective(NamedTuple):
 class Noun(NamedTuple):
     """Forms by number; `joint` opens a source compound, `genitive` follows a target noun."""
 
-    source: tuple[str, str]
+    source: tuple[str, ...]
     joint: str
-    target: tuple[str, str]
+    target: tuple[str, ...]
     genitive: str
     target_gender: int
 
@@ -177,7 +177,7 @@ class Reading(NamedTuple):
 class Verb(NamedTuple):
     """A source stem: `finite` forms by number and its readings, several if it is separable."""
 
-    finite: tuple[str, str]
+    finite: tuple[str, ...]
     infinitive: str
     readings: Choice[Reading]
 
@@ -245,19 +245,16 @@ class _Stems:
             self._used[0].update(form for row in determiner.source for form in row)
             self._used[1].update(determiner.target)
 
-    def source(
-        self, endings: Sequence[str], syllables: int = 2, prefixes: Sequence[str] = ("",)
-    ) -> list[str]:
-        """Return the forms of a new source stem: each prefix with each ending."""
-        return self._draw(0, endings, syllables, prefixes)
+    def pair(
+        self, source: Sequence[str] = ("",), target: Sequence[str] = ("",), syllables: int = 2
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the forms of a new stem of either language, one for each ending."""
+        return self.draw(0, source, syllables), self.draw(1, target, syllables)
 
-    def target(self, endings: Sequence[str], syllables: int = 2) -> list[str]:
-        """Return the forms of a new target stem."""
-        return self._draw(1, endings, syllables, ("",))
-
-    def _draw(
-        self, side: int, endings: Sequence[str], syllables: int, prefixes: Sequence[str]
-    ) -> list[str]:
+    def draw(
+        self, side: int, endings: Sequence[str], syllables: int = 2, prefixes: Sequence[str] = ("",)
+    ) -> tuple[str, ...]:
+        """Return the forms of a new stem: each prefix with each ending."""
         used = self._used[side]
         onsets, vowels, codas = (sounds.split() for sounds in _SOUNDS[side])
         while True:
@@ -265,7 +262,7 @@ class _Stems:
             first = [self._one_of(sounds) for sounds in (onsets[:14], vowels[:5]) * (syllables - 1)]
             last = [self._one_of(sounds) for sounds in (onsets, vowels, codas)]
             stem = "".join(first + last)
-            forms = [prefix + stem + ending for prefix in prefixes for ending in endings]
+            forms = tuple(prefix + stem + ending for prefix in prefixes for ending in endings)
             if len(set(forms)) == len(forms) and used.isdisjoint(forms):
                 used.update(forms)
                 return forms
@@ -280,19 +277,18 @@ class _Stems:
 
 
 def _noun(stems: _Stems, gender: int, target_gender: int) -> Noun:
-    singular, plural, joint = stems.source(("", _SOURCE_PLURALS[gender], LINK))
-    target, targets, genitive = stems.target(("", "im", "ur"))
-    return Noun((singular, plural), joint, (target, targets), genitive, target_gender)
+    source, target = stems.pair(("", _SOURCE_PLURALS[gender], LINK), ("", "im", "ur"))
+    return Noun(source[:2], source[2], target[:2], target[2], target_gender)
 
 
 def _verb(stems: _Stems, prefixes: Sequence[str] = ()) -> Verb:
     """Return a verb; the forms with its prefixes (as at the end of a clause) are its own too."""
-    singular, plural, infinitive, *_ = stems.source(("et", "ont", "ir"), 1, ("", *prefixes))
+    source = stems.draw(0, ("et", "ont", "ir"), 1, ("", *prefixes))
     readings = []
     for prefix in ("", *prefixes):
-        *target, target_infinitive = stems.target((*_VERB_ENDINGS, "ar"))
-        readings.append(Reading(prefix, tuple(target), target_infinitive))
-    return Verb((singular, plural), infinitive, Choice(readings))
+        target = stems.draw(1, (*_VERB_ENDINGS, "ar"))
+        readings.append(Reading(prefix, target[:4], target[4]))
+    return Verb(source[:2], source[2], Choice(readings))
 
 
 def _verbs(stems: _Stems, count: int) -> tuple[tuple[Choice[Verb], Choice[Verb]], ...]:
@@ -308,15 +304,13 @@ def _verbs(stems: _Stems, count: int) -> tuple[tuple[Choice[Verb], Choice[Verb]]
 
 
 def _words(stems: _Stems, count: int, syllables: int) -> Choice[Word]:
-    return Choice.zipfian(
-        Word(stems.source(("",), syllables)[0], stems.target(("",), syllables)[0])
-        for _ in range(count)
-    )
+    pairs = (stems.pair(syllables=syllables) for _ in range(count))
+    return Choice.zipfian(Word(source, target) for (source,), (target,) in pairs)
 
 
 def _names(stems: _Stems, count: int) -> Choice[Word]:
     """Return names, which both languages write alike and with a capital."""
-    names = [stems.source(("ao"[index % 2],))[0].capitalize() for index in range(count)]
+    names = [stems.draw(0, ("ao"[index % 2],))[0].capitalize() for index in range(count)]
     return Choice.zipfian(Word(name, name, 1 - index % 2) for index, name in enumerate(names))
 
 
@@ -329,9 +323,7 @@ def build_lexicon(settings: ToySettings, seed: int) -> Lexicon:
     return Lexicon(
         determiners=Choice(_DETERMINERS, (5, 3, 2)),
         adjectives=Choice.zipfian(
-            Adjective(
-                tuple(stems.source(_CASE_ENDINGS[0], 1)), tuple(stems.target(_AGREEMENT_ENDINGS, 1))
-            )
+            Adjective(*stems.pair(_CASE_ENDINGS[0], _AGREEMENT_ENDINGS, 1))
             for _ in range(settings.adjectives)
         ),
         nouns=tuple(Choice.zipfian(nouns[gender::3]) for gender in range(3)),
