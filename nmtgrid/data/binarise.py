@@ -136,18 +136,13 @@ def write_split(
     parts = [(side, b) for side, text in files.items() for b in split_file(text, _LARGEST_BLOCK)]
     # A process takes about as long to start as to encode a block of text.
     useful = 1 + sum(text.stat().st_size for text in files.values()) // _LARGEST_BLOCK
-    file = ArrayFile(path, kinds)
-    try:
+    with ArrayFile(path, kinds) as file:
         streams = {side: _Stream(file, _SIDES[side]) for side in files}
         encoder = _BlockEncoder(pipeline, segmented)
         for (side, _), encoded in map_ordered(encoder, parts, min(workers, useful)):
             count = streams[side].append(encoded)
             if report is not None and side == min(files):
                 report(count)
-        file.close()
-    except BaseException:
-        file.discard()
-        raise
     facts: dict[str, Any] = {"pairs": [stream.count for stream in streams.values()]}
     for side, stream in streams.items():
         facts[f"{_SIDES[side]}_lengths"] = stream.lengths.summary()

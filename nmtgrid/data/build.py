@@ -6,7 +6,6 @@ completes the directory.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -318,48 +317,43 @@ class _SplitBuilder:
         # Raw text is kept of validation and test, which are scored against it.
         cleaner = plan.cleaner(plan.filters if is_train else None, raw=not is_train or bool(every))
         dropped: Counter[str] = Counter()
-        read = kept = moved = 0
-        names = self._file_names(name)
-        valid_names = self._file_names("valid") if every else []
-        with contextlib.ExitStack() as stack:
-            opened = [
-                stack.enter_context(directory.open_line_files(self._folder, filter(None, group)))
-                for group in (names, valid_names)
-            ]
+        pairs_read = before = 0
+        columns = self._columns(name)
+        moved_columns = self._columns("valid") if every else {}
+        names = [*columns.values(), *moved_columns.values()]
+        with directory.open_line_files(self._folder, names) as files:
             for shard, cleaned in map_ordered(cleaner, shards, plan.workers):
                 if parallel is not None:
                     parallel.add_notes(shard, cleaned)
                 dropped.update(cleaned.dropped)
-                read += cleaned.read
-                columns = [*cleaned.text, *cleaned.raw, cleaned.truth]
+                pairs_read += cleaned.pairs_read
+                blocks = [*cleaned.text, *cleaned.raw, cleaned.truth]
                 if every:
-                    pairs = [_cut(lines, kept, every) for lines in columns]
-                    columns = [rest for rest, _ in pairs]
-                    for file, (_, lines) in zip(valid_names, pairs, strict=True):
-                        if file:
-                            opened[1][file].extend(lines)
-                    moved = opened[1][valid_names[0]].count
-                for file, lines in zip(names, columns, strict=True):
-                    if file:
-                        opened[0][file].extend(lines)
-                kept += cleaned.kept
-                self._done += cleaned.read
+                    cut = [_cut(block, before, every) for block in blocks]
+                    blocks = [rest for rest, _ in cut]
+                    for column, file in moved_columns.items():
+                        files[file].extend(cut[column][1])
+                for column, file in columns.items():
+                    files[file].extend(blocks[column])
+                before += cleaned.pairs_kept
+                self._done += cleaned.pairs_read
                 if self._report is not None:
                     self._report(self._meter, self._done)
-        for group in opened:
-            self.files.update({file: lines.facts for file, lines in group.items()})
-        counts = {name: directory.split_counts(read, kept - moved, dropped, REASONS)}
+        self.files.update({file: lines.facts for file, lines in files.items()})
+        pairs_kept = files[columns[0]].count
+        counts = {name: directory.split_counts(pairs_read, pairs_kept, dropped, REASONS)}
         if every:
+            moved = files[moved_columns[0]].count
             counts[name]["moved_to_valid"] = moved
             counts["valid"] = directory.split_counts(moved, moved, Counter(), REASONS)
         return counts
 
-    def _file_names(self, name: str) -> list[str]:
-        """Return the files of text (two sides), raw text and truth; "" for what is not kept."""
-        text = [f"text/{name}.{language}" for language in self._plan.languages]
-        raw = [f"raw/{name}.{language}" for language in self._plan.languages]
-        truth = f"truth/{name}.jsonl" if self._truth else ""
-        return [*text, *(raw if name != "train" else ["", ""]), truth]
+    def _columns(self, name: str) -> dict[int, str]:
+        """Return the files of text (0, 1: source and target), raw text (2, 3) and truth (4)."""
+        kinds = ["text"] if name == "train" else ["text", "raw"]
+        files = [f"{kind}/{name}.{lang}" for kind in kinds for lang in self._plan.languages]
+        columns = dict(enumerate(files))
+        return columns | ({4: f"truth/{name}.jsonl"} if self._truth else {})
 
 
 def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:

@@ -225,11 +225,11 @@ def in_order(splits: Mapping[str, Split]) -> dict[str, Split]:
 
 
 def split_counts(
-    read: int, kept: int, dropped: Counter[str], reasons: Iterable[str]
+    pairs_read: int, pairs_kept: int, dropped: Counter[str], reasons: Iterable[str]
 ) -> dict[str, Any]:
     """Return the manifest's counts of a split."""
     return {
-        "pairs_read": read,
-        "pairs_kept": kept,
+        "pairs_read": pairs_read,
+        "pairs_kept": pairs_kept,
         "dropped": {reason: dropped[reason] for reason in reasons},
     }

@@ -74,11 +74,11 @@ class CleanedShard:
     """The kept pairs of a shard, as bytes of lines: `text` tokenised, `raw` as it was read.
 
     Each has the source and the target; `raw` may be left out (empty). `truth` is that of the kept
-    pairs; `read` and `kept` count pairs.
+    pairs.
     """
 
-    read: int
-    kept: int
+    pairs_read: int
+    pairs_kept: int
     text: tuple[bytes, bytes]
     raw: tuple[bytes, bytes]
     truth: bytes
@@ -118,8 +118,8 @@ class Cleaner:
             columns[2:4] = [], []
         source, target, raw_source, raw_target, truth = map(join_lines, columns)
         return CleanedShard(
-            read=len(raw_sources),
-            kept=len(columns[0]),
+            pairs_read=len(raw_sources),
+            pairs_kept=len(columns[0]),
             text=(source, target),
             raw=(raw_source, raw_target),
             truth=truth,

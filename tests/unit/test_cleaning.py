@@ -58,11 +58,11 @@ def test_the_cleaner_counts_tokenised_words() -> None:
     assert cleaned.text == (b"A dog .\n", b"Un chien .\n")
     assert cleaned.raw == (b"A dog.\n", b"Un chien.\n")
     assert cleaned.truth == b"x\n"
-    assert (cleaned.read, cleaned.kept) == (3, 1)
+    assert (cleaned.pairs_read, cleaned.pairs_kept) == (3, 1)
     assert cleaned.dropped == {"ratio": 1, "empty": 1}
     whole = Cleaner(Moses("en"), Moses("fr"), None, raw=False)(part)
     assert whole.text == (b"A dog .\nYes\nNo\n", b"Un chien .\nOui , oui !\n\n")
-    assert whole.raw == (b"", b"") and whole.kept == 3
+    assert whole.raw == (b"", b"") and whole.pairs_kept == 3
 
 
 @pytest.mark.parametrize("ending", [b"\n", b""])

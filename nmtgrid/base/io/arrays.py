@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy
 from numpy.typing import NDArray
@@ -129,6 +129,8 @@ def map_named(path: Path, names: Sequence[str], advice: str) -> list[NDArray[Any
 class ArrayFile:
     """Writes arrays piece by piece into one safetensors file, in constant memory.
 
+    As a context it is closed when the block ends well, and discarded otherwise.
+
     Each array is one-dimensional and goes to its own temporary file first: the header of the whole
     needs their sizes. `close` joins them at `path`, with the checksum.
     """
@@ -147,6 +149,15 @@ class ArrayFile:
         except OSError as fault:
             self.discard()
             raise storage_error(path, fault) from fault
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         """Append `values` to the array `name`."""

@@ -149,43 +149,42 @@ class _SplitBuilder:
 
     def write(self, name: str, pictures: Iterable[Picture]) -> dict[str, Any]:
         """Write a split; return its counts."""
-        read = kept = with_captions = without = 0
+        pairs_read = pairs_kept = with_captions = without = 0
         dropped: Counter[str] = Counter()
         language = self._plan.target_lang
         names = [f"text/{name}.{language}", f"raw/{name}.{language}", f"{FOLDER}/{name}.txt"]
         features = self._folder / FOLDER / f"{name}.safetensors"
-        with directory.open_line_files(self._folder, names) as files:
+        with (
+            directory.open_line_files(self._folder, names) as files,
+            PictureWriter(features, self._source) as writer,
+        ):
             text, raw, picture_names = files.values()
-            writer = PictureWriter(features, self._source)
-            try:
-                for picture in pictures:
-                    captions = self._filter(picture, dropped, is_training=name == "train")
-                    read, kept = read + len(picture.captions), kept + len(captions)
-                    if captions:
-                        with_captions += 1
-                        writer.append(picture.features(), len(captions))
-                        text.extend(_join_lines(words for words, _ in captions))
-                        raw.extend(_join_lines(caption.raw for _, caption in captions))
-                        picture_names.extend(_join_lines([picture.name]))
-                    else:
-                        without += 1
-                    self._done += 1
-                    if self._report is not None:
-                        self._report(self._done, self._total)
-                if not kept:
-                    reasons = ", ".join(f"{reason} {dropped[reason]:,}" for reason in _REASONS)
-                    raise InputError(
-                        f"no caption is left in `{name}`: {read:,} were read (dropped: {reasons}).",
-                        "Check the file of captions, or hold out fewer pictures.",
-                    )
-                writer.close()
-            except BaseException:
-                writer.discard()
-                raise
+            for picture in pictures:
+                captions = self._filter(picture, dropped, is_training=name == "train")
+                pairs_read += len(picture.captions)
+                pairs_kept += len(captions)
+                if captions:
+                    with_captions += 1
+                    writer.append_picture(picture.features(), len(captions))
+                    text.extend(_join_lines(words for words, _ in captions))
+                    raw.extend(_join_lines(caption.raw for _, caption in captions))
+                    picture_names.extend(_join_lines([picture.name]))
+                else:
+                    without += 1
+                self._done += 1
+                if self._report is not None:
+                    self._report(self._done, self._total)
+            if not pairs_kept:
+                reasons = ", ".join(f"{reason} {dropped[reason]:,}" for reason in _REASONS)
+                raise InputError(
+                    f"no caption is left in `{name}`: {pairs_read:,} were read "
+                    f"(dropped: {reasons}).",
+                    "Check the file of captions, or hold out fewer pictures.",
+                )
         self.files.update({file: lines.facts for file, lines in files.items()})
         self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)
         return {
-            **directory.split_counts(read, kept, dropped, _REASONS),
+            **directory.split_counts(pairs_read, pairs_kept, dropped, _REASONS),
             "pictures": with_captions,
             "pictures_without_captions": without,
         }

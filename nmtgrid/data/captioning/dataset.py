@@ -261,34 +261,26 @@ def no_text_error(path: Path) -> DataError:
     )
 
 
-class PictureWriter:
+class PictureWriter(ArrayFile):
     """Writes the pictures of a split, one after the other."""
 
     def __init__(self, path: Path, source: PictureSource) -> None:
         # Bits of bfloat16 go into the file as whole numbers.
         kinds = {"features": "U16" if source.kind == "BF16" else source.kind}
-        self._file = ArrayFile(path, {**kinds, "offsets": "I64", "captions": "I64"})
+        super().__init__(path, {**kinds, "offsets": "I64", "captions": "I64"})
         self._regions = self._captions = 0
         self._mark()
 
-    def append(self, features: NDArray[Any], captions: int) -> None:
+    def append_picture(self, features: NDArray[Any], captions: int) -> None:
         """Add a picture: features [regions, F], and how many captions it has."""
-        self._file.append("features", features.reshape(-1))
+        self.append("features", features.reshape(-1))
         self._regions += len(features)
         self._captions += captions
         self._mark()
 
-    def close(self) -> None:
-        """Write the whole file."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Remove the temporary files."""
-        self._file.discard()
-
     def _mark(self) -> None:
-        self._file.append("offsets", numpy.array([self._regions]))
-        self._file.append("captions", numpy.array([self._captions]))
+        self.append("offsets", numpy.array([self._regions]))
+        self.append("captions", numpy.array([self._captions]))
 
 
 class Pictures:
