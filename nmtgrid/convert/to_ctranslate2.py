@@ -30,7 +30,6 @@ POSITIONS = 2048
 """Positions that are exported: the longest source or translation."""
 NEVER = -1e4
 """Bias of symbols that no search may write; it fits into fp16 too."""
-_GUIDE = "README.md"
 
 
 def check(model: TranslationModel) -> Transformer:
@@ -68,7 +67,12 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
     the folder is taken or cannot be made.
     """
     model = check(loaded.model)
-    specs = _package()
+    try:
+        from ctranslate2 import specs
+    except ImportError as fault:
+        raise ConfigError(
+            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
+        ) from fault
     with _new_folder(folder) as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline
@@ -78,19 +82,15 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
         spec.optimize(quantization=quantization)
         spec.save(str(building))
         pipeline.save(building)
-        (building / _GUIDE).write_text(guide(folder, loaded), encoding="utf-8")
+        search = loaded.settings.get("search") or {}
+        readme = _README.format(
+            folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
+        )
+        (building / "README.md").write_text(readme, encoding="utf-8")
         return sorted(path.name for path in building.iterdir())
 
 
-def guide(folder: Path, loaded: LoadedModel) -> str:
-    """Return how the exported model is run, with the search that the model was trained for."""
-    search = loaded.settings.get("search") or {}
-    return _HOW.format(
-        folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
-    )
-
-
-_HOW = """\
+_README = """\
 A translation model for CTranslate2, with the text pipeline of nmtgrid beside it.
 
 ```python
@@ -114,16 +114,6 @@ is then ours with `search.length_offset=0`. A beam stops as soon as it holds `be
 translations, ours when none that is under way is ahead of them; with `length_penalty=0` both
 return the same translation.
 """
-
-
-def _package() -> Any:
-    try:
-        from ctranslate2 import specs
-    except ImportError as fault:
-        raise ConfigError(
-            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
-        ) from fault
-    return specs
 
 
 @contextlib.contextmanager
