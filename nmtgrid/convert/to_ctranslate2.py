@@ -67,12 +67,7 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
     the folder is taken or cannot be made.
     """
     model = check(loaded.model)
-    try:
-        from ctranslate2 import specs
-    except ImportError as fault:
-        raise ConfigError(
-            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
-        ) from fault
+    specs = _package()
     with _new_folder(folder) as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline
@@ -114,6 +109,16 @@ is then ours with `search.length_offset=0`. A beam stops as soon as it holds `be
 translations, ours when none that is under way is ahead of them; with `length_penalty=0` both
 return the same translation.
 """
+
+
+def _package() -> Any:
+    try:
+        from ctranslate2 import specs
+    except ImportError as fault:
+        raise ConfigError(
+            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
+        ) from fault
+    return specs
 
 
 @contextlib.contextmanager
