@@ -104,6 +104,7 @@ def _field_docstrings(kind: type[Any]) -> dict[str, str]:
         source = inspect.getsource(kind)
     except (OSError, TypeError):  # a type that was made while running has none
         return {}
+    # A class within a function is indented, which the parser refuses.
     body = ast.parse(inspect.cleandoc("\n" + source)).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -201,6 +202,7 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
     if origin is typing.Literal:
         if value is None and "none" in arguments:
             return "none"  # `--set name=none` reads as no value where a setting may have none.
+        # True equals 1, which a choice between numbers would accept.
         if value in arguments and not isinstance(value, bool):
             return value
         choices = [str(choice) for choice in arguments]
@@ -220,6 +222,7 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
             return float(value)
         faults.append(f"`{where}` must be a finite number, but is `{value}`.")
         return None
+    # By type: True is an instance of int.
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
     faults.append(f"`{where}` must be {_type_name(hint)}, but is `{value}`.")

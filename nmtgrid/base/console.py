@@ -130,6 +130,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         TextColumn("{task.fields[note]}"),
         console=messages,
         transient=True,
+        # In a log file each step of a bar would be a line.
         disable=not sys.stderr.isatty(),
     )
     with bar:

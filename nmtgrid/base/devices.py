@@ -61,6 +61,7 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
+        # Refused below, with the known names.
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")

@@ -26,10 +26,10 @@ from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
+# Positions that are exported: the longest source or translation.
 POSITIONS = 2048
-"""Positions that are exported: the longest source or translation."""
+# Bias of symbols that no search may write; it fits into fp16 too.
 NEVER = -1e4
-"""Bias of symbols that no search may write; it fits into fp16 too."""
 
 
 def check(model: TranslationModel) -> Transformer:
@@ -131,6 +131,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         yield building
+        # `mkdtemp` makes folders that only their owner can read.
         building.chmod(0o755)
         building.replace(folder)
     except OSError as fault:
@@ -153,6 +154,7 @@ def _specification(specs: Any, model: Transformer) -> Any:
     settings.eos_token, settings.decoder_start_token = SPECIALS[END], first
     # Our sources end with `</s>` and have no `<s>`.
     settings.add_source_bos, settings.add_source_eos = False, True
+    # All norms of a model have one epsilon.
     settings.layer_norm_epsilon = next(
         part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)
     )

@@ -251,6 +251,7 @@ class BatchPlan:
     def _pools(self, epoch: int) -> list[NDArray[Any]]:
         """Return the blocks (their numbers) of each pool."""
         blocks = -(-len(self.source_lengths) // self.block_size)
+        # Seeded by the epoch: a resumed run enters any epoch without those before it.
         order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
         size = max(1, self.pool_size // self.block_size)
         return [order[first : first + size] for first in range(0, blocks, size)]

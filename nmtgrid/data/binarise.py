@@ -29,8 +29,8 @@ _LARGEST_BLOCK = 1 << 22
 _WIDTH = 4
 _NUMPY = {"U16": "<u2", "U32": "<u4"}
 
+# For each side the subwords of words that are segmented already, such as the frequent ones.
 Segmented = Sequence[Mapping[str, Iterable[str]]]
-"""For each side the subwords of words that are segmented already, such as the frequent ones."""
 
 
 class _WordIds(dict[str, bytes]):

@@ -39,8 +39,8 @@ from nmtgrid.text.shards import LineShard, ShardReader
 _CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+# Called with how much has been read, and the number of pairs done.
 Report = Callable[[Meter, int], None]
-"""Called with how much has been read, and the number of pairs done."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +199,7 @@ def preprocess_files(
     _check(plan, prefixes)
     files = {name: _ParallelFiles(split, plan.languages, xml) for name, split in prefixes.items()}
     paths = [path for split in files.values() for path in split.paths]
+    # `--overwrite` would delete the text with the old folder.
     inside = [path for path in paths if out.resolve() in path.resolve().parents]
     if inside:
         raise ConfigError(

@@ -78,6 +78,7 @@ class Dataset:
             raise DataError(
                 f"The dataset {self.path} has no split `{name}`.", nearest(name, self.names)
             )
+        # Kept open: opening a split checks all of its ids.
         if name not in self._splits:
             kind = Split if self.pictures is None else PictureSplit
             self._splits[name] = kind(self, name)

@@ -25,15 +25,15 @@ from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 # Distinct words that are counted at once.
 _LARGEST = 4_000_000
+# Distinct words that a worker segments at once.
 CHUNK = 4000
-"""Distinct words that a worker segments at once."""
+# So many words of a language, the most frequent ones, are segmented once for all processes.
 MOST_KNOWN = 150_000
-"""So many words of a language, the most frequent ones, are segmented once for all processes."""
+# Merges are learned from at most so many distinct words, the most frequent ones.
 MOST_LEARNED = 1_000_000
-"""Merges are learned from at most so many distinct words, the most frequent ones."""
 
+# Called with the stage, and how much of how much of it is done.
 Report = Callable[[str, int, int], None]
-"""Called with the stage, and how much of how much of it is done."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +130,7 @@ def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict
     bare = {key: value for key, value in manifest.items() if key not in ("units", "kind", "format")}
     bare["files"] = {name: fact for name, fact in manifest["files"].items() if name not in old}
     new = {path.name: directory.describe_file(path) for path in sorted(building.iterdir())}
+    # A kill from here on leaves a dataset without a vocabulary, never one with files of two runs.
     if "units" in manifest or old:
         directory.write(folder, bare)
     try:

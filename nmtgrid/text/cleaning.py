@@ -11,11 +11,11 @@ from itertools import compress
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.shards import LineShard, join_lines
 
+# A raw source line, its target line, and the known truth about the pair (often empty).
 RawPair = tuple[str, str, str]
-"""A raw source line, its target line, and the known truth about the pair (often empty)."""
 
+# Why a training pair is dropped, in the order of the checks.
 REASONS = ("empty", "too_long", "ratio", "long_word")
-"""Why a training pair is dropped, in the order of the checks."""
 
 # Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we.
 _LONGEST_WORD = 1000

@@ -117,6 +117,7 @@ class IncrementalDetokenizer:
         self._moses = moses
         self._words: list[str] = []
         self._shown = ""
+        # A dict as an ordered set: the order decides how a substitute begins.
         self._quotes: dict[str, None] = {}
         self.text = ""
 

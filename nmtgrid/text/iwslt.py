@@ -11,8 +11,8 @@ from itertools import chain
 
 from nmtgrid.base.errors import InputError
 
+# What may follow the language in the name of a file.
 ENDINGS = (".xml", "")
-"""What may follow the language in the name of a file."""
 
 _SEGMENT = re.compile(r'<seg id\s*=\s*"?[^">]*"?\s*>(.*)</seg>')
 _OPENING = re.compile(r"\s*<(\?xml|!DOCTYPE|mteval|srcset|refset|tstset|seg)\b", re.IGNORECASE)

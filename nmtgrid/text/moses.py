@@ -131,6 +131,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
     is tokenised without the cache.
     """
 
+    # sacremoses keeps strings of all letters and searches them for each character.
     _alphabetic = frozenset(MosesTokenizer.IsAlpha)
     _lower = frozenset(MosesTokenizer.IsLower)
 

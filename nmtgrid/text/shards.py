@@ -69,6 +69,7 @@ def read_block(block: Block) -> Iterator[str]:
     try:
         with open(block.path, "rb") as file:
             file.seek(block.start)
+            # Pieces bound the memory: as text and words a block takes many times its bytes.
             while (left := block.end - file.tell()) > 0:
                 raw = file.read(min(_PIECE, left))
                 if len(raw) < left:

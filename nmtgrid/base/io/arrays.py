@@ -28,8 +28,8 @@ from nmtgrid.base.io.atomic import (
     temporary_path,
 )
 
+# The header's entry that holds the checksum.
 CHECKSUM = "nmtgrid.sha256"
-"""The header's entry that holds the checksum."""
 # Prefix of a checksum that includes the header, its own digits counted as zeros.
 _WHOLE = "whole:"
 # Placeholder of a checksum that is not known yet.
@@ -225,6 +225,7 @@ def save_tensors(
     """Write `tensors` as a safetensors file with `facts` (text) and a checksum in its header."""
     from safetensors.torch import save
 
+    # Sorted, so that equal tensors give equal files.
     stored = {name: t.detach().to("cpu").contiguous() for name, t in sorted(tensors.items())}
     # Tensors that share memory (tied weights) are stored once for each name: clone the repeats.
     seen: set[int] = set()

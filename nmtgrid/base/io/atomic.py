@@ -48,6 +48,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     except OSError as fault:
         remove(temporary)
         raise storage_error(path, fault) from fault
+    # Ctrl-C too leaves no temporary file behind.
     except BaseException:
         remove(temporary)
         raise

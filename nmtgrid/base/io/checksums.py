@@ -14,10 +14,10 @@ from typing import Any
 
 from nmtgrid.base.errors import StorageError
 
+# The entry of a JSON file that holds the checksum of the others.
 CHECKSUM = "sha256"
-"""The entry of a JSON file that holds the checksum of the others."""
+# The same of a line of JSON.
 LINE_CHECKSUM = "check"
-"""The same of a line of JSON."""
 _DIGITS = 8
 
 

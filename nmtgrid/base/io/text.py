@@ -23,8 +23,8 @@ from typing import IO, Any, cast
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.io.atomic import atomic_file, reason
 
+# What reading a cut or altered archive raises.
 DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
-"""What reading a cut or altered archive raises."""
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 STANDARD = "-"
@@ -34,13 +34,13 @@ _SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
 _BLOCK = 1 << 17
 
+# Messages for the notes of `read_lines`.
 NOTES = {
     "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
     "byte_order_marks": "began with a byte-order mark, which was taken away.",
     "line_separators": "{count} lines hold carriage returns or Unicode line separators; they stay "
     "one line each.",
 }
-"""Messages for the notes of `read_lines`."""
 
 
 def unpack(file: io.BufferedReader[Any]) -> IO[bytes]:
@@ -309,6 +309,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
             raise StorageError("Standard output is closed.", "Name a file with `--out`.")
         with _write_errors("Standard output"):
             yield sys.stdout.buffer
+            # At exit a failing flush could no longer be reported.
             sys.stdout.buffer.flush()
     elif is_stream(target):
         with _write_errors(str(path)), open(target, "wb") as stream, pack(stream, target) as text:

@@ -75,6 +75,7 @@ def map_ordered(
                 fault = caught
             else:
                 pending.append((part, pool.submit(_run, part)))
+                # Enough that no worker waits for the reader, and few enough for the memory.
                 if len(pending) >= 2 * workers:
                     yield _first_result(pending)
         while pending:

@@ -135,6 +135,7 @@ def _construct(constructor: Any, arguments: Any) -> Any:
         return Namespace({})
     if name == "Size":
         return tuple(arguments[0])
+    # Pickles of protocol 0 and 1 name the class of an object as the first argument.
     if name == "_reconstructor":
         return _construct(arguments[0], ())
     if name == "_rebuild_parameter":
@@ -423,6 +424,7 @@ def _read(path: Path, data: mmap.mmap) -> Checkpoint:
             raise PickleFault(
                 f"its tensor `{name[:60]}` does not lie within the numbers stored for it"
             )
+    # Tied tensors are equal views, which are counted once.
     total = sum(view.elements * view.storage.item_bytes for view in set(views.values()))
     if total > len(data):
         raise PickleFault(f"its tensors would fill {total:,} bytes, but it has {len(data):,}")

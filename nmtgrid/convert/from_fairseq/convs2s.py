@@ -56,6 +56,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         output_size=None if output == embedded else output,
         kernel=kernel,
         max_positions=learned_positions(checkpoint, FIRST_POSITION),
+        # fairseq adds the input of each layer to its output.
         residual="layer",
         tie="target" if options.is_set("share_input_output_embed") else "none",
         first_symbol="end",

@@ -50,6 +50,7 @@ def read_dictionary(path: Path) -> Vocabulary:
         is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
         indices[name] = len(names) if is_word else None
         names.append(name if is_word else None)
+        # Fillers may have a count of -1; our files have at most 18 digits.
         counts.append(min(max(count, 0), 10**18 - 1))
     if not names:
         raise InputError("there is no token in it.", "Give fairseq's `dict.*.txt`.", path=path)

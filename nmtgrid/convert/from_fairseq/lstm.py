@@ -45,6 +45,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     decoded = options.count("decoder_hidden_size", embedded)
     tied = tying(options)
     has_projection = _FURTHER in checkpoint.views
+    # Our rates serve both sides: the decoder decides.
     rates = [options.rate(name, options.rate("dropout", 0.0)) for _, name in _RATES]
     config = BiLSTMConfig(
         encoder_depth=options.count("encoder_layers"),

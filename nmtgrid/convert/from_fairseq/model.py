@@ -30,13 +30,13 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
 
+# The architectures that can be taken over, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "transformer": transformer.plan,
     "fconv": convs2s.plan,
     "lstm": lstm.plan,
     "pervasive": pervasive.plan,
 }
-"""The architectures that can be taken over, by the beginning of their names."""
 _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "fconv_lm", "fconv_self_att", "lstm_lm",

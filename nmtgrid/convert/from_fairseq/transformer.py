@@ -21,8 +21,8 @@ from nmtgrid.convert.from_fairseq.plan import (
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.transformer.config import TransformerConfig
 
+# The row of fairseq's first learned position: the id of its padding plus one.
 FIRST_POSITION = 2
-"""The row of fairseq's first learned position: the id of its padding plus one."""
 IGNORED = (".version", "._float_tensor", "embed_positions.weights")
 _PLAIN = "the encoder and the decoder of `transformer` are plain."
 _OFF = {
@@ -75,6 +75,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         dropout=rate,
         embedding_dropout=rate,
         attention_dropout=options.rate("attention_dropout", 0.0),
+        # Early versions call it `relu_dropout`.
         activation_dropout=options.rate(
             "activation_dropout" if options.get("activation_dropout") else "relu_dropout", 0.0
         ),
@@ -121,6 +122,7 @@ def learned_positions(checkpoint: Checkpoint, first: int) -> int:
     """Return how many learned positions the longer side has, `first` rows being unused."""
     names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
     counts = [checkpoint.views[n].shape[0] for n in names if n in checkpoint.views]
+    # Without learned positions the number has no effect: it is our default.
     return max(1, max(counts) - first) if counts else 1024
 
 

@@ -40,8 +40,8 @@ _NUMBER = re.compile(r"\d+")
 _KARPATHY_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _RESTVAL = "restval"
 
+# Called with how many pictures of how many are done.
 Report = Callable[[int, int], None]
-"""Called with how many pictures of how many are done."""
 
 
 @dataclasses.dataclass(frozen=True)

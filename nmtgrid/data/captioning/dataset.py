@@ -25,8 +25,8 @@ from nmtgrid.base.io.arrays import ArrayFile, map_named, read_header
 from nmtgrid.data.captioning.coco import list_names
 from nmtgrid.text.vocabulary import PAD, Vocabulary
 
+# Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept.
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept."""
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
 _LAYOUT = (
     "A file of features has one tensor [regions, F] for each picture, called by its id or file "
@@ -95,6 +95,7 @@ class FeatureFiles:
         location = self._locations[name]
         count = location.regions * self.size
         values = numpy.fromfile(location.path, KINDS[self.kind], count, offset=location.start)
+        # One NaN would spoil the parameters of a whole run.
         if not numpy.isfinite(as_floats(values)).all():
             raise InputError(
                 f"the features of the picture `{name}` are not all finite (NaN or infinity).",
@@ -211,8 +212,8 @@ def _integers(path: Path, name: str, entries: dict[str, _Entry]) -> NDArray[Any]
     return numpy.fromfile(path, _INTEGERS[entry.kind], entry.shape[0], offset=entry.start)
 
 
+# The name in place of a source language.
 SOURCE_LANG = "pictures"
-"""The name in place of a source language."""
 FOLDER = "pictures"
 _AGAIN = "Make the dataset again with `nmtgrid preprocess`, or restore a copy."
 

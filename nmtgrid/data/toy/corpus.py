@@ -372,6 +372,7 @@ def toy_splits(
     streams = {"train": 0, "valid": 1, "test": 2}
     grammars = {name: ToyGrammar(seed, difficulty, settings, streams[name]) for name in sizes}
     splits = {name: _draw(grammars[name], sizes[name], barred) for name in sizes}
+    # A word that training lacks would have no learnable translation.
     known = {part for pair in splits["train"] for part in word_parts(pair)}
     for name in ("valid", "test"):
         splits[name] = [_known_pair(p, grammars[name], barred, known) for p in splits[name]]

@@ -42,10 +42,10 @@ _COLUMNS = (("on the left",), ("in the middle",), ("on the right",))
 _ATTRIBUTES = (SHAPES, COLOURS, _SIZES, _ROWS, _COLUMNS)
 _NUMBERS = ("one thing", "two things", "three things", "four things", "five things", "six things")
 _CAPTIONS = 5
+# Features of a region.
 SIZE = 64
-"""Features of a region."""
+# Standard deviation of the noise; each attribute's code is a standard normal vector.
 NOISE = 0.1
-"""Standard deviation of the noise; each attribute's code is a standard normal vector."""
 # Pictures of the validation and of the test split.
 _HELD_OUT = 500
 
