@@ -15,11 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from subword_nmt.apply_bpe import BPE
-from subword_nmt.learn_bpe import (
-    get_pair_statistics,
-    prune_stats,
-    update_pair_statistics,
-)
+from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, update_pair_statistics
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import write_text
@@ -114,9 +110,7 @@ class Codes:
 
 
 def learn(
-    word_counts: Mapping[str, int],
-    merges: int,
-    report: Callable[[int], None] | None = None,
+    word_counts: Mapping[str, int], merges: int, report: Callable[[int], None] | None = None
 ) -> Codes:
     """Return up to `merges` merge operations learned from the words' counts.
 
@@ -175,9 +169,7 @@ def _learn(word_counts: Mapping[str, int], merges: int, report: Callable[[int], 
 
 
 def _merge(
-    pair: tuple[str, str],
-    words: list[tuple[tuple[str, ...], int]],
-    occurrences: Mapping[int, int],
+    pair: tuple[str, str], words: list[tuple[tuple[str, ...], int]], occurrences: Mapping[int, int]
 ) -> list[tuple[int, tuple[str, ...], tuple[str, ...], int]]:
     """Merge `pair` in the words in which it occurs; return (index, new, old, count) of each."""
     first, second = pair

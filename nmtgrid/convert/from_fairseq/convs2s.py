@@ -87,8 +87,8 @@ def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         recipes |= _linear(f"{side}_enter", f"{side}.fc1") | _linear(f"{side}_leave", f"{side}.fc2")
         for layer in range(depth):
-            prefix, fairseq = f"{side}.{layer}", f"{side}.convolutions.{layer}"
-            recipes |= _convolution(f"{prefix}.convolution", fairseq)
+            prefix, key = f"{side}.{layer}", f"{side}.convolutions.{layer}"
+            recipes |= _convolution(f"{prefix}.convolution", key)
             if side == "decoder":
                 attention = f"decoder.attention.{layer}"
                 recipes |= _linear(f"{prefix}.query_map", f"{attention}.in_projection")
@@ -100,22 +100,22 @@ def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
     return recipes
 
 
-def _linear(prefix: str, fairseq: str) -> Recipes:
+def _linear(prefix: str, key: str) -> Recipes:
     """Return the recipes of a weight-normalised linear layer."""
     return {
-        f"{prefix}.weight": copied(f"{fairseq}.weight_v"),
-        f"{prefix}.gain": computed(lambda gain: gain.flatten(), f"{fairseq}.weight_g"),
-        f"{prefix}.bias": copied(f"{fairseq}.bias"),
+        f"{prefix}.weight": copied(f"{key}.weight_v"),
+        f"{prefix}.gain": computed(lambda gain: gain.flatten(), f"{key}.weight_g"),
+        f"{prefix}.bias": copied(f"{key}.bias"),
     }
 
 
-def _convolution(prefix: str, fairseq: str) -> Recipes:
+def _convolution(prefix: str, key: str) -> Recipes:
     """Return the recipes of a convolution [k, C, 2 C]: our taps are columns, older ones first.
 
     The oldest checkpoints have a length for each tap of the decoder; there the lengths of the
     outputs are those of the whole weight.
     """
-    parts = (f"{fairseq}.weight_v", f"{fairseq}.weight_g")
+    parts = (f"{key}.weight_v", f"{key}.weight_g")
 
     def side_by_side(direction: Tensor, gain: Tensor) -> Tensor:
         weight = direction if _of_outputs(direction, gain) else _weight(direction, gain)
@@ -130,7 +130,7 @@ def _convolution(prefix: str, fairseq: str) -> Recipes:
     return {
         f"{prefix}.weight": computed(side_by_side, *parts),
         f"{prefix}.gain": computed(lengths, *parts),
-        f"{prefix}.bias": copied(f"{fairseq}.bias"),
+        f"{prefix}.bias": copied(f"{key}.bias"),
     }
 
 

@@ -10,14 +10,7 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import (
-    Options,
-    Plan,
-    Recipes,
-    computed,
-    copied,
-    linear,
-)
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, computed, copied, linear
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     IGNORED,
@@ -146,15 +139,15 @@ class _Shifts:
             total = total + shift
         self.output = total / (config.depth + 1)
 
-    def linear(self, prefix: str, fairseq: str, shift: Tensor) -> Recipes:
+    def linear(self, prefix: str, key: str, shift: Tensor) -> Recipes:
         """Return the recipes of a linear layer whose input lacks `shift`."""
 
         def bias(bias: Tensor, weight: Tensor) -> Tensor:
             return bias + weight.flatten(1) @ shift
 
         return {
-            f"{prefix}.weight": computed(lambda weight: weight.flatten(1), f"{fairseq}.weight"),
-            f"{prefix}.bias": computed(bias, f"{fairseq}.bias", f"{fairseq}.weight"),
+            f"{prefix}.weight": computed(lambda weight: weight.flatten(1), f"{key}.weight"),
+            f"{prefix}.bias": computed(bias, f"{key}.bias", f"{key}.weight"),
         }
 
 
@@ -164,15 +157,13 @@ def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -
         recipes |= position_recipes(checkpoint, _POSITIONS)
     recipes |= _grid(checkpoint)
     for layer in range(config.depth):
-        fairseq = f"decoder.net.residual_blocks.{layer}"
+        key = f"decoder.net.residual_blocks.{layer}"
         prefix = f"network.layers.{2 * layer}"
-        recipes |= shifts.linear(f"{prefix}.map", f"{fairseq}.conv1", shifts.before[layer])
-        recipes[f"{prefix}.convolution.weight"] = computed(
-            _taps(config), f"{fairseq}.mconv2.weight"
-        )
+        recipes |= shifts.linear(f"{prefix}.map", f"{key}.conv1", shifts.before[layer])
+        recipes[f"{prefix}.convolution.weight"] = computed(_taps(config), f"{key}.mconv2.weight")
         prefix = f"network.layers.{2 * layer + 1}"
-        recipes |= shifts.linear(f"{prefix}.widen", f"{fairseq}.fc1", shifts.between[layer])
-        recipes |= linear(f"{prefix}.narrow", f"{fairseq}.fc2")
+        recipes |= shifts.linear(f"{prefix}.widen", f"{key}.fc1", shifts.between[layer])
+        recipes |= linear(f"{prefix}.narrow", f"{key}.fc2")
     shift = shifts.output
     if config.aggregation == "attention":
         recipes |= {
@@ -188,11 +179,11 @@ def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -
 
 def _grid(checkpoint: Checkpoint) -> Recipes:
     """Return the recipes of the joint projection: target first; fairseq's has the source first."""
-    fairseq = "decoder.net.reduce_channels"
-    if f"{fairseq}.weight" in checkpoint.views:
+    key = "decoder.net.reduce_channels"
+    if f"{key}.weight" in checkpoint.views:
         return {
-            "grid_map": computed(lambda w: torch.cat(w.chunk(2, 1)[::-1], 1), f"{fairseq}.weight"),
-            "grid_bias": copied(f"{fairseq}.bias"),
+            "grid_map": computed(lambda w: torch.cat(w.chunk(2, 1)[::-1], 1), f"{key}.weight"),
+            "grid_bias": copied(f"{key}.bias"),
         }
     # Without one both embeddings are concatenated: an identity that swaps the halves.
     name = "decoder.embed_tokens.weight"

@@ -206,9 +206,9 @@ def computed(fn: Callable[..., Tensor], *names: str) -> Recipe:
     return Recipe(names, fn)
 
 
-def linear(prefix: str, fairseq: str) -> Recipes:
+def linear(prefix: str, key: str) -> Recipes:
     """Return the recipes of a weight and a bias that are fairseq's unchanged."""
-    return {f"{prefix}.{kind}": copied(f"{fairseq}.{kind}") for kind in ("weight", "bias")}
+    return {f"{prefix}.{kind}": copied(f"{key}.{kind}") for kind in ("weight", "bias")}
 
 
 def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:

@@ -134,8 +134,8 @@ def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
         return torch.cat([used, used[-1:].expand(count - len(used), -1)])
 
     return {
-        f"{prefix}_embedding.position_weight": computed(rows, f"{fairseq}.embed_positions.weight")
-        for prefix, fairseq in (("source", "encoder"), ("target", "decoder"))
+        f"{prefix}_embedding.position_weight": computed(rows, f"{key}.embed_positions.weight")
+        for prefix, key in (("source", "encoder"), ("target", "decoder"))
     }
 
 
@@ -166,29 +166,25 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
         for side in ("encoder", "decoder"):
             recipes |= linear(f"{side}_norm", f"{side}.layer_norm")
     for layer in range(config.encoder_depth):
-        prefix, fairseq = f"encoder.{layer}", f"encoder.layers.{layer}"
-        recipes |= _self_attention(f"{prefix}.attention", f"{fairseq}.self_attn", checkpoint)
-        recipes |= _feed_forward(
-            f"{prefix}.feed_forward", fairseq, inner[0], config.feed_forward_size
-        )
+        prefix, key = f"encoder.{layer}", f"encoder.layers.{layer}"
+        recipes |= _self_attention(f"{prefix}.attention", f"{key}.self_attn", checkpoint)
+        recipes |= _feed_forward(f"{prefix}.feed_forward", key, inner[0], config.feed_forward_size)
         norms = ("add_attention", "self_attn"), ("add_feed_forward", "final")
-        recipes |= _norms(prefix, fairseq, norms, checkpoint)
+        recipes |= _norms(prefix, key, norms, checkpoint)
     # Keys and values of all decoder blocks are one projection of the source in ours.
     fused: dict[str, list[Recipe]] = {kind: [] for kind in _KINDS}
     for layer in range(config.decoder_depth):
-        prefix, fairseq = f"decoder.{layer}", f"decoder.layers.{layer}"
-        recipes |= _self_attention(f"{prefix}.self_attention", f"{fairseq}.self_attn", checkpoint)
-        attention = f"{fairseq}.encoder_attn"
+        prefix, key = f"decoder.{layer}", f"decoder.layers.{layer}"
+        recipes |= _self_attention(f"{prefix}.self_attention", f"{key}.self_attn", checkpoint)
+        attention = f"{key}.encoder_attn"
         for kind in _KINDS:
             query, *keys_and_values = _attention(attention, kind, checkpoint)
             recipes[f"{prefix}.source_attention.query_map.{kind}"] = query
             fused[kind] += keys_and_values
         recipes |= linear(f"{prefix}.source_attention.output_map", f"{attention}.out_proj")
-        recipes |= _feed_forward(
-            f"{prefix}.feed_forward", fairseq, inner[1], config.feed_forward_size
-        )
+        recipes |= _feed_forward(f"{prefix}.feed_forward", key, inner[1], config.feed_forward_size)
         sides = ("add_self", "self_attn"), ("add_source", "encoder_attn"), _LAST
-        recipes |= _norms(prefix, fairseq, sides, checkpoint)
+        recipes |= _norms(prefix, key, sides, checkpoint)
     for kind in _KINDS:
         recipes[f"source_projection.{kind}"] = _joined(fused[kind])
     return recipes
@@ -199,20 +195,21 @@ _LAST = ("add_feed_forward", "final")
 _OLD_NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
 
 
-def _attention(fairseq: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
+def _attention(key: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
     """Return the recipes of the projections to queries, keys and values: separate or fused."""
-    fused = f"{fairseq}.in_proj_{kind}"
+    fused = f"{key}.in_proj_{kind}"
     if fused in checkpoint.views:
         return [computed(lambda t, n=n: t.chunk(3)[n], fused) for n in range(3)]
-    recipes = [f"{fairseq}.{part}_proj.{kind}" for part in "qkv"]
-    old = [f"{fairseq}.{part}_proj_{kind}" for part in "qkv"]
-    return [copied(o if o in checkpoint.views else n) for o, n in zip(old, recipes, strict=True)]
+    names = [f"{key}.{part}_proj.{kind}" for part in "qkv"]
+    old_names = [f"{key}.{part}_proj_{kind}" for part in "qkv"]
+    pairs = zip(old_names, names, strict=True)
+    return [copied(old if old in checkpoint.views else name) for old, name in pairs]
 
 
-def _self_attention(prefix: str, fairseq: str, checkpoint: Checkpoint) -> Recipes:
-    recipes = linear(f"{prefix}.output_map", f"{fairseq}.out_proj")
+def _self_attention(prefix: str, key: str, checkpoint: Checkpoint) -> Recipes:
+    recipes = linear(f"{prefix}.output_map", f"{key}.out_proj")
     for kind in _KINDS:
-        recipes[f"{prefix}.input_map.{kind}"] = _joined(_attention(fairseq, kind, checkpoint))
+        recipes[f"{prefix}.input_map.{kind}"] = _joined(_attention(key, kind, checkpoint))
     return recipes
 
 
@@ -226,7 +223,7 @@ def _joined(parts: list[Recipe]) -> Recipe:
     return Recipe(names, join)
 
 
-def _feed_forward(prefix: str, fairseq: str, inner: int, size: int) -> Recipes:
+def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
     """Return the recipes of a feed-forward network; units from `inner` up to `size` are zero."""
 
     def padded(tensor: Tensor) -> Tensor:
@@ -235,24 +232,22 @@ def _feed_forward(prefix: str, fairseq: str, inner: int, size: int) -> Recipes:
         return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
     return {
-        f"{prefix}.widen.weight": computed(padded, f"{fairseq}.fc1.weight"),
-        f"{prefix}.widen.bias": computed(padded, f"{fairseq}.fc1.bias"),
-        f"{prefix}.narrow.weight": computed(lambda t: padded(t.t()).t(), f"{fairseq}.fc2.weight"),
-        f"{prefix}.narrow.bias": copied(f"{fairseq}.fc2.bias"),
+        f"{prefix}.widen.weight": computed(padded, f"{key}.fc1.weight"),
+        f"{prefix}.widen.bias": computed(padded, f"{key}.fc1.bias"),
+        f"{prefix}.narrow.weight": computed(lambda t: padded(t.t()).t(), f"{key}.fc2.weight"),
+        f"{prefix}.narrow.bias": copied(f"{key}.fc2.bias"),
     }
 
 
 def _norms(
-    prefix: str, fairseq: str, pairs: tuple[tuple[str, str], ...], checkpoint: Checkpoint
+    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: Checkpoint
 ) -> Recipes:
     """Return the recipes of a block's norms, which old checkpoints number."""
-    numbered = _OLD_NORMS[fairseq.partition(".")[0]]
+    numbered = _OLD_NORMS[key.partition(".")[0]]
     recipes: Recipes = {}
     for norm, name in pairs:
-        old = f"{fairseq}.layer_norms.{numbered.index(name)}"
+        old = f"{key}.layer_norms.{numbered.index(name)}"
         # Old checkpoints number the norms of a block, new ones name them.
         is_old = f"{old}.weight" in checkpoint.views
-        recipes |= linear(
-            f"{prefix}.{norm}.norm", old if is_old else f"{fairseq}.{name}_layer_norm"
-        )
+        recipes |= linear(f"{prefix}.{norm}.norm", old if is_old else f"{key}.{name}_layer_norm")
     return recipes
