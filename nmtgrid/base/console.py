@@ -73,46 +73,44 @@ def table(
     is_right: Sequence[bool] | None = None,
 ) -> None:
     """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
-    _print(messages, _table(title, headings, rows, is_right))
+    _print_table(messages, title, headings, rows, is_right)
 
 
 def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table on standard output, as the result of a command; the first column is whole."""
-    listed = _table(title, headings, rows, None)
-    listed.columns[0].no_wrap = True
-    _print(output, listed)
+    _print_table(output, title, headings, rows, None, wraps_first=False)
 
 
-def _print(console: Console, content: Table) -> None:
-    # A file or a pipe has no width: there the table is as wide as its content.
-    if not (console.is_terminal or "COLUMNS" in os.environ):
-        console = Console(
-            file=console.file,
-            width=_UNBOUNDED,
-            quiet=console.quiet,
-            soft_wrap=True,
-            highlight=False,
-        )
-    console.print(content)
-
-
-def _table(
+def _print_table(
+    console: Console,
     title: str,
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
     is_right: Sequence[bool] | None,
-) -> Table:
+    wraps_first: bool = True,
+) -> None:
     content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
     for column, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
         numeric = numeric if is_right is None else is_right[column]
         # Folded, not cut: what stands in a table can be copied whole.
-        content.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold")
+        content.add_column(
+            Text(heading),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=column == 0 and not wraps_first,
+        )
     for row in rows:
         # Text, not a string: `[b]` in a cell is no markup.
         content.add_row(*(Text(_format(cell)) for cell in row))
-    return content
+    # A file or a pipe has no width: there the table is as wide as its content.
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        quiet = console.quiet
+        console = Console(
+            file=console.file, width=_UNBOUNDED, quiet=quiet, soft_wrap=True, highlight=False
+        )
+    console.print(content)
 
 
 @contextmanager
