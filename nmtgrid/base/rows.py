@@ -38,6 +38,7 @@ def count_rows(state: object) -> int:
 
 
 def _take(value: Any, rows: Tensor) -> Any:
+    # First: caches that reorder themselves are dataclasses too.
     if hasattr(value, "take_rows"):
         return value.take_rows(rows)
     if isinstance(value, Tensor):

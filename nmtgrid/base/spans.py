@@ -20,6 +20,8 @@ MOST_NUMBERS = 1000
 INFINITE = "inf"
 _MOST_FAULTS = 10
 
+# Stricter than int() and float(), which accept 1_000, nan and digits of other scripts; floats are
+# exact up to 15 digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 _DIGITS = re.compile(r"[+-]?[0-9]{16,}(\.[0-9]*)?|[+-]?[0-9]*\.[0-9]{16,}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")

@@ -63,6 +63,7 @@ class Dataset:
             directory.check_file(folder, manifest, name)
         for name in manifest["splits"]:
             directory.check_file(folder, manifest, f"{name}.safetensors")
+            # The features of pictures are in files of their own.
             if "source" in manifest:
                 directory.check_file(folder, manifest, f"{FOLDER}/{name}.safetensors")
         return cls(folder, manifest, pipeline)

@@ -26,6 +26,7 @@ from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
 FORMAT = 1
+# Hashing larger files would delay each start by seconds.
 _LARGEST_HASHED = 1 << 30
 _MAKE = "Make one with `nmtgrid preprocess ... --out DATA`."
 _AGAIN = "Make the dataset again, or restore a copy."

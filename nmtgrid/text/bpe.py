@@ -71,6 +71,7 @@ class Codes:
             raise InputError(
                 "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
             )
+        # Lists of units with their counts have two fields a line as well.
         if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
             raise InputError(
                 "these are words with their counts, not merges.",

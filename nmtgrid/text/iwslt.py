@@ -28,6 +28,7 @@ def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
     segment that does not end on its line and for a file without text.
     """
     lines = iter(lines)
+    # Both formats may begin with lines of other tags or without text.
     head: list[str] = []
     for line in lines:
         head.append(line)

@@ -157,6 +157,7 @@ class LineShard:
         if not self.path:
             return split_lines(self.raw.decode("utf-8"))
         # One search over all lines decides whether any needs a look of its own, which is rare.
+        # The first line may begin with a byte-order mark.
         needs_care = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
         if not needs_care:
             try:

@@ -102,6 +102,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
     has_counts: bool | None = None
     for number, line in enumerate(read_lines(path), start=1):
         token, space, count = line.rstrip().rpartition(" ")
+        # Counts of up to 18 digits fit into 64 bits.
         is_counted = bool(space) and count.isascii() and count.isdigit() and len(count) < 19
         if has_counts is None:  # the first line decides on the format of the file
             has_counts = is_counted

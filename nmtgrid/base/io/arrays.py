@@ -49,6 +49,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         with open(path, "rb") as file:
             first = file.read(8)
             length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+            # Checked before it is read: a damaged length could ask for any amount of memory.
             if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
                 raise damaged_error(path, "its header is cut or not one of a safetensors file")
             header = json.loads(file.read(length).decode("utf-8"))

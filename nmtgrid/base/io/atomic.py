@@ -133,6 +133,7 @@ def remove_stale(path: Path, ending: str = "part") -> None:
             with contextlib.suppress(OSError):
                 if time.time() - temporary.stat().st_mtime < _WEEK:
                     continue
+        # If another program has the number by now, the file stays until that one ends.
         elif _is_running(int(match[2])):
             continue
         if temporary.is_dir():

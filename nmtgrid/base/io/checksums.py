@@ -23,6 +23,7 @@ _DIGITS = 8
 
 def digest(values: Any) -> str:
     """Return the SHA-256 of JSON values, whatever their order and layout."""
+    # Editors and other programs may reorder keys and change the layout.
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

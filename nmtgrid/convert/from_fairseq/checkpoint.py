@@ -162,6 +162,7 @@ def _count(value: Any) -> int:
 
 _VALUES: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False}
 _EMPTY: dict[int, Callable[[], Any]] = {ord("}"): dict, ord("]"): list, ord(")"): tuple, 0x8F: list}
+# Formats of struct: numbers, and the lengths of texts and bytes. Sets become lists.
 _NUMBERS = {ord("J"): "<i", ord("K"): "<B", ord("M"): "<H", ord("G"): ">d"}
 _TEXTS = {ord("X"): "<I", 0x8C: "<B", 0x8D: "<Q", ord("U"): "<B", ord("T"): "<I"}
 _BYTES = {ord("C"): "<B", ord("B"): "<I", 0x8E: "<Q", 0x96: "<Q"}

@@ -216,7 +216,7 @@ def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     names = set(checkpoint.views)
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
     unused = sorted(names - used - set(plan.copies))
-    left = [name for name in unused if not name.endswith(plan.ignored or ("\0",))]
+    left = [name for name in unused if not name.endswith(plan.ignored)]
     faults = _list_names(
         "The checkpoint lacks", sorted(used - names), "for a model of these options."
     )

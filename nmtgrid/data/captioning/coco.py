@@ -58,6 +58,7 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
         raise InputError("it holds no list `images` of tables.", _LAYOUTS, path=path)
     if not images:
         raise InputError("its list `images` is empty.", "Give another file.", path=path)
+    # Karpathy's file has no `annotations`: sentences stand with their pictures.
     splits: dict[str, list[CaptionedPicture]] = {}
     if isinstance(values.get("annotations"), list):
         splits[""] = _read_coco(path, images, values["annotations"])
