@@ -165,7 +165,6 @@ def _member(hint: Any, name: str) -> Any:
 # Annotations are strings here, and evaluating them takes longer than reading a configuration.
 @functools.cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    """Return the types of the settings of a group, in order."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 

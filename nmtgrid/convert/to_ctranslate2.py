@@ -144,7 +144,6 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _specification(specs: Any, model: Transformer) -> Any:
-    """Return the model in CTranslate2's terms."""
     config = model.config
     depths = config.encoder_depth, config.decoder_depth
     spec = specs.TransformerSpec.from_config(depths, config.heads, pre_norm=config.norm == "pre")

@@ -110,7 +110,6 @@ class Batch:
         return self._map(lambda tensor: tensor.pin_memory())
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with `fn` of each of its tensors."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         tensors: dict[str, Any] = {n: fn(t) for n, t in fields.items() if isinstance(t, Tensor)}
         return dataclasses.replace(self, **tensors)
@@ -257,7 +256,6 @@ class BatchPlan:
         return [order[first : first + size] for first in range(0, blocks, size)]
 
     def _usable_pairs(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        """Return the pairs in `blocks` that are not skipped."""
         size = self.block_size
         pairs = (blocks[:, None] * size + numpy.arange(size)[None, :]).reshape(-1)
         pairs = pairs[pairs < len(self.source_lengths)]
@@ -265,7 +263,6 @@ class BatchPlan:
         return usable
 
     def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
-        """Return the shuffled batches of the pairs in `blocks`."""
         pairs = self._usable_pairs(blocks)
         generator = numpy.random.default_rng([self.seed, epoch, pool + 1])
         # The sort is stable: pairs of equal lengths are grouped anew in each epoch.

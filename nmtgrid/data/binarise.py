@@ -34,8 +34,6 @@ Segmented = Sequence[Mapping[str, Iterable[str]]]
 
 
 class _WordIds(dict[str, bytes]):
-    """The packed ids of each word, computed once."""
-
     def __init__(self, side: Side, segmented: Mapping[str, Iterable[str]]) -> None:
         super().__init__(
             {word: _pack(side.vocabulary.encode(units)) for word, units in segmented.items()}
@@ -67,8 +65,6 @@ class _EncodedBlock:
 
 
 class _BlockEncoder:
-    """Encodes blocks of tokenised text, in a worker process."""
-
     def __init__(self, pipeline: Pipeline, segmented: Segmented) -> None:
         self._sides = (pipeline.source, pipeline.target)
         self._segmented = segmented

@@ -305,7 +305,6 @@ class _BlockCounts(NamedTuple):
 
 
 def _count_block(block: Block) -> _BlockCounts:
-    """Return how often each word occurs in a block of tokenised text."""
     counts: Counter[str] = Counter()
     lines = 0
     for text in read_block(block):
@@ -394,8 +393,6 @@ def count_units(
 
 
 class _WordSegmenter:
-    """Segments words, in a worker process."""
-
     def __init__(self, codes: Codes) -> None:
         self._codes = codes
 

@@ -99,8 +99,6 @@ class _WithStop(NamedTuple):
 
 
 class _Cache(dict[str, "str | _WithStop | None"]):
-    """The tokens of each word, computed once."""
-
     def __init__(self, tokenize: Callable[[str], str | _WithStop | None]) -> None:
         super().__init__()
         self._tokenize = tokenize

@@ -100,7 +100,6 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
 
 
 def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
-    """Return fairseq's name of the architecture and the planner of such models."""
     name = str(options.get("arch", options.get("_name", "")))
     known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
     if not known or name.startswith(_OTHERS):

@@ -192,7 +192,6 @@ class _SplitBuilder:
     def _filter(
         self, picture: Picture, dropped: Counter[str], *, is_training: bool
     ) -> list[tuple[str, Caption]]:
-        """Return the words and the caption of those captions that are not dropped."""
         captions = []
         for caption in picture.captions:
             words = self._words(caption)
