@@ -28,8 +28,8 @@ from nmtgrid.adaptive.halting import (
     check_halt,
 )
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.io.atomic import damaged, read_json, write_json
-from nmtgrid.base.io.checksums import altered, is_altered, sealed
+from nmtgrid.base.io.atomic import damaged_error, read_json, write_json
+from nmtgrid.base.io.checksums import altered_error, is_altered, with_checksum
 from nmtgrid.models.api import TranslationModel, with_exits
 from nmtgrid.models.directory import EXITS as FILE
 from nmtgrid.models.directory import LoadedModel
@@ -89,7 +89,7 @@ def save_exits(
     }
     presets |= {preset.name: preset for preset in settings}
     table = {name: _to_json(preset) for name, preset in presets.items()}
-    write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
+    write_json(folder / FILE, with_checksum({"format": FORMAT, "settings": table}))
 
 
 def check_place(folder: Path) -> None:
@@ -112,7 +112,7 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
         return {}
     values = read_json(path)
     if not isinstance(values, dict) or not isinstance(values.get("settings"), dict):
-        raise damaged(path, "it has no table `settings`")
+        raise damaged_error(path, "it has no table `settings`")
     if values.get("format") != FORMAT:
         raise ModelError(
             f"{path} has format {values.get('format')!r}, but this version of nmtgrid reads "
@@ -120,7 +120,7 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
             "Tune the thresholds again: `nmtgrid adaptive-tune`.",
         )
     if is_altered(values):
-        raise altered(path)
+        raise altered_error(path)
     return {name: _from_json(path, name, fields) for name, fields in values["settings"].items()}
 
 
@@ -215,7 +215,7 @@ def _to_json(settings: ExitSettings) -> dict[str, Any]:
 def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
     problem = _problem(values)
     if problem:
-        raise damaged(path, f"in `{name}`, {problem}")
+        raise damaged_error(path, f"in `{name}`, {problem}")
     try:
         return ExitSettings(
             name,

@@ -193,7 +193,9 @@ class CompoundLoss:
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the compound loss, summed over the target tokens."""
-        batch = batch.sharing()  # decoder and predictor read one encoding, with the same dropout
+        batch = (
+            batch.with_shared_source()
+        )  # decoder and predictor read one encoding, with the same dropout
         model, settings = with_exits(model), self.settings
         family = family_of(model)
         sites = PredictionSites.offline(batch)

@@ -153,7 +153,7 @@ class Mixed:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
         rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.sharing().select(rows)
+        several = batch if count == 1 else batch.with_shared_source().select(rows)
         sites = PredictionSites.offline(several)
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)

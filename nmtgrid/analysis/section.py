@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.io.atomic import read_json
-from nmtgrid.base.io.checksums import altered, is_altered
+from nmtgrid.base.io.checksums import altered_error, is_altered
 
 _NUMBER = re.compile(r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?|-")
 Cell = str | int | float | None
@@ -88,7 +88,7 @@ def read_result_file(path: Path, make: Callable[[Any], Made], *, content: str, a
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or advice) from fault
     if isinstance(values, dict) and is_altered(values):
-        raise altered(path)
+        raise altered_error(path)
     try:
         return make(values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:

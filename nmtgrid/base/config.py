@@ -1,6 +1,6 @@
 """Configurations: frozen dataclasses, read from and written to JSON, changed by `--set a.b=c`.
 
-All faults are collected and told at once; an unknown key is answered with the nearest known one.
+All faults are collected and raised together; for an unknown key the nearest known one is named.
 A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values.
 """
 
@@ -42,15 +42,15 @@ def from_json(kind: type[Config], values: Mapping[str, Any], where: str = "") ->
     config = _read(kind, values, where, faults)
     if faults:
         raise ConfigError(faults)
-    check(config, where)
+    check(config)
     return typing.cast(Config, config)
 
 
-def check(config: Any, where: str = "") -> None:
+def check(config: Any) -> None:
     """Raise ConfigError with all that `faults` finds in `config` and below it."""
-    found = _faults(config, where)
-    if found:
-        raise ConfigError(found)
+    faults = _faults(config)
+    if faults:
+        raise ConfigError(faults)
 
 
 def override(
@@ -62,6 +62,7 @@ def override(
     """
     faults: list[str] = []
     pairs = changes if isinstance(changes, Mapping) else _parse(changes, option, faults)
+    # Through JSON, so that changed values are checked like those of a file.
     values = to_json(config)
     for path, value in pairs.items():
         _assign(type(config), values, path, value, option, faults)
@@ -87,21 +88,23 @@ def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
     """Return what stands below each setting of `kind` in its source, by dotted name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= {prefix + name: text for name, text in _below_fields(base).items()}
+            texts |= {prefix + name: text for name, text in _field_docstrings(base).items()}
     for name, hint in _hints(typing.cast(Any, kind)).items():
-        if _is_group(hint):
-            found |= meanings(hint, f"{prefix}{name}.")
-    return found
+        if dataclasses.is_dataclass(hint):
+            texts |= meanings(typing.cast(Any, hint), f"{prefix}{name}.")
+    return texts
 
 
-def _below_fields(kind: type[Any]) -> dict[str, str]:
+def _field_docstrings(kind: type[Any]) -> dict[str, str]:
+    # Python keeps no docstring of a field: the help texts of settings come from the source.
     try:
         source = inspect.getsource(kind)
     except (OSError, TypeError):  # a type that was made while running has none
         return {}
+    # A class within a function is indented, which the parser refuses.
     body = ast.parse(inspect.cleandoc("\n" + source)).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -125,9 +128,8 @@ def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[s
         try:
             pairs[name.strip()] = json.loads(value)
         except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
-            lowered = value.strip().lower()
             constants = {"true": True, "false": False, "none": None}
-            pairs[name.strip()] = constants.get(lowered, value)
+            pairs[name.strip()] = constants.get(value.strip().lower(), value)
     return pairs
 
 
@@ -138,34 +140,31 @@ def _assign(
     *groups, last = path.split(".")
     hint: Any = kind
     for name in groups:
-        hint = _below(hint, name)
+        hint = _member(hint, name)
         values = values[name] if hint is not None else None
-    hint = _below(hint, last)
+    hint = _member(hint, last)
     if hint is None:
         known = [name for name, _ in describe(kind)]
         faults.append(f"`{option} {path}`: there is no such setting. {nearest(path, known)}")
         return
-    if _is_group(hint):
+    if dataclasses.is_dataclass(hint):
         faults.append(f"`{option} {path}`: this is a group; name a setting in it.")
         return
-    found: list[str] = []
-    read = _convert(hint, value, f"{option} {path}", found)
-    faults += found
-    values[last] = values[last] if found else to_json(read)
+    before = len(faults)
+    converted = _convert(hint, value, f"{option} {path}", faults)
+    if len(faults) == before:
+        values[last] = to_json(converted)
 
 
-def _below(hint: Any, name: str) -> Any:
+def _member(hint: Any, name: str) -> Any:
     """Return the type of the setting or group `name` in a group, or None if there is none."""
-    return _hints(hint).get(name) if isinstance(hint, type) and _is_group(hint) else None
+    is_group = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    return _hints(hint).get(name) if is_group else None
 
 
-def _is_group(hint: Any) -> bool:
-    return bool(dataclasses.is_dataclass(hint))
-
-
+# Annotations are strings here, and evaluating them takes longer than reading a configuration.
 @functools.cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    """Return the types of the settings of a group, in order."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
@@ -178,22 +177,20 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
     for name in values:
         if name not in hints:
             faults.append(f"There is no setting `{where}{name}`. {nearest(str(name), hints)}")
-    read = {
+    settings = {
         name: _convert(hint, values[name], where + name, faults)
         for name, hint in hints.items()
         if name in values
     }
-    needed = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    faults += [f"The setting `{where}{name}` is missing." for name in needed if name not in values]
-    return None if faults else kind(**read)
+    for field in dataclasses.fields(kind):
+        has_default = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
+        if field.name not in values and not has_default:
+            faults.append(f"The setting `{where}{field.name}` is missing.")
+    return None if faults else kind(**settings)
 
 
 def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
-    """Return `value` as `hint` wants it, or enter a fault."""
+    """Return `value` converted to the type `hint`, or enter a fault."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _read(hint, value, where + ".", faults)
@@ -204,24 +201,27 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
     if origin is typing.Literal:
         if value is None and "none" in arguments:
             return "none"  # `--set name=none` reads as no value where a setting may have none.
+        # True equals 1, which a choice between numbers would accept.
         if value in arguments and not isinstance(value, bool):
             return value
         choices = [str(choice) for choice in arguments]
         names = ", ".join(f"`{choice}`" for choice in choices)
         close = nearest(str(value), choices)
-        hint_text = f" {close}" if close.startswith("Did") else ""
-        faults.append(f"`{where}` must be one of {names}, but is `{value}`.{hint_text}")
+        advice = f" {close}" if close.startswith("Did") else ""
+        faults.append(f"`{where}` must be one of {names}, but is `{value}`.{advice}")
         return None
     if origin is tuple:
         if isinstance(value, (list, tuple)):
             return tuple(_convert(arguments[0], item, where, faults) for item in value)
         faults.append(f"`{where}` must be a list such as [1, 2], but is `{value}`.")
         return None
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
     if hint is float:
+        # JSON has no NaN and infinities, but Python's reader lets them through.
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
         faults.append(f"`{where}` must be a finite number, but is `{value}`.")
         return None
+    # By type: True is an instance of int.
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
     faults.append(f"`{where}` must be {_type_name(hint)}, but is `{value}`.")
@@ -242,12 +242,10 @@ def _type_name(hint: Any) -> str:
     return str(hint)
 
 
-def _faults(config: Any, where: str) -> list[str]:
-    found: list[str] = []
-    if hasattr(config, "faults"):
-        found += config.faults()
+def _faults(config: Any) -> list[str]:
+    faults = list(config.faults()) if hasattr(config, "faults") else []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            found += _faults(value, f"{where}{field.name}.")
-    return found
+            faults += _faults(value)
+    return faults

@@ -23,27 +23,29 @@ from rich.text import Text
 Item = TypeVar("Item")
 
 output = Console(soft_wrap=True, highlight=False)
+# Messages go to standard error, so that the output of `decode` can be piped.
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
+# Columns of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
 
 
 def hush(speaker: str) -> None:
-    """Print nothing until `speak`: of several processes that do the same, another one tells of it.
+    """Print nothing until `speak`: another process does the same work and prints for all of them.
 
-    `speaker` is what this one will call itself.
+    `speaker` is the name of this process, which stands before its errors later.
     """
     global _speaker
     messages.quiet, _speaker = True, f"{speaker}: "
 
 
 def is_hushed() -> bool:
-    """Return whether another process speaks for this one."""
+    """Return whether another process prints for this one."""
     return messages.quiet
 
 
 def speak() -> None:
-    """Print again, errors with the name of this process before them."""
+    """Print again; errors begin with the name of this process."""
     messages.quiet = False
 
 
@@ -71,41 +73,44 @@ def table(
     is_right: Sequence[bool] | None = None,
 ) -> None:
     """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
-    _print(messages, _drawn(title, headings, rows, is_right))
+    _print_table(messages, title, headings, rows, is_right)
 
 
 def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table on standard output, for it is what was asked for; names come first, whole."""
-    drawn = _drawn(title, headings, rows, None)
-    drawn.columns[0].no_wrap = True
-    _print(output, drawn)
+    """Print a table on standard output, as the result of a command; the first column is whole."""
+    _print_table(output, title, headings, rows, None, wraps_first=False)
 
 
-def _print(to: Console, drawn: Table) -> None:
-    """Print a table as wide as the terminal, or, into a file or pipe, as it is itself."""
-    if not (to.is_terminal or "COLUMNS" in os.environ):
-        to = Console(
-            file=to.file, width=_UNBOUNDED, quiet=to.quiet, soft_wrap=True, highlight=False
-        )
-    to.print(drawn)
-
-
-def _drawn(
+def _print_table(
+    console: Console,
     title: str,
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
     is_right: Sequence[bool] | None,
-) -> Table:
-    drawn = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
+    wraps_first: bool = True,
+) -> None:
+    content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
-    for place, heading in enumerate(headings):
-        numeric = bool(rows) and all(isinstance(row[place], (int, float)) for row in rows)
-        numeric = numeric if is_right is None else is_right[place]
+    for column, heading in enumerate(headings):
+        numeric = bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
+        numeric = numeric if is_right is None else is_right[column]
         # Folded, not cut: what stands in a table can be copied whole.
-        drawn.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold")
+        content.add_column(
+            Text(heading),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=column == 0 and not wraps_first,
+        )
     for row in rows:
-        drawn.add_row(*(Text(_show(cell)) for cell in row))  # as it is: `[b]` is no markup here
-    return drawn
+        # Text, not a string: `[b]` in a cell is no markup.
+        content.add_row(*(Text(_format(cell)) for cell in row))
+    # A file or a pipe has no width: there the table is as wide as its content.
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        quiet = console.quiet
+        console = Console(
+            file=console.file, width=_UNBOUNDED, quiet=quiet, soft_wrap=True, highlight=False
+        )
+    console.print(content)
 
 
 @contextmanager
@@ -123,6 +128,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         TextColumn("{task.fields[note]}"),
         console=messages,
         transient=True,
+        # In a log file each step of a bar would be a line.
         disable=not sys.stderr.isatty(),
     )
     with bar:
@@ -130,7 +136,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         yield bar
 
 
-def _show(cell: Any) -> str:
+def _format(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:,.2f}"
     if isinstance(cell, int) and not isinstance(cell, bool):

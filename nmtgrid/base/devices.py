@@ -1,4 +1,4 @@
-"""Where to compute: names of devices, and what is told where there is none."""
+"""Devices: which one a name means, whether its memory ran out, who made the processor."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 from nmtgrid.base.errors import DeviceError
 
-_WANTS = (
+# What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions.
+_OUT_OF_MEMORY = (
     "defaultcpuallocator", "not enough memory", "out of memory", "alloc_failed",
     "unable to find an engine",
 )  # fmt: skip
-"""What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions."""
 
 
-def give_back() -> None:
-    """Return what the C library holds of freed memory to the system (glibc only; else nothing).
+def free_memory() -> None:
+    """Return freed memory from the C library's heap to the system (glibc only; else nothing).
 
-    Tensors of ever-changing sizes leave holes in its heap, which would grow by gigabytes an hour.
+    Tensors of ever-changing sizes leave holes in the heap, which would grow by gigabytes an hour.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -34,18 +34,18 @@ def is_out_of_memory(fault: BaseException) -> bool:
     """Return whether `fault` says that memory ran out, on any device."""
     if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
         return True
-    text = str(fault).lower()
-    return isinstance(fault, RuntimeError) and any(words in text for words in _WANTS)
+    message = str(fault).lower()
+    return isinstance(fault, RuntimeError) and any(words in message for words in _OUT_OF_MEMORY)
 
 
 @functools.cache
 def is_intel() -> bool:
-    """Return whether Intel made the processor: as the kernel lists it, or else as Python says."""
+    """Return whether the processor is Intel's, by the kernel's list or else by Python's."""
     try:
-        makers = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        vendors = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        makers = platform.processor()
-    return "GenuineIntel" in makers
+        vendors = platform.processor()
+    return "GenuineIntel" in vendors
 
 
 def find_device(name: str) -> torch.device:
@@ -61,6 +61,7 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
+        # Refused below, with the known names.
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")
@@ -75,12 +76,8 @@ def find_device(name: str) -> torch.device:
             "Give a smaller number.",
         )
     if device.type == "cuda":
-        _use(device)
+        if device.index is not None:
+            torch.cuda.set_device(device)
+        # By default cuDNN's convolutions and LSTMs compute fp32 with TF32's 10-bit mantissa.
+        torch.backends.cudnn.allow_tf32 = False
     return device
-
-
-def _use(device: torch.device) -> None:
-    """Let `device` be the current one, and fp32 be fp32: convolutions and LSTMs take TF32 else."""
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    torch.backends.cudnn.allow_tf32 = False

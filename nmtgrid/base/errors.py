@@ -1,4 +1,4 @@
-"""The errors that people see: each says what is wrong and what to do next."""
+"""The errors that users see: each says what is wrong and what to do next."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ class TrainingError(NmtgridError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean `x`?`` for the known name nearest to `word`, or the names.
+    """Return ``Did you mean `x`?`` for the known name nearest to `word`, or the names.
 
-    One in another group is nearer than another one in its own, and so is one that it abbreviates.
+    The same last part in another group, or a name that `word` abbreviates, counts as nearest.
     """
     names = sorted(known)
     last = word.rpartition(".")[2]
-    close = [name for name in names if last in _short(name)]
+    close = [name for name in names if last in _abbreviations(name)]
+    # Similar spelling comes second: an abbreviation such as `lr` is far from its name in letters.
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"
@@ -70,8 +71,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"Known: {shown}{', ...' if len(names) > 12 else ''}." if names else ""
 
 
-def _short(name: str) -> list[str]:
-    """Return what a dotted name is called in short: without its groups, and by its initials."""
+def _abbreviations(name: str) -> list[str]:
+    """Return the short forms of a dotted name: without its groups, and its initials."""
     last = name.rpartition(".")[2]
     words = last.split("_")
     return [last, "".join(word[:1] for word in words)] if len(words) > 1 else [last]

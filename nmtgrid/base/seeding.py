@@ -24,11 +24,10 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
 
     Older ones are of every GPU by its number: that of `device` is taken, or the first.
     """
+    # States loaded onto a GPU are refused by the generators.
     torch.set_rng_state(states["random.cpu"].cpu())
-    if device.type != "cuda":
-        return
-    names = ("random.cuda", f"random.cuda.{device.index or 0}", "random.cuda.0")
-    for name in names:
-        if name in states:
+    if device.type == "cuda":
+        names = ("random.cuda", f"random.cuda.{device.index or 0}", "random.cuda.0")
+        name = next((name for name in names if name in states), None)
+        if name is not None:
             torch.cuda.set_rng_state(states[name].cpu(), device)
-            return

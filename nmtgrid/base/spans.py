@@ -1,8 +1,8 @@
-"""Lists of numbers as people type them: `1..9`, `1..9:2`, `1,3,5`, `inf`, `0.1..0.9:0.1`.
+"""Lists of numbers as users type them: `1..9`, `1..9:2`, `1,3,5`, `inf`, `0.1..0.9:0.1`.
 
-A list is made of parts with commas between them; a part is one number, or a span with both ends
-in it (where the step meets the last) and a step after a colon. Numbers are taken as decimals, so
-0.1..0.9:0.1 holds 0.3, not 0.30000000000000004. The order is kept.
+Commas separate the parts of a list; a part is a number, or a span that includes both ends (where
+the step meets the last) with its step after a colon. Numbers are parsed as decimals, so
+0.1..0.9:0.1 contains 0.3, not 0.30000000000000004. The order is kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ MOST_NUMBERS = 1000
 INFINITE = "inf"
 _MOST_FAULTS = 10
 
+# Stricter than int() and float(), which accept 1_000, nan and digits of other scripts; floats are
+# exact up to 15 digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 _DIGITS = re.compile(r"[+-]?[0-9]{16,}(\.[0-9]*)?|[+-]?[0-9]*\.[0-9]{16,}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")
@@ -27,14 +29,14 @@ _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Where numbers may lie: from `least` to `most`, or strictly between them if `open`."""
+    """The range of numbers: from `least` to `most`, or strictly between them if `open`."""
 
     least: float = -math.inf
     most: float = math.inf
     open: bool = False
 
     def fault(self, value: Decimal) -> str:
-        """Return how `value` must be instead, or nothing where it lies within."""
+        """Return how `value` must be instead, or an empty text if it is in the range."""
         if value < self.least or (self.open and value == self.least):
             return f"greater than {self.least:g}" if self.open else f"at least {self.least:g}"
         if value > self.most or (self.open and value == self.most):
@@ -54,15 +56,13 @@ def whole_numbers(
     """Return the whole numbers of a list such as `1..9`, `1..9:2`, `1,3,5` or `1..3,7,inf`.
 
     With `infinite`, `inf` may be one of the parts and stands as `math.inf`, the only float; it is
-    beyond `most`. `option` is what the person typed the list after, such as `--k`. Raises
+    beyond `most`. `option` is the option that the list belongs to, such as `--k`. Raises
     ConfigError that names every fault: no number, out of bounds, twice, more than `limit` of them.
     """
     bounds = Bounds(least, math.inf if most is None else most)
     reader = _Reader(option, _WHOLE, bounds, infinite, limit, Decimal(1))
-    advice = f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}."
-    return [
-        math.inf if value.is_infinite() else int(value) for value in reader.values(text, advice)
-    ]
+    values = reader.read(text, f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}.")
+    return [math.inf if value.is_infinite() else int(value) for value in values]
 
 
 def decimals(
@@ -79,7 +79,7 @@ def decimals(
     `whole_numbers` does.
     """
     reader = _Reader(option, _DECIMAL, bounds, False, limit, None)
-    return [float(value) for value in reader.values(text, f"Write {such_as}.")]
+    return [float(value) for value in reader.read(text, f"Write {such_as}.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,21 +91,25 @@ class _Reader:
     limit: int
     step: Decimal | None  # between the numbers of a span that names none
 
-    def values(self, text: str, advice: str) -> list[Decimal]:
+    def read(self, text: str, advice: str) -> list[Decimal]:
         faults: list[str] = []
-        found: list[Decimal] = []
+        values: list[Decimal] = []
         for part in text.split(","):
             try:
-                found += self._part(part.strip())
+                values += self._part(part.strip())
             except ValueError as fault:
-                faults.append(f"`{self.option}`: {fault}")
-            if len(found) > self.limit or len(faults) == _MOST_FAULTS:
+                faults.append(str(fault))
+            # A list that a program wrote could have millions of parts.
+            if len(values) > self.limit or len(faults) == _MOST_FAULTS:
                 break
-        if not faults:
-            faults = [f"`{self.option}`: {fault}" for fault in self._together(found)]
+        if not faults and len(values) > self.limit:
+            faults = [f"there are more than {self.limit:,} numbers."]
+        elif not faults:
+            counts = Counter(values)
+            faults = [f"{value} stands there twice." for value in counts if counts[value] > 1]
         if faults:
-            raise ConfigError(faults, advice)
-        return found
+            raise ConfigError([f"`{self.option}`: {fault}" for fault in faults], advice)
+        return values
 
     def _part(self, part: str) -> Sequence[Decimal]:
         if not part:
@@ -113,11 +117,11 @@ class _Reader:
         if part == INFINITE and self.infinite:
             return [Decimal(INFINITE)]
         first_text, dots, rest = part.partition("..")
-        first = self._within(self._number(first_text, part))
+        first = self._number(first_text, part, self.bounds)
         if not dots:
             return [first]
         last_text, colon, step_text = rest.partition(":")
-        last = self._within(self._number(last_text, part))
+        last = self._number(last_text, part, self.bounds)
         step = self._number(step_text, part) if colon else self.step
         if step is None:
             raise ValueError(f"`{part}` needs a step, such as `{part}:0.1`.")
@@ -130,7 +134,7 @@ class _Reader:
             raise ValueError(f"`{part}` has {count:,} numbers, more than {self.limit:,}.")
         return [first + step * index for index in range(count)]
 
-    def _number(self, text: str, part: str) -> Decimal:
+    def _number(self, text: str, part: str, bounds: Bounds = Bounds()) -> Decimal:
         text = text.strip()
         if not self.number.fullmatch(text):
             kind = "a whole number" if self.number is _WHOLE else "a number"
@@ -138,15 +142,7 @@ class _Reader:
             if _DIGITS.fullmatch(text):
                 raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
             raise ValueError(f"`{text}`{where} is not {kind}.")
-        return Decimal(text)
-
-    def _within(self, value: Decimal) -> Decimal:
-        if wanted := self.bounds.fault(value):
-            raise ValueError(f"every number must be {wanted}, but one is {value}.")
+        value = Decimal(text)
+        if condition := bounds.fault(value):
+            raise ValueError(f"every number must be {condition}, but one is {value}.")
         return value
-
-    def _together(self, found: Sequence[Decimal]) -> list[str]:
-        if len(found) > self.limit:
-            return [f"there are more than {self.limit:,} numbers."]
-        times = Counter(found)
-        return [f"{value} stands there twice." for value in times if times[value] > 1]

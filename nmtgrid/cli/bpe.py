@@ -159,7 +159,7 @@ def apply(
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
-    from nmtgrid.text.shards import LineCutter, raw_parts
+    from nmtgrid.text.shards import LineSegmenter, read_shards
 
     held, count = Codes.load(codes), count_workers(workers)
     if count == 1:
@@ -167,14 +167,14 @@ def apply(
         return
     check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:
-        for _, lines in map_ordered(LineCutter(held), raw_parts(source), count):
+        for _, lines in map_ordered(LineSegmenter(held), read_shards(source), count):
             file.write(lines)
 
 
 @app.command("undo")
 def undo(source: _Input = Path("-"), out: _Output = Path("-")) -> None:
     """Join units to words again."""
-    from nmtgrid.text.bpe import undo as join
+    from nmtgrid.text.bpe import remove_bpe as join
 
     _filter(source, out, join)
 

@@ -65,7 +65,7 @@ def command(
     )
     found = import_checkpoint(checkpoint, files, out)
     console.table("Taken over", ("what", "value"), [
-        ("theirs", found.theirs),
+        ("theirs", found.fairseq_arch),
         ("ours", found.arch),
         ("parameters", f"{found.parameters:,}"),
         ("source types", f"{found.vocabularies[0]:,}"),
@@ -77,7 +77,7 @@ def command(
     write_report(
         json,
         {
-            "theirs": found.theirs,
+            "theirs": found.fairseq_arch,
             "arch": found.arch,
             "model": to_json(found.config),
             "parameters": found.parameters,

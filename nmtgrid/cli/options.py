@@ -12,7 +12,7 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.base.io.atomic import numbered
+from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.text import STANDARD, is_stream, open_writer
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import LoadedModel
@@ -141,7 +141,7 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     """
     if path is None:
         return
-    text = json.dumps(numbered(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(nan_to_none(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with open_writer(path) as file:
         # File names may hold what is no character: as an escape it is good JSON.
         file.write(text.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""A Transformer written as a CTranslate2 model: the one door to that package.
+"""Export of a Transformer as a CTranslate2 model; the only module that imports that package.
 
 CTranslate2 is a C++ engine that decodes encoder-decoder Transformers quickly, in 8 bits too. Its
 beam search scores like ours (mu = 0) when it is called with `return_end_token=True`, which makes
@@ -26,11 +26,10 @@ from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
+# Positions that are exported: the longest source or translation.
 POSITIONS = 2048
-"""Places that position vectors are written for: the longest source or translation."""
+# Bias of symbols that no search may write; it fits into fp16 too.
 NEVER = -1e4
-"""Added to the logits of symbols that no search may write; within the range of 16 bits too."""
-_GUIDE = "README.md"
 
 
 def check(model: TranslationModel) -> Transformer:
@@ -69,28 +68,24 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
     """
     model = check(loaded.model)
     specs = _package()
-    with _begun(folder) as begun, torch.no_grad():
+    with _new_folder(folder) as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline
         spec.register_source_vocabulary(list(pipeline.source_vocabulary.types))
         spec.register_target_vocabulary(list(pipeline.target_vocabulary.types))
         spec.validate()
         spec.optimize(quantization=quantization)
-        spec.save(str(begun))
-        pipeline.save(begun)
-        (begun / _GUIDE).write_text(guide(folder, loaded), encoding="utf-8")
-        return sorted(path.name for path in begun.iterdir())
+        spec.save(str(building))
+        pipeline.save(building)
+        search = loaded.settings.get("search") or {}
+        readme = _README.format(
+            folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
+        )
+        (building / "README.md").write_text(readme, encoding="utf-8")
+        return sorted(path.name for path in building.iterdir())
 
 
-def guide(folder: Path, loaded: LoadedModel) -> str:
-    """Return how the exported model is run, with the search that the model was trained for."""
-    search = loaded.settings.get("search") or {}
-    return _HOW.format(
-        folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
-    )
-
-
-_HOW = """\
+_README = """\
 A translation model for CTranslate2, with the text pipeline of nmtgrid beside it.
 
 ```python
@@ -100,12 +95,12 @@ from nmtgrid.text.pipeline import Pipeline
 folder = "{folder}"
 pipeline, translator = Pipeline.load(folder), ctranslate2.Translator(folder)
 lines = ["..."]
-found = translator.translate_batch(
+results = translator.translate_batch(
     [pipeline.source_tokens(line) for line in lines],
     beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
 )
-for one in found:
-    units = [unit for unit in one.hypotheses[0] if unit != "</s>"]
+for result in results:
+    units = [unit for unit in result.hypotheses[0] if unit != "</s>"]
     print(pipeline.restore(pipeline.target_vocabulary.encode(units)))
 ```
 
@@ -127,28 +122,28 @@ def _package() -> Any:
 
 
 @contextlib.contextmanager
-def _begun(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write into, which becomes `folder` when all has gone well."""
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` when the block ends well."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
-    begun: Path | None = None
+    building: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        yield begun
-        begun.chmod(0o755)
-        begun.replace(folder)
+        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        yield building
+        # `mkdtemp` makes folders that only their owner can read.
+        building.chmod(0o755)
+        building.replace(folder)
     except OSError as fault:
         raise ModelError(
             f"The folder {folder} cannot be written: {reason(fault)}.", "Choose another `--out`."
         ) from fault
     finally:
-        if begun is not None:
-            shutil.rmtree(begun, ignore_errors=True)
+        if building is not None:
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def _specification(specs: Any, model: Transformer) -> Any:
-    """Return the model in CTranslate2's terms."""
     config = model.config
     depths = config.encoder_depth, config.decoder_depth
     spec = specs.TransformerSpec.from_config(depths, config.heads, pre_norm=config.norm == "pre")
@@ -156,7 +151,9 @@ def _specification(specs: Any, model: Transformer) -> Any:
     first = SPECIALS[END] if config.first_symbol == "end" else SPECIALS[BEGIN]
     settings.unk_token, settings.bos_token = SPECIALS[UNKNOWN], SPECIALS[BEGIN]
     settings.eos_token, settings.decoder_start_token = SPECIALS[END], first
+    # Our sources end with `</s>` and have no `<s>`.
     settings.add_source_bos, settings.add_source_eos = False, True
+    # All norms of a model have one epsilon.
     settings.layer_norm_epsilon = next(
         part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)
     )
@@ -170,7 +167,11 @@ def _specification(specs: Any, model: Transformer) -> Any:
         assert isinstance(block, EncoderBlock)
         _self_attention(layer.self_attention, block.attention, block.add_attention)
         _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
-    sources = _source_maps(model)
+    # All blocks' projections to keys and values of the source are fused in ours: [2D, D] each.
+    fused = model.source_projection
+    weights = _tensor(fused.weight).chunk(config.decoder_depth)
+    biases = _tensor(fused.bias).chunk(config.decoder_depth)
+    sources = zip(weights, biases, strict=True)
     for layer, block, (weight, bias) in zip(decoder.layer, model.decoder, sources, strict=True):
         assert isinstance(block, DecoderBlock)
         _self_attention(layer.self_attention, block.self_attention, block.add_self)
@@ -185,13 +186,13 @@ def _specification(specs: Any, model: Transformer) -> Any:
 
 
 def _embed(side: Any, spec: Any, embedding: Embedding) -> None:
-    spec.weight = _held(embedding.weight)
+    spec.weight = _tensor(embedding.weight)
     side.scale_embeddings = embedding.scale != 1.0
-    side.position_encodings.encodings = _held(_positions(embedding))
+    side.position_encodings.encodings = _tensor(_positions(embedding))
 
 
 def _positions(embedding: Embedding) -> Tensor:
-    """Return the vectors of the first places; the last learned one serves all beyond it."""
+    """Return the vectors of the first positions; the last learned one serves all beyond it."""
     learned = embedding.position_weight
     if learned is None:
         if embedding.positions == "none":
@@ -214,32 +215,26 @@ def _feed_forward(spec: Any, network: FeedForward, around: AddNorm) -> None:
     _linear(spec.linear_1, network.narrow)
 
 
-def _source_maps(model: Transformer) -> list[tuple[Tensor, Tensor]]:
-    """Return for each decoder block the map to keys and values of the source: [2D, D] and [2D]."""
-    held, blocks = model.source_projection, model.config.decoder_depth
-    weights, biases = _held(held.weight).chunk(blocks), _held(held.bias).chunk(blocks)
-    return list(zip(weights, biases, strict=True))
-
-
 def _project(spec: Any, model: Transformer) -> None:
-    """Fill the output map; `<pad>` and `<s>` get a bias so low that they are never written.
+    """Export the classifier; `<pad>` and `<s>` get a bias so low that they are never written.
 
-    What the model gave them goes to the others, so scores rise by next to nothing.
+    Their probability goes to the other symbols, so scores rise very slightly.
     """
-    held = model.classifier()
-    bias = held.weight.new_zeros(len(held.weight)) if held.bias is None else held.bias.clone()
+    classifier = model.classifier()
+    weight, bias = classifier.weight, classifier.bias
+    bias = weight.new_zeros(len(weight)) if bias is None else bias.clone()
     bias[[PAD, BEGIN]] = NEVER
-    spec.weight, spec.bias = _held(held.weight), _held(bias)
+    spec.weight, spec.bias = _tensor(weight), _tensor(bias)
 
 
 def _linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight, spec.bias = _held(linear.weight), _held(linear.bias)
+    spec.weight, spec.bias = _tensor(linear.weight), _tensor(linear.bias)
 
 
 def _norm(spec: Any, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = _held(norm.weight), _held(norm.bias)
+    spec.gamma, spec.beta = _tensor(norm.weight), _tensor(norm.bias)
 
 
-def _held(tensor: Tensor) -> Tensor:
+def _tensor(tensor: Tensor) -> Tensor:
     return tensor.detach().float().cpu().contiguous()

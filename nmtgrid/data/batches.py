@@ -1,4 +1,7 @@
-"""Batches of sentence pairs, cut by tokens and by grid cells."""
+"""Batches of sentence pairs, limited in tokens and in grid cells, and the plan of an epoch.
+
+Models read `Batch`, objectives add weights and soft targets to it, the trainer walks `BatchPlan`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 @dataclasses.dataclass(frozen=True)
 class SharedSources:
-    """What models make of the sources of several batches: made once, with one draw of dropout.
+    """The encoded sources of several batches: computed once, with one draw of dropout.
 
     Row b of a batch has row rows[b] of the source [B', S] (None: they are the same).
     """
@@ -28,20 +31,20 @@ class SharedSources:
     source: Tensor
     source_lengths: Tensor
     rows: Tensor | None = None
-    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    cache: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def of_rows(self, rows: Tensor) -> SharedSources:
         """Return the same for a batch of these rows."""
         return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
 
-    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
-        """Return what `encode` makes of the sources, for each row of the batch."""
-        # What was made without gradients has none for those that ask for them.
+    def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+        """Return the state of `encode` for the sources, for each row of the batch."""
+        # A state computed without gradients cannot serve where they are needed.
         key = encode, torch.is_grad_enabled()
-        if key not in self.made:
-            self.made[key] = encode(self.source, self.source_lengths)
-        made: State = self.made[key]
-        return made if self.rows is None else take(made, self.rows)
+        if key not in self.cache:
+            self.cache[key] = encode(self.source, self.source_lengths)
+        state: State = self.cache[key]
+        return state if self.rows is None else take(state, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +53,12 @@ class Batch:
 
     source [B, S] ends with `</s>`; target_input [B, T] starts with `<s>`, target_output [B, T]
     is the same moved by one and ends with `</s>`. The lengths [B] count those symbols. `indices`
-    [B] are the pairs' places in their split. Where a source has several targets, `references`
+    [B] are the pairs' positions in their split. Where a source has several targets, `references`
     [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
-    Objectives add what the loss is to be: `weights` [B], what each sentence counts (None: one), and
-    `aims` [B, T, C], what its predictions are trained to be (None: target_output). Batches of the
-    same sources have them encoded once by `shared`.
+    Objectives add `weights` [B] of the sentences in the loss (None: one each) and `soft_targets`
+    [B, T, C], the target distributions (None: target_output). Batches of the same sources encode
+    them once through `shared`.
     """
 
     source: Tensor
@@ -66,7 +69,7 @@ class Batch:
     indices: Tensor
     references: Tensor | None = None
     weights: Tensor | None = None
-    aims: SoftTargets | None = None
+    soft_targets: SoftTargets | None = None
     shared: SharedSources | None = None
 
     def __len__(self) -> int:
@@ -82,40 +85,39 @@ class Batch:
         """[B, T], True where there is a token to predict (end symbol included)."""
         return is_token(self.target_lengths, self.target_input.shape[1])
 
-    def encoded(self, encode: Callable[[Tensor, Tensor], State]) -> State:
-        """Return what a model's method `encode` makes of source [B, S] and lengths [B].
+    def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
+        """Return the state that a model's `encode` computes of source [B, S] and lengths [B].
 
-        That has a row for each sentence, as base/rows.py takes them.
+        It has a row for each sentence, as base/rows.py takes them.
         """
         if self.shared is None:
             return encode(self.source, self.source_lengths)
-        return self.shared.encoded(encode)
+        return self.shared.encode_source(encode)
 
-    def sharing(self) -> Batch:
-        """Return this batch so that what is selected of it has its sources encoded with it."""
+    def with_shared_source(self) -> Batch:
+        """Return this batch such that selections of it share its encoded sources."""
         if self.shared is not None:
             return self
         return dataclasses.replace(self, shared=SharedSources(self.source, self.source_lengths))
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        # Without blocking: the copy of pinned memory overlaps with the running step.
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
-        """Return the batch in memory from which a GPU copies without waiting."""
-        return self._mapped(lambda tensor: tensor.pin_memory())
+        """Return the batch in page-locked memory, from which a GPU copies asynchronously."""
+        return self._map(lambda tensor: tensor.pin_memory())
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with each of its tensors changed."""
-        held = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        tensors: dict[str, Any] = {
-            name: change(t) for name, t in held.items() if isinstance(t, Tensor)
-        }
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        tensors: dict[str, Any] = {n: fn(t) for n, t in fields.items() if isinstance(t, Tensor)}
         return dataclasses.replace(self, **tensors)
 
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
         source_lengths, target_lengths = self.source_lengths[rows], self.target_lengths[rows]
+        # Columns of padding alone would only cost time.
         width, height = int(source_lengths.max()), int(target_lengths.max())
         return Batch(
             self.source[rows, :width],
@@ -126,7 +128,7 @@ class Batch:
             self.indices[rows],
             None if self.references is None else self.references[rows],
             None if self.weights is None else self.weights[rows],
-            None if self.aims is None else self.aims[rows, :height],
+            None if self.soft_targets is None else self.soft_targets[rows, :height],
             None if self.shared is None else self.shared.of_rows(rows),
         )
 
@@ -157,7 +159,7 @@ def _pad(rows: list[list[int]]) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class DataCursor:
-    """Where a run is in its data: the next batch to be read."""
+    """The position of a run in its data: the next batch to be read."""
 
     epoch: int = 0
     pool: int = 0
@@ -165,15 +167,15 @@ class DataCursor:
 
 
 class BatchPlan:
-    """Which pairs come together, and in which order, in each epoch.
+    """The batches of each epoch and their order.
 
-    Pairs are put in order of target length, then source length, so that padding is rare on both
-    sides; the order is cut where a batch would exceed `max_tokens` padded target tokens or
+    Pairs are sorted by target length, then source length, so that padding is rare on both sides;
+    the sorted list is cut where a batch would exceed `max_tokens` padded target tokens or
     `max_cells` padded grid cells (0: no limit), and the batches are shuffled. Large corpora are
-    taken in pools: random blocks of neighbours, a million pairs together, so that memory stays
-    small. All is a function of (seed, epoch): a run resumes exactly at any `StaticPosition`.
-    Lengths are given without end symbols and counted with them. Pairs longer than `max_length`
-    (0: no limit) on a side, or empty on one, are skipped; `skipped` says how many.
+    split into pools of random blocks of neighbours, a million pairs each, so that memory stays
+    small. All is a function of (seed, epoch): a run resumes exactly at any `DataCursor`. Lengths
+    are given without end symbols and counted with them. Pairs longer than `max_length` (0: no
+    limit) on a side, or empty on one, are skipped; `skipped` says how many.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class BatchPlan:
     def walk(
         self, start: DataCursor, epochs: int | None = None
     ) -> Iterator[tuple[DataCursor, NDArray[Any]]]:
-        """Yield batches from `start` on, each with the place that follows it."""
+        """Yield batches from `start` on, each with the cursor behind it."""
         if not self.count:
             return
         epoch = start.epoch
@@ -216,30 +218,30 @@ class BatchPlan:
                 for batch in range(start.batch if at_start else 0, len(batches)):
                     following = DataCursor(epoch, pool, batch + 1)
                     if following.batch == len(batches):
-                        following = self._after(pools, epoch, pool)
+                        following = self._next_pool(pools, epoch, pool)
                     yield following, batches[batch]
             epoch += 1
 
-    def epochs_done(self, place: DataCursor, pairs_per_batch: float) -> float:
-        """Return about how many epochs lie before `place`, of batches of this size in the mean."""
-        pools = place.pool * self.pool_size / max(len(self.source_lengths), 1)
-        batches = place.batch * pairs_per_batch / max(self.count, 1)
-        return place.epoch + min(1.0, pools + batches)
+    def epochs_done(self, cursor: DataCursor, pairs_per_batch: float) -> float:
+        """Return about how many epochs lie before `cursor`, for batches of this mean size."""
+        pools = cursor.pool * self.pool_size / max(len(self.source_lengths), 1)
+        batches = cursor.batch * pairs_per_batch / max(self.count, 1)
+        return cursor.epoch + min(1.0, pools + batches)
 
     def cells(self, indices: NDArray[Any]) -> int:
         """Return the grid cells of the batch of these pairs, padding and end symbols included."""
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
         return len(indices) * (int(height) + 1) * (int(width) + 1)
 
-    def _after(self, pools: list[NDArray[Any]], epoch: int, pool: int) -> DataCursor:
-        """Return the place after a pool: a later one that has usable pairs, or the next epoch."""
+    def _next_pool(self, pools: list[NDArray[Any]], epoch: int, pool: int) -> DataCursor:
+        """Return the cursor of the next pool with usable pairs, or of the next epoch."""
         for later in range(pool + 1, len(pools)):
             if len(self._usable_pairs(pools[later])):
                 return DataCursor(epoch, later)
         return DataCursor(epoch + 1)
 
-    def _is_usable(self, which: slice | NDArray[Any]) -> NDArray[Any]:
-        source, target = self.source_lengths[which], self.target_lengths[which]
+    def _is_usable(self, pairs: slice | NDArray[Any]) -> NDArray[Any]:
+        source, target = self.source_lengths[pairs], self.target_lengths[pairs]
         usable = (source > 0) & (target > 0)
         if self.max_length:
             usable &= (source <= self.max_length) & (target <= self.max_length)
@@ -248,12 +250,12 @@ class BatchPlan:
     def _pools(self, epoch: int) -> list[NDArray[Any]]:
         """Return the blocks (their numbers) of each pool."""
         blocks = -(-len(self.source_lengths) // self.block_size)
+        # Seeded by the epoch: a resumed run enters any epoch without those before it.
         order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
-        each = max(1, self.pool_size // self.block_size)
-        return [order[first : first + each] for first in range(0, blocks, each)]
+        size = max(1, self.pool_size // self.block_size)
+        return [order[first : first + size] for first in range(0, blocks, size)]
 
     def _usable_pairs(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        """Return the pairs in `blocks` that are not skipped."""
         size = self.block_size
         pairs = (blocks[:, None] * size + numpy.arange(size)[None, :]).reshape(-1)
         pairs = pairs[pairs < len(self.source_lengths)]
@@ -261,14 +263,14 @@ class BatchPlan:
         return usable
 
     def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
-        """Return the shuffled batches of the pairs in `blocks`."""
         pairs = self._usable_pairs(blocks)
         generator = numpy.random.default_rng([self.seed, epoch, pool + 1])
+        # The sort is stable: pairs of equal lengths are grouped anew in each epoch.
         generator.shuffle(pairs)
         batches = cut_by_length(
             self.source_lengths, self.target_lengths, pairs, self.max_tokens, self.max_cells
         )
-        return [batches[place] for place in generator.permutation(len(batches))]
+        return [batches[index] for index in generator.permutation(len(batches))]
 
 
 def cut_by_length(
@@ -278,23 +280,24 @@ def cut_by_length(
     max_tokens: int,
     max_cells: int = 0,
 ) -> list[NDArray[Any]]:
-    """Return the `pairs` in order of length, cut into batches; ties keep the order of `pairs`.
+    """Return the `pairs` sorted by length and cut into batches; ties keep the order of `pairs`.
 
-    Source lengths go up and down in turn from one target length to the next, so that neighbours
-    stay alike. A pair that alone exceeds a limit is a batch of its own.
+    Source lengths alternately rise and fall from one target length to the next, so that neighbours
+    have similar lengths. A pair that alone exceeds a limit is a batch of its own.
     """
     source, target = source_lengths[pairs].astype(int), target_lengths[pairs].astype(int)
+    # lexsort sorts by its last key first.
     order = numpy.lexsort((numpy.where(target % 2 == 1, source, -source), target))
     pairs = pairs[order]
     widths, heights = (source[order] + 1).tolist(), (target[order] + 1).tolist()
-    batches, first, width = [], 0, 0
-    for place, (wide, height) in enumerate(zip(widths, heights, strict=True)):
-        width = max(width, wide)
-        # Targets only grow along the order: this pair's height is the batch's.
-        tokens = (place + 1 - first) * height
-        if place > first and (tokens > max_tokens or (max_cells and tokens * width > max_cells)):
-            batches.append(pairs[first:place])
-            first, width = place, wide
+    batches, first, widest = [], 0, 0
+    for index, (width, height) in enumerate(zip(widths, heights, strict=True)):
+        widest = max(widest, width)
+        # Target lengths only grow along the order: this pair's height is the batch's.
+        tokens = (index + 1 - first) * height
+        if index > first and (tokens > max_tokens or (max_cells and tokens * widest > max_cells)):
+            batches.append(pairs[first:index])
+            first, widest = index, width
     if len(pairs):
         batches.append(pairs[first:])
     return batches

@@ -1,4 +1,7 @@
-"""Tokenised splits to memory-mapped token ids: block by block, in several processes, in order."""
+"""Binarisation: tokenised splits to memory-mapped token ids, block by block in several processes.
+
+The last stage of `bpe learn` (subwords.py).
+"""
 
 from __future__ import annotations
 
@@ -16,43 +19,73 @@ from nmtgrid.base.io.arrays import ArrayFile
 from nmtgrid.base.io.workers import map_ordered
 from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.pipeline import Pipeline, Side
-from nmtgrid.text.shards import Block, cut_file, lines_of, read_block
+from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import UNKNOWN
 
-SIDES = ("source", "target")
+_SIDES = ("source", "target")
 _LARGEST_CACHE = 200_000
 _LARGEST_BLOCK = 1 << 22
+# Bytes of an id in memory; in the file vocabularies of up to 65,536 types take two.
 _WIDTH = 4
+_NUMPY = {"U16": "<u2", "U32": "<u4"}
 
-Known = Sequence[Mapping[str, Iterable[str]]]
-"""For each side the units of words that need not be cut again, such as the frequent ones."""
+# For each side the subwords of words that are segmented already, such as the frequent ones.
+Segmented = Sequence[Mapping[str, Iterable[str]]]
 
 
-class WordEncoder(dict[str, bytes]):
-    """Tokenised lines to ids; the ids of a word are looked up once."""
-
-    def __init__(self, side: Side, known: Mapping[str, bytes] | None = None) -> None:
-        """`known` holds the packed ids of words that need not be cut."""
-        super().__init__(known or {})
+class _WordIds(dict[str, bytes]):
+    def __init__(self, side: Side, segmented: Mapping[str, Iterable[str]]) -> None:
+        super().__init__(
+            {word: _pack(side.vocabulary.encode(units)) for word, units in segmented.items()}
+        )
         self._side = side
 
     def __missing__(self, word: str) -> bytes:
         if len(self) >= _LARGEST_CACHE:
             self.clear()
-        found = self[word] = _packed(self._side.encode_words([word]))
-        return found
-
-    def encode_packed(self, line: str) -> bytes:
-        """Return the ids of a tokenised line, four bytes each."""
-        return b"".join(map(self.__getitem__, line.split()))
-
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of a tokenised line, without special symbols."""
-        return array("I", self.encode_packed(line)).tolist()
+        ids = self[word] = _pack(self._side.encode_words([word]))
+        return ids
 
 
-def _packed(ids: Sequence[int]) -> bytes:
+def _pack(ids: Sequence[int]) -> bytes:
     return array("I", ids).tobytes()
+
+
+def _kind(side: Side) -> str:
+    return "U16" if len(side.vocabulary) <= 1 << 16 else "U32"
+
+
+@dataclasses.dataclass(frozen=True)
+class _EncodedBlock:
+    """A block of one side: its ids as they go into the file, and the length of each sentence."""
+
+    tokens: bytes
+    lengths: bytes
+    unknown: int
+
+
+class _BlockEncoder:
+    def __init__(self, pipeline: Pipeline, segmented: Segmented) -> None:
+        self._sides = (pipeline.source, pipeline.target)
+        self._segmented = segmented
+        # Filled by each worker itself, so that only the table of subwords is sent to it.
+        self._ids: list[_WordIds] = []
+
+    def __call__(self, part: tuple[int, Block]) -> _EncodedBlock:
+        """Return the ids of a block of side 0 or 1."""
+        side, block = part
+        if not self._ids:
+            self._ids = [_WordIds(*pair) for pair in zip(self._sides, self._segmented, strict=True)]
+        word_ids = self._ids[side].__getitem__
+        lines = chain.from_iterable(map(split_lines, read_block(block)))
+        sentences = [b"".join(map(word_ids, line.split())) for line in lines]
+        # Packed ids are joined as bytes, without Python lists of ids (benchmarks/text_scale.py).
+        tokens = numpy.frombuffer(b"".join(sentences), numpy.uint32)
+        return _EncodedBlock(
+            tokens.astype(_NUMPY[_kind(self._sides[side])]).tobytes(),
+            _pack([len(sentence) // _WIDTH for sentence in sentences]),
+            int((tokens == UNKNOWN).sum()),
+        )
 
 
 class Lengths:
@@ -61,69 +94,19 @@ class Lengths:
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
 
-    @property
-    def total(self) -> int:
-        """The sum of all lengths."""
-        return sum(length * count for length, count in self.counts.items())
+    def summary(self) -> dict[str, int]:
+        """Return the 5th, 50th and 95th percentile and the total, in units, no end symbol."""
+        percents = {f"p{percent}": self._percentile(percent) for percent in (5, 50, 95)}
+        return {**percents, "total": sum(length * n for length, n in self.counts.items())}
 
-    def percentile(self, percent: float) -> int:
+    def _percentile(self, percent: float) -> int:
         """Return the least length that at least `percent` of the sentences do not exceed."""
-        sentences = sum(self.counts.values())
         seen = 0
         for length in sorted(self.counts):
             seen += self.counts[length]
-            if 100 * seen >= percent * sentences:
+            if 100 * seen >= percent * self.counts.total():
                 return length
         return 0
-
-    def summary(self) -> dict[str, int]:
-        """Return the 5th, 50th and 95th percentile and the total, in units, no end symbol."""
-        percents = {f"p{percent}": self.percentile(percent) for percent in (5, 50, 95)}
-        return {**percents, "total": self.total}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Encoded:
-    """A block of one side: its ids as they go into the file, and the length of each sentence."""
-
-    tokens: bytes
-    lengths: bytes
-    unknown: int
-
-
-class BlockEncoder:
-    """Encodes blocks of tokenised text; works in a process of its own."""
-
-    def __init__(self, pipeline: Pipeline, known: Known) -> None:
-        self._sides = (pipeline.source, pipeline.target)
-        self._known: list[dict[str, bytes]] = [
-            {word: _packed(side.vocabulary.encode(units)) for word, units in words.items()}
-            for side, words in zip(self._sides, known, strict=True)
-        ]
-        self._encoders: list[WordEncoder] = []
-
-    def __call__(self, part: tuple[int, Block]) -> _Encoded:
-        """Return the ids of a block of the side with this number."""
-        number, block = part
-        if not self._encoders:
-            pairs = zip(self._sides, self._known, strict=True)
-            self._encoders = [WordEncoder(side, known) for side, known in pairs]
-        encode = self._encoders[number].encode_packed
-        rows = list(map(encode, chain.from_iterable(map(lines_of, read_block(block)))))
-        tokens = numpy.frombuffer(b"".join(rows), numpy.uint32)
-        kind = _NUMPY[_kind(self._sides[number])]
-        return _Encoded(
-            tokens.astype(kind).tobytes(),
-            array("I", [len(row) // _WIDTH for row in rows]).tobytes(),
-            int((tokens == UNKNOWN).sum()),
-        )
-
-
-_NUMPY = {"U16": "<u2", "U32": "<u4"}
-
-
-def _kind(side: Side) -> str:
-    return "U16" if len(side.vocabulary) <= 1 << 16 else "U32"
 
 
 def write_split(
@@ -132,7 +115,7 @@ def write_split(
     texts: Sequence[Path | None],
     report: Callable[[int], None] | None = None,
     *,
-    known: Known | None = None,
+    segmented: Segmented = ({}, {}),
     workers: int = 1,
 ) -> dict[str, Any]:
     """Write the ids of the tokenised files `texts` (source, target) to `path`.
@@ -142,32 +125,24 @@ def write_split(
     does not depend on `workers`. Raises StorageError.
     """
     sides = (pipeline.source, pipeline.target)
-    held = {number: text for number, text in enumerate(texts) if text is not None}
+    files = {side: text for side, text in enumerate(texts) if text is not None}
     kinds: dict[str, str] = {}
-    for number in held:
-        kinds[f"{SIDES[number]}.tokens"] = _kind(sides[number])
-        kinds[f"{SIDES[number]}.offsets"] = "I64"
-    parts = [
-        (number, block) for number, text in held.items() for block in cut_file(text, _LARGEST_BLOCK)
-    ]
-    # A process takes about as long to begin as to encode a block of text.
-    enough = 1 + sum(text.stat().st_size for text in held.values()) // _LARGEST_BLOCK
-    file = ArrayFile(path, kinds)
-    try:
-        streams = {n: _Stream(file, SIDES[n], kinds[f"{SIDES[n]}.tokens"]) for n in held}
-        work = BlockEncoder(pipeline, known or ({}, {}))
-        for (number, _), encoded in map_ordered(work, parts, min(workers, enough)):
-            count = streams[number].append(encoded)
-            if report is not None and number == min(held):
+    for side in files:
+        kinds |= {f"{_SIDES[side]}.tokens": _kind(sides[side]), f"{_SIDES[side]}.offsets": "I64"}
+    parts = [(side, b) for side, text in files.items() for b in split_file(text, _LARGEST_BLOCK)]
+    # A process takes about as long to start as to encode a block of text.
+    useful = 1 + sum(text.stat().st_size for text in files.values()) // _LARGEST_BLOCK
+    with ArrayFile(path, kinds) as file:
+        streams = {side: _Stream(file, _SIDES[side]) for side in files}
+        encoder = _BlockEncoder(pipeline, segmented)
+        for (side, _), encoded in map_ordered(encoder, parts, min(workers, useful)):
+            count = streams[side].append(encoded)
+            if report is not None and side == min(files):
                 report(count)
-        file.close()
-    except BaseException:
-        file.discard()
-        raise
     facts: dict[str, Any] = {"pairs": [stream.count for stream in streams.values()]}
-    for number, stream in streams.items():
-        facts[f"{SIDES[number]}_lengths"] = stream.lengths.summary()
-        facts[f"{SIDES[number]}_unknown"] = stream.unknown
+    for side, stream in streams.items():
+        facts[f"{_SIDES[side]}_lengths"] = stream.lengths.summary()
+        facts[f"{_SIDES[side]}_unknown"] = stream.unknown
     return facts
 
 
@@ -176,31 +151,29 @@ def region_facts(folder: Path, name: str, source: PictureSource | None) -> dict[
     if source is None:
         return {}
     lengths = Lengths()
-    lengths.counts.update(
-        Pictures(folder / FOLDER / f"{name}.safetensors", source).regions.tolist()
-    )
+    pictures = Pictures(folder / FOLDER / f"{name}.safetensors", source)
+    lengths.counts.update(pictures.regions.tolist())
     return {"source_lengths": lengths.summary(), "source_unknown": 0}
 
 
 class _Stream:
-    """One side of a split on its way into the file."""
+    """One side of a split while its blocks are appended to the file."""
 
-    def __init__(self, file: ArrayFile, name: str, kind: str) -> None:
-        self._file = file
-        self._name = name
-        self._kind = _NUMPY[kind]
+    def __init__(self, file: ArrayFile, name: str) -> None:
+        self._file, self._name = file, name
         self._end = 0
         self.count = 0
         self.lengths = Lengths()
         self.unknown = 0
         file.append(f"{name}.offsets", numpy.zeros(1, numpy.int64))
 
-    def append(self, encoded: _Encoded) -> int:
+    def append(self, encoded: _EncodedBlock) -> int:
         """Append a block; return the number of its sentences."""
         lengths = numpy.frombuffer(encoded.lengths, numpy.uint32)
         ends = self._end + numpy.cumsum(lengths, dtype=numpy.int64)
         self._end = int(ends[-1]) if len(ends) else self._end
-        self._file.append(f"{self._name}.tokens", numpy.frombuffer(encoded.tokens, self._kind))
+        kind = _NUMPY[self._file.kinds[f"{self._name}.tokens"]]
+        self._file.append(f"{self._name}.tokens", numpy.frombuffer(encoded.tokens, kind))
         self._file.append(f"{self._name}.offsets", ends)
         for length, count in zip(*numpy.unique(lengths, return_counts=True), strict=True):
             self.lengths.counts[int(length)] += int(count)

@@ -1,239 +1,46 @@
-"""From parallel text to a dataset directory: tokenised, filtered, with everything counted."""
+"""From parallel text to a dataset directory: tokenised, filtered, with everything counted.
+
+`nmtgrid preprocess` calls `preprocess_files` or `preprocess_toy`; `bpe learn` (subwords.py) then
+completes the directory.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtgrid import __version__
 from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.text import Meter, empty, find_text, is_plain, open_text, read_lines
-from nmtgrid.base.io.workers import chunks, fault_of_workers, map_ordered
-from nmtgrid.data import directory as manifests
-from nmtgrid.data.directory import SplitWriter, new_folder
-from nmtgrid.data.toy.corpus import ToyPair, toy_splits
-from nmtgrid.text.cleaning import REASONS, Cleaned, Cleaner, Filters, Part, Row, as_parts
+from nmtgrid.base.io.text import Meter, empty_file_error, find_text, is_plain, open_text, read_lines
+from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
+from nmtgrid.data import directory
+from nmtgrid.data.toy.corpus import toy_splits
+from nmtgrid.text.cleaning import (
+    REASONS,
+    CleanedShard,
+    Cleaner,
+    Filters,
+    PairShard,
+    RawPair,
+    to_shards,
+)
 from nmtgrid.text.iwslt import ENDINGS, read_xml
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import Lines, RawLines
+from nmtgrid.text.shards import LineShard, ShardReader
 
 _CHUNK = 1000
-_MISSING = object()
-
-
-@dataclasses.dataclass(frozen=True)
-class ParallelFiles:
-    """Pairs of files, one after the other: line N of a source file belongs to line N of its target.
-
-    `notes` counts by file what was put right or is uncommon in it.
-    """
-
-    pairs: list[tuple[Path, Path]]
-    xml: bool
-    notes: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def find(cls, prefixes: Sequence[str], languages: tuple[str, str], xml: bool) -> ParallelFiles:
-        """Return the files with these prefixes. Raises InputError naming what is missing."""
-        endings = ENDINGS if xml else ("",)
-        source, target = languages
-        return cls(
-            [(find_text(p, source, endings), find_text(p, target, endings)) for p in prefixes], xml
-        )
-
-    @property
-    def paths(self) -> list[Path]:
-        """All files."""
-        return [path for pair in self.pairs for path in pair]
-
-    @property
-    def noted(self) -> dict[str, dict[str, int]]:
-        """The notes that are not zero, by file name."""
-        found = {file: {note: n for note, n in counts.items() if n}
-                 for file, counts in self.notes.items()}  # fmt: skip
-        return {file: counts for file, counts in found.items() if counts}
-
-    def parts(self, meter: Meter | None = None) -> Iterator[Part]:
-        """Yield the pairs in parts. Plain files are not looked into here: `Lines.read` does that.
-
-        Raises InputError when two files differ in their number of lines, and for what
-        `text.files.read_lines` refuses.
-        """
-        for source, target in self.pairs:
-            if self.xml or not (is_plain(source) and is_plain(target)):
-                rows = ((*pair, "") for pair in self._read_pair(source, target, meter))
-                yield from as_parts(chunks(rows, _CHUNK))
-            else:
-                yield from self._cut_pair(source, target, meter)
-
-    def note(self, part: Part, cleaned: Cleaned) -> None:
-        """Add what was noted of a part to the notes on its files."""
-        for lines, found in zip((part.source, part.target), cleaned.notes, strict=True):
-            if lines.path:
-                self.notes.setdefault(Path(lines.path).name, Counter()).update(found)
-
-    def _cut_pair(self, source: Path, target: Path, meter: Meter | None) -> Iterator[Part]:
-        done = 0
-        with open_text(source, meter) as first, open_text(target, meter) as second:
-            sides = RawLines(first, source), RawLines(second, target)
-            while True:
-                raw, count = sides[0].some(done + 1)
-                other, found = sides[1].exactly(count, done + 1)
-                if not done and not (count and found):
-                    raise empty(target if count else source)
-                more = 0 if count else sides[1].rest()
-                if found < count or more:
-                    totals = [done + count + sides[0].rest(), done + found + more]
-                    raise _unequal((source, target), totals, self.xml)
-                if not count:
-                    return
-                yield Part(Lines(raw, str(source), done + 1), Lines(other, str(target), done + 1))
-                done += count
-
-    def _read_pair(
-        self, source: Path, target: Path, meter: Meter | None
-    ) -> Iterator[tuple[str, str]]:
-        sources, targets = self._lines(source, meter), self._lines(target, meter)
-        count = 0
-        while True:
-            source_line, target_line = next(sources, _MISSING), next(targets, _MISSING)
-            if isinstance(source_line, str) and isinstance(target_line, str):
-                count += 1
-                yield source_line, target_line
-            elif source_line is target_line:
-                return
-            else:
-                break
-        is_source_longer = isinstance(source_line, str)
-        more = count + 1 + sum(1 for _ in (sources if is_source_longer else targets))
-        totals = [more, count] if is_source_longer else [count, more]
-        raise _unequal((source, target), totals, self.xml)
-
-    def _lines(self, path: Path, meter: Meter | None) -> Iterator[str]:
-        notes = self.notes.setdefault(path.name, Counter())
-        lines = read_lines(path, notes, meter=meter)
-        return read_xml(lines, str(path)) if self.xml else lines
-
-
-def _unequal(paths: tuple[Path, Path], totals: list[int], xml: bool) -> InputError:
-    longer = totals[1] > totals[0]
-    more, fewer = max(totals), min(totals)
-    return InputError(
-        f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
-        "The two must be parallel: find the place where they part and mend it.",
-        path=paths[longer],
-        line=0 if xml else fewer + 1,
-    )
-
-
-class SplitBuilder:
-    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
-
-    def __init__(
-        self,
-        folder: Path,
-        languages: tuple[str, str],
-        *,
-        workers: int = 1,
-        truth: bool = False,
-        report: Callable[[int], None] | None = None,
-    ) -> None:
-        """`truth`: what is known of the pairs is kept; `report` is told the pairs done so far."""
-        self._folder = folder
-        self._languages = languages
-        self._workers = workers
-        self._truth = truth
-        self._report = report
-        self._done = 0
-        self.files: dict[str, dict[str, Any]] = {}
-
-    def build(
-        self,
-        name: str,
-        parts: Iterable[Part],
-        cleaner: Cleaner,
-        cut_every: int | None = None,
-        note: Callable[[Part, Cleaned], None] | None = None,
-    ) -> dict[str, dict[str, Any]]:
-        """Write the split `name`; return its counts.
-
-        Every `cut_every`-th kept pair goes to the split `valid` instead, whose counts are then
-        returned too. `note` is told of each part.
-        """
-        dropped: Counter[str] = Counter()
-        read = kept = 0
-        with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(self._writer(name).open())
-            cut = stack.enter_context(self._writer("valid").open()) if cut_every else None
-            for part, cleaned in map_ordered(cleaner, parts, self._workers):
-                if note is not None:
-                    note(part, cleaned)
-                dropped.update(cleaned.dropped)
-                read += cleaned.read
-                for (kind, side), block in _blocks(cleaned).items():
-                    if cut is not None and cut_every is not None and block:
-                        block, moved = _cut(block, kept, cut_every)
-                        cut.write(kind, side, moved)
-                    writer.write(kind, side, block)
-                kept += cleaned.kept
-                self._tell(cleaned.read)
-        counts = {name: _counts(read, writer.count, dropped)}
-        self.files.update(writer.facts)
-        if cut is not None:
-            counts[name]["moved_to_valid"] = cut.count
-            counts["valid"] = _counts(cut.count, cut.count, Counter())
-            self.files.update(cut.facts)
-        return counts
-
-    def _writer(self, name: str) -> SplitWriter:
-        return SplitWriter(self._folder, name, self._languages, truth=self._truth)
-
-    def _tell(self, pairs: int) -> None:
-        self._done += pairs
-        if self._report is not None:
-            self._report(self._done)
-
-
-def _blocks(cleaned: Cleaned) -> dict[tuple[str, int], bytes]:
-    """Return the blocks of lines by kind and side."""
-    sides = {
-        (kind, side): block
-        for kind, blocks in (("text", cleaned.text), ("raw", cleaned.raw))
-        for side, block in enumerate(blocks)
-    }
-    return {**sides, ("truth", 0): cleaned.truth}
-
-
-def _cut(block: bytes, before: int, every: int) -> tuple[bytes, bytes]:
-    """Return what stays and what is moved; `before` lines came before those of the block."""
-    lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
-    first = every - 1 - before % every
-    moved = lines[first::every]
-    del lines[first::every]
-    return b"".join(lines), b"".join(moved)
-
-
-def _counts(read: int, kept: int, dropped: Counter[str]) -> dict[str, Any]:
-    return {
-        "pairs_read": read,
-        "pairs_kept": kept,
-        "dropped": {reason: dropped[reason] for reason in REASONS},
-    }
-
-
-_TOY_CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+# Called with how much has been read, and the number of pairs done.
 Report = Callable[[Meter, int], None]
-"""Is told how much has been read, and the number of pairs done."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,16 +58,15 @@ class TextPlan:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
-        found = []
+        faults = []
         for option, language in (("source", self.source_lang), ("target", self.target_lang)):
             if not _NAME.fullmatch(language):
-                found.append(f"`--{option}-lang` must be a suffix such as `de`, not `{language}`.")
+                faults.append(f"`--{option}-lang` must be a suffix such as `de`, not `{language}`.")
         if self.source_lang == self.target_lang:
-            found.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
+            faults.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
         if self.valid_every is not None and self.valid_every < 2:
-            found.append(f"`--valid-every` must be at least 2, but is {self.valid_every}.")
-        found += fault_of_workers(self.workers)
-        return found
+            faults.append(f"`--valid-every` must be at least 2, but is {self.valid_every}.")
+        return faults + worker_faults(self.workers)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -284,6 +90,98 @@ class TextPlan:
         }
 
 
+class _ParallelFiles:
+    """Pairs of files, one after the other: line N of a source file belongs to line N of its target.
+
+    `notes` counts by file what was corrected or is uncommon in it.
+    """
+
+    def __init__(self, prefixes: Sequence[str], languages: tuple[str, str], xml: bool) -> None:
+        """Raises InputError naming what is missing."""
+        endings = ENDINGS if xml else ("",)
+        source, target = languages
+        self.pairs = [
+            (find_text(prefix, source, endings), find_text(prefix, target, endings))
+            for prefix in prefixes
+        ]
+        self._xml = xml
+        self._notes: dict[str, Counter[str]] = {}
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for pair in self.pairs for path in pair]
+
+    @property
+    def notes(self) -> dict[str, dict[str, int]]:
+        """The notes that are not zero, by file name."""
+        nonzero = {file: {note: n for note, n in counts.items() if n}
+                   for file, counts in self._notes.items()}  # fmt: skip
+        return {file: counts for file, counts in nonzero.items() if counts}
+
+    def add_notes(self, shard: PairShard, cleaned: CleanedShard) -> None:
+        for lines, counts in zip((shard.source, shard.target), cleaned.notes, strict=True):
+            if lines.path:
+                self._notes.setdefault(Path(lines.path).name, Counter()).update(counts)
+
+    def shards(self, meter: Meter) -> Iterator[PairShard]:
+        """Yield the pairs in shards. Uncompressed text is decoded by the workers.
+
+        Raises InputError when two files differ in their number of lines, and for what
+        `read_lines` refuses.
+        """
+        for source, target in self.pairs:
+            if self._xml or not (is_plain(source) and is_plain(target)):
+                yield from to_shards(chunks(self._read_pairs(source, target, meter), _CHUNK))
+            else:
+                yield from self._read_shards(source, target, meter)
+
+    def _read_shards(self, source: Path, target: Path, meter: Meter) -> Iterator[PairShard]:
+        read = 0
+        with open_text(source, meter) as source_file, open_text(target, meter) as target_file:
+            sources, targets = ShardReader(source_file, source), ShardReader(target_file, target)
+            while True:
+                raw_source, count = sources.some(read + 1)
+                raw_target, target_count = targets.exactly(count, read + 1)
+                if not read and not (count and target_count):
+                    raise empty_file_error(target if count else source)
+                # Without a further source line, all target lines that are left are too many.
+                surplus = 0 if count else targets.rest()
+                if target_count < count or surplus:
+                    source_total = read + count + sources.rest()
+                    totals = source_total, read + target_count + surplus
+                    raise self._unequal_error((source, target), totals)
+                if not count:
+                    return
+                yield PairShard(
+                    LineShard(raw_source, str(source), read + 1),
+                    LineShard(raw_target, str(target), read + 1),
+                )
+                read += count
+
+    def _read_pairs(self, source: Path, target: Path, meter: Meter) -> Iterator[RawPair]:
+        pairs = zip_longest(self._lines(source, meter), self._lines(target, meter))
+        for read, (source_line, target_line) in enumerate(pairs):
+            if source_line is None or target_line is None:
+                longer = read + 1 + sum(1 for _ in pairs)
+                totals = (longer, read) if target_line is None else (read, longer)
+                raise self._unequal_error((source, target), totals)
+            yield source_line, target_line, ""
+
+    def _lines(self, path: Path, meter: Meter) -> Iterator[str]:
+        lines = read_lines(path, self._notes.setdefault(path.name, Counter()), meter=meter)
+        return read_xml(lines, str(path)) if self._xml else lines
+
+    def _unequal_error(self, paths: tuple[Path, Path], totals: tuple[int, int]) -> InputError:
+        longer = totals[1] > totals[0]
+        more, fewer = max(totals), min(totals)
+        return InputError(
+            f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
+            "The two must be parallel: find the place where they part and mend it.",
+            path=paths[longer],
+            line=0 if self._xml else fewer + 1,
+        )
+
+
 def preprocess_files(
     plan: TextPlan,
     prefixes: Mapping[str, list[str]],
@@ -299,26 +197,18 @@ def preprocess_files(
     after the other. Raises ConfigError, InputError, DataError (existing folder), StorageError.
     """
     _check(plan, prefixes)
-    files = {
-        name: ParallelFiles.find(found, plan.languages, xml) for name, found in prefixes.items()
-    }
-    place = out.resolve()
-    inside = [p for held in files.values() for p in held.paths if place in p.resolve().parents]
+    files = {name: _ParallelFiles(split, plan.languages, xml) for name, split in prefixes.items()}
+    paths = [path for split in files.values() for path in split.paths]
+    # `--overwrite` would delete the text with the old folder.
+    inside = [path for path in paths if out.resolve() in path.resolve().parents]
     if inside:
         raise ConfigError(
             f"{inside[0]} lies in the folder {out} that would be replaced.",
             "Choose another `--out`, or move the text out of it.",
         )
-    meter = Meter(path for found in files.values() for path in found.paths)
-    sources = {name: found.parts(meter) for name, found in files.items()}
-    return _build(
-        plan,
-        sources,
-        out,
-        overwrite,
-        None if report is None else lambda done: report(meter, done),
-        files=files,
-    )
+    meter = Meter(paths)
+    sources = {name: split.shards(meter) for name, split in files.items()}
+    return _build(plan, sources, out, overwrite, report, meter, files=files)
 
 
 def preprocess_toy(
@@ -333,21 +223,23 @@ def preprocess_toy(
 ) -> dict[str, Any]:
     """Build a dataset in `out` from the toy corpus with `pairs` training pairs.
 
-    `truth/<split>.jsonl` keeps for each pair that is kept what is known of it: `reads` and `links`
-    in words. Return the manifest.
+    `truth/<split>.jsonl` has for each kept pair its known `reads` and `links`, counted in words.
+    Return the manifest.
     """
     if plan.valid_every:
         raise ConfigError("`--toy` has a validation text of its own: leave `--valid-every` out.")
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
-    splits = toy_splits(pairs, seed=seed, difficulty=difficulty)
-    sources = {
-        name: as_parts(chunks(_toy_rows(split), _TOY_CHUNK)) for name, split in splits.items()
-    }
-    facts = {"pairs": pairs, "seed": seed, "difficulty": difficulty}
-    tell = None if report is None else lambda done: report(Meter(), done)
-    return _build(plan, sources, out, overwrite, tell, toy=facts)
+    sources = {}
+    for name, split in toy_splits(pairs, seed=seed, difficulty=difficulty).items():
+        rows = (
+            (pair.source, pair.target, json.dumps({"reads": pair.reads, "links": pair.links}))
+            for pair in split
+        )
+        sources[name] = to_shards(chunks(rows, _CHUNK))
+    toy = {"pairs": pairs, "seed": seed, "difficulty": difficulty}
+    return _build(plan, sources, out, overwrite, report, Meter(), toy=toy)
 
 
 def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
@@ -365,56 +257,117 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
         raise ConfigError(faults)
 
 
-def _toy_rows(pairs: Iterable[ToyPair]) -> Iterator[Row]:
-    for pair in pairs:
-        truth = {"reads": list(pair.reads), "links": [list(link) for link in pair.links]}
-        yield pair.source, pair.target, json.dumps(truth)
-
-
 def _build(
     plan: TextPlan,
-    sources: Mapping[str, Iterable[Part]],
+    sources: Mapping[str, Iterable[PairShard]],
     out: Path,
     overwrite: bool,
-    tell: Callable[[int], None] | None,
+    report: Report | None,
+    meter: Meter,
     *,
-    files: Mapping[str, ParallelFiles] | None = None,
+    files: Mapping[str, _ParallelFiles] | None = None,
     toy: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write all splits and the manifest; `files` know what they noted, `toy` is how it was made."""
+    """Write all splits and the manifest; `files` have notes, `toy` is described in the manifest."""
     started = time.monotonic()
-    filtering = plan.cleaner(plan.filters, raw=plan.valid_every is not None)
-    keeping = plan.cleaner(None)
-    with new_folder(out, overwrite) as folder:
-        builder = SplitBuilder(
-            folder, plan.languages, workers=plan.workers, truth=toy is not None, report=tell
-        )
+    with directory.new_folder(out, overwrite) as folder:
+        builder = _SplitBuilder(folder, plan, toy is not None, report, meter)
         splits: dict[str, dict[str, Any]] = {}
-        for name, parts in sources.items():
-            found = (files or {}).get(name)
-            note = found.note if found is not None else None
-            if name == "train":
-                splits |= builder.build(name, parts, filtering, plan.valid_every, note)
-            else:
-                splits |= builder.build(name, parts, keeping, note=note)
-            if found is not None:
-                splits[name]["notes"] = found.noted
+        for name, shards in sources.items():
+            parallel = files[name] if files else None
+            splits |= builder.write(name, shards, parallel)
+            if parallel is not None:
+                splits[name]["notes"] = parallel.notes
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
-                raise _nothing_left(name, split, plan)
+                raise _nothing_left_error(name, split, plan)
         manifest = {
             "version": __version__,
             **plan.describe(),
             **({} if toy is None else {"toy": toy}),
-            "splits": _in_order(splits),
+            "splits": directory.in_order(splits),
             "files": builder.files,
             "seconds": round(time.monotonic() - started, 3),
         }
-        manifests.write(folder, manifest)
+        directory.write(folder, manifest)
     return manifest
 
 
-def _nothing_left(name: str, split: Mapping[str, Any], plan: TextPlan) -> InputError:
+class _SplitBuilder:
+    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
+
+    def __init__(
+        self, folder: Path, plan: TextPlan, truth: bool, report: Report | None, meter: Meter
+    ) -> None:
+        """`truth`: the known truth about the pairs is written too."""
+        self._folder, self._plan, self._truth = folder, plan, truth
+        self._report, self._meter = report, meter
+        self._done = 0
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def write(
+        self, name: str, shards: Iterable[PairShard], parallel: _ParallelFiles | None
+    ) -> dict[str, dict[str, Any]]:
+        """Write the split `name`; return its counts.
+
+        Every `valid_every`-th kept pair of train goes to the split `valid` instead, whose counts
+        are then returned too.
+        """
+        plan, is_train = self._plan, name == "train"
+        every = plan.valid_every if is_train else None
+        # Raw text is kept of validation and test, which are scored against it.
+        cleaner = plan.cleaner(plan.filters if is_train else None, raw=not is_train or bool(every))
+        dropped: Counter[str] = Counter()
+        pairs_read = before = 0
+        columns = self._columns(name)
+        moved_columns = self._columns("valid") if every else {}
+        names = [*columns.values(), *moved_columns.values()]
+        with directory.open_line_files(self._folder, names) as files:
+            for shard, cleaned in map_ordered(cleaner, shards, plan.workers):
+                if parallel is not None:
+                    parallel.add_notes(shard, cleaned)
+                dropped.update(cleaned.dropped)
+                pairs_read += cleaned.pairs_read
+                blocks = [*cleaned.text, *cleaned.raw, cleaned.truth]
+                if every:
+                    cut = [_cut(block, before, every) for block in blocks]
+                    blocks = [rest for rest, _ in cut]
+                    for column, file in moved_columns.items():
+                        files[file].extend(cut[column][1])
+                for column, file in columns.items():
+                    files[file].extend(blocks[column])
+                before += cleaned.pairs_kept
+                self._done += cleaned.pairs_read
+                if self._report is not None:
+                    self._report(self._meter, self._done)
+        self.files.update({file: lines.facts for file, lines in files.items()})
+        pairs_kept = files[columns[0]].count
+        counts = {name: directory.split_counts(pairs_read, pairs_kept, dropped, REASONS)}
+        if every:
+            moved = files[moved_columns[0]].count
+            counts[name]["moved_to_valid"] = moved
+            counts["valid"] = directory.split_counts(moved, moved, Counter(), REASONS)
+        return counts
+
+    def _columns(self, name: str) -> dict[int, str]:
+        """Return the files of text (0, 1: source and target), raw text (2, 3) and truth (4)."""
+        kinds = ["text"] if name == "train" else ["text", "raw"]
+        files = [f"{kind}/{name}.{lang}" for kind in kinds for lang in self._plan.languages]
+        columns = dict(enumerate(files))
+        return columns | ({4: f"truth/{name}.jsonl"} if self._truth else {})
+
+
+def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
+    """Return the lines that stay and every so many-th one; `before` lines came before them."""
+    rest = [line + b"\n" for line in lines.split(b"\n")[:-1]]
+    first = every - 1 - before % every
+    # Counted over all kept pairs, so that the split does not depend on shards or workers.
+    moved = rest[first::every]
+    del rest[first::every]
+    return b"".join(rest), b"".join(moved)
+
+
+def _nothing_left_error(name: str, split: Mapping[str, Any], plan: TextPlan) -> InputError:
     if name == "valid" and plan.valid_every:
         return InputError(
             f"`--valid-every {plan.valid_every}` leaves no pair for validation: training keeps "
@@ -426,9 +379,3 @@ def _nothing_left(name: str, split: Mapping[str, Any], plan: TextPlan) -> InputE
         f"no pair is left in `{name}`: {split['pairs_read']:,} were read (dropped: {reasons}).",
         "Check the files, the languages and the filters.",
     )
-
-
-def _in_order(splits: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Train first, then validation, then the tests."""
-    first = [name for name in ("train", "valid") if name in splits]
-    return {name: splits[name] for name in [*first, *(n for n in splits if n not in first)]}

@@ -1,4 +1,7 @@
-"""The dataset directory, read: encoded splits as memory maps, and the pipeline that made them."""
+"""Datasets: binarised splits as memory maps, and the text pipeline that made them.
+
+Training, decoding, online evaluation and tuning read their data here.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.base.errors import DataError, StorageError, nearest
-from nmtgrid.base.io.arrays import map_arrays
+from nmtgrid.base.io.arrays import map_named
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.data import directory as manifests
+from nmtgrid.data import directory
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
@@ -21,12 +24,11 @@ from nmtgrid.data.captioning.dataset import (
     PictureSource,
     collate_pictures,
     collate_references,
-    grouped,
-    no_text,
+    group_captions,
+    no_text_error,
 )
 from nmtgrid.text.pipeline import FACTS, Pipeline
 
-ARRAYS = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")
 _PIECE = 1 << 20
 _AGAIN = "Run `nmtgrid bpe learn` on it again, or restore a copy."
 
@@ -39,7 +41,7 @@ class Dataset:
         self.manifest = manifest
         self.pipeline = pipeline
         self.pictures = PictureSource.of(manifest)
-        """What the sources are where they are pictures, None where they are text."""
+        """The kind of the sources where they are pictures, None where they are text."""
         self._splits: dict[str, Split] = {}
 
     @classmethod
@@ -49,7 +51,7 @@ class Dataset:
         Raises DataError when a part is missing, StorageError when one is damaged.
         """
         folder = Path(path)
-        manifest = manifests.read(folder)
+        manifest = directory.read(folder)
         if "units" not in manifest:
             raise DataError(
                 f"The dataset {folder} has no vocabulary yet.", f"Run `nmtgrid bpe learn {folder}`."
@@ -58,11 +60,12 @@ class Dataset:
             raise DataError(f"The dataset {folder} lacks `{FACTS}`.", _AGAIN)
         pipeline = Pipeline.load(folder)
         for name in pipeline.files:
-            manifests.check_file(folder, manifest, name)
+            directory.check_file(folder, manifest, name)
         for name in manifest["splits"]:
-            manifests.check_file(folder, manifest, f"{name}.safetensors")
+            directory.check_file(folder, manifest, f"{name}.safetensors")
+            # The features of pictures are in files of their own.
             if "source" in manifest:
-                manifests.check_file(folder, manifest, f"{FOLDER}/{name}.safetensors")
+                directory.check_file(folder, manifest, f"{FOLDER}/{name}.safetensors")
         return cls(folder, manifest, pipeline)
 
     @property
@@ -76,6 +79,7 @@ class Dataset:
             raise DataError(
                 f"The dataset {self.path} has no split `{name}`.", nearest(name, self.names)
             )
+        # Kept open: opening a split checks all of its ids.
         if name not in self._splits:
             kind = Split if self.pictures is None else PictureSplit
             self._splits[name] = kind(self, name)
@@ -89,20 +93,19 @@ class Split:
         self.name = name
         self._dataset = dataset
         path = dataset.path / f"{name}.safetensors"
-        arrays = map_arrays(path)
-        missing = [array for array in ARRAYS if array not in arrays]
-        if missing:
-            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
-        self._source, self._source_offsets, self._target, self._target_offsets = (
-            arrays[array] for array in ARRAYS
+        pipeline = dataset.pipeline
+        names = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")
+        self._source, self._source_offsets, *target = map_named(path, names, _AGAIN)
+        # The ids of all targets, and where each begins among them [targets + 1].
+        self.target_tokens, self.target_offsets = target
+        self.source_lengths = _checked_lengths(
+            path, self._source, self._source_offsets, "source", len(pipeline.source_vocabulary)
         )
-        vocabularies = dataset.pipeline.source_vocabulary, dataset.pipeline.target_vocabulary
-        self.source_lengths, self.target_lengths = (
-            _checked_lengths(path, arrays[f"{side}.tokens"], arrays[f"{side}.offsets"], side, size)
-            for side, size in zip(("source", "target"), map(len, vocabularies), strict=True)
+        self.target_lengths = _checked_lengths(
+            path, self.target_tokens, self.target_offsets, "target", len(pipeline.target_vocabulary)
         )
         """[pairs], in units, end symbol not counted."""
-        if len(self._source_offsets) != len(self._target_offsets):
+        if len(self._source_offsets) != len(self.target_offsets):
             raise StorageError(f"{path} is damaged: its sides differ in length.", _AGAIN)
 
     def __len__(self) -> int:
@@ -112,28 +115,14 @@ class Split:
         """Return the ids of source sentence `index`."""
         return _sentence(self._source, self._source_offsets, index)
 
-    @property
-    def target_tokens(self) -> NDArray[Any]:
-        """The ids of all targets, one after the other."""
-        return self._target
-
-    @property
-    def target_offsets(self) -> NDArray[Any]:
-        """Where each target begins among them, and where the last one ends [targets + 1]."""
-        return self._target_offsets
-
     def target(self, index: int) -> list[int]:
         """Return the ids of target sentence `index`."""
-        return _sentence(self._target, self._target_offsets, index)
+        return _sentence(self.target_tokens, self.target_offsets, index)
 
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch."""
-        places = [int(index) for index in indices]
-        return collate(
-            [self.source(place) for place in places],
-            [self.target(place) for place in places],
-            places,
-        )
+        pairs = [int(index) for index in indices]
+        return collate(list(map(self.source, pairs)), list(map(self.target, pairs)), pairs)
 
     def raw_source(self) -> list[str]:
         """Return the untouched source lines (not of train)."""
@@ -157,7 +146,7 @@ class Split:
                 "The raw text of `train` is not kept.", "Take a validation or test split."
             )
         language = self._dataset.pipeline.facts.languages[side]
-        path = manifests.check_file(
+        path = directory.check_file(
             self._dataset.path, self._dataset.manifest, f"{folder}/{self.name}.{language}"
         )
         return list(read_lines(path, allow_empty=True))
@@ -166,7 +155,7 @@ class Split:
 class PictureSplit(Split):
     """Pictures and their captions: in training a pair for each caption, elsewhere for each picture.
 
-    The target of a picture is then its first caption; all of them are its references.
+    Outside training the target of a picture is its first caption; all of them are its references.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
@@ -176,12 +165,9 @@ class PictureSplit(Split):
         folder, size = dataset.path, len(dataset.pipeline.target_vocabulary)
         self.pictures = Pictures(folder / FOLDER / f"{name}.safetensors", dataset.pictures)
         path = folder / f"{name}.safetensors"
-        arrays = map_arrays(path)
-        missing = [array for array in ARRAYS[2:] if array not in arrays]
-        if missing:
-            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
-        self._target, self._target_offsets = (arrays[array] for array in ARRAYS[2:])
-        lengths = _checked_lengths(path, self._target, self._target_offsets, "target", size)
+        names = ("target.tokens", "target.offsets")
+        self.target_tokens, self.target_offsets = map_named(path, names, _AGAIN)
+        lengths = _checked_lengths(path, self.target_tokens, self.target_offsets, "target", size)
         starts = self.pictures.captions
         if starts[-1] != len(lengths):
             raise StorageError(f"{path} is damaged: its captions are not those of its pictures.")
@@ -202,51 +188,51 @@ class PictureSplit(Split):
 
     def target(self, index: int) -> list[int]:
         """Return the ids of the caption of pair `index`."""
-        return _sentence(self._target, self._target_offsets, int(self._caption[index]))
+        return super().target(int(self._caption[index]))
 
     def reference_ids(self, picture: int) -> list[list[int]]:
-        """Return the ids of all captions of a picture, by its place among the pictures."""
+        """Return the ids of all captions of a picture, by its index among the pictures."""
         first, last = self.pictures.captions[picture : picture + 2]
         return [
-            _sentence(self._target, self._target_offsets, place)
-            for place in range(int(first), int(last))
+            _sentence(self.target_tokens, self.target_offsets, index)
+            for index in range(int(first), int(last))
         ]
 
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch, with all captions of their pictures."""
-        places = [int(index) for index in indices]
-        text = collate([[]] * len(places), [self.target(place) for place in places], places)
-        source, lengths = collate_pictures([self.features(place) for place in places])
-        held = [self.reference_ids(int(self._picture[place])) for place in places]
+        pairs = [int(index) for index in indices]
+        text = collate([[]] * len(pairs), list(map(self.target, pairs)), pairs)
+        source, lengths = collate_pictures(list(map(self.features, pairs)))
+        references = [self.reference_ids(int(self._picture[pair])) for pair in pairs]
         return dataclasses.replace(
-            text, source=source, source_lengths=lengths, references=collate_references(held)
+            text, source=source, source_lengths=lengths, references=collate_references(references)
         )
 
     def references(self) -> list[list[str]]:
         """Return the tokenised captions of each picture."""
-        return grouped(self._lines("text", 1), self.pictures.captions)
+        return group_captions(super().tokenized_target(), self.pictures.captions)
 
     def raw_target(self) -> list[str]:
         """Return the untouched first caption of each picture (not of train)."""
-        lines = self._lines("raw", 1)
-        return [lines[place] for place in self._caption]
+        lines = super().raw_target()
+        return [lines[index] for index in self._caption]
 
     def tokenized_target(self) -> list[str]:
         """Return the tokenised caption of each pair."""
-        lines = self._lines("text", 1)
-        return [lines[place] for place in self._caption]
+        lines = super().tokenized_target()
+        return [lines[index] for index in self._caption]
 
     def source(self, index: int) -> list[int]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
     def raw_source(self) -> list[str]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
     def tokenized_source(self) -> list[str]:
         """Raise DataError: a picture is no text."""
-        raise no_text(self._dataset.path)
+        raise no_text_error(self._dataset.path)
 
 
 def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:
@@ -272,7 +258,7 @@ def _checked_lengths(
         steps = numpy.diff(piece)
         fits = fits and bool((steps >= 0).all())
         lengths[start : start + len(steps)] = steps
-        if start:
+        if start:  # the sentence across the border of two pieces
             lengths[start - 1] = piece[0] - last
             fits = fits and bool(piece[0] >= last)
         last = int(piece[-1])
@@ -289,12 +275,13 @@ def _checked_lengths(
 def _pieces(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (first index, values) over an array; of a mapped one, read from its file.
 
-    What is read through the map once would be counted as this process' memory from then on.
+    Pages read through the map would count as this process' memory from then on.
     """
+    starts = range(0, len(array), _PIECE)
     if not isinstance(array, numpy.memmap) or array.filename is None:
-        yield from ((at, array[at : at + _PIECE]) for at in range(0, len(array), _PIECE))
+        yield from ((start, array[start : start + _PIECE]) for start in starts)
         return
     with open(array.filename, "rb") as file:
         file.seek(array.offset)
-        for at in range(0, len(array), _PIECE):
-            yield at, numpy.fromfile(file, array.dtype, min(_PIECE, len(array) - at))
+        for start in starts:
+            yield start, numpy.fromfile(file, array.dtype, min(_PIECE, len(array) - start))

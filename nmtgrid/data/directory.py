@@ -1,4 +1,4 @@
-"""Text files of a split, written as they come, with their size and hash."""
+"""Dataset directories: the manifest with sizes and hashes, atomic creation, files of lines."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from nmtgrid.base.errors import DataError, StorageError
-from nmtgrid.base.io.atomic import atomic_file, passing, read_json, reason, sweep, write_json
-from nmtgrid.base.io.checksums import CHECKSUM, is_altered, sealed
+from nmtgrid.base.io.atomic import (
+    atomic_file,
+    read_json,
+    reason,
+    remove_stale,
+    temporary_path,
+    write_json,
+)
+from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
 FORMAT = 1
+# Hashing larger files would delay each start by seconds.
 _LARGEST_HASHED = 1 << 30
 _MAKE = "Make one with `nmtgrid preprocess ... --out DATA`."
 _AGAIN = "Make the dataset again, or restore a copy."
+
+Split = TypeVar("Split")
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -42,10 +53,11 @@ def read(folder: Path) -> dict[str, Any]:
             f"{FORMAT}.",
             "Make it again with `nmtgrid preprocess` and `nmtgrid bpe learn`.",
         )
-    parts = ("splits", "files", "text")
-    missing = [key for key in parts if not isinstance(manifest.get(key), dict)]
+    tables = ("splits", "files", "text")
+    missing = [key for key in tables if not isinstance(manifest.get(key), dict)]
     if missing:
         raise DataError(f"{path} lacks `{missing[0]}`.", _AGAIN)
+    # Older manifests have no checksum and are accepted.
     if is_altered(manifest):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     manifest.pop(CHECKSUM, None)
@@ -54,7 +66,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest into `folder`, with a checksum of its own."""
-    write_json(Path(folder) / NAME, sealed({"kind": KIND, "format": FORMAT, **manifest}))
+    write_json(Path(folder) / NAME, with_checksum({"kind": KIND, "format": FORMAT, **manifest}))
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -64,11 +76,10 @@ def describe_file(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": digest}
 
 
-def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool = True) -> Path:
-    """Return the path of the file `name` once its size and hash agree with the manifest.
+def check_file(folder: Path, manifest: dict[str, Any], name: str) -> Path:
+    """Return the path of the file `name` after a check of its size and hash (up to 1 GiB).
 
-    The hash is left out above 1 GiB or with `whole=False`. Raises DataError when the file is
-    missing or differs.
+    Raises DataError when the file is missing, StorageError when it differs from the manifest.
     """
     path = Path(folder) / name
     facts = manifest["files"].get(name)
@@ -80,26 +91,26 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str, *, whole: bool
             f"{path} is damaged: it has {size:,} bytes where the manifest says {facts['size']:,}.",
             _AGAIN,
         )
-    if whole and size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts.get("sha256"):
+    if size <= _LARGEST_HASHED and describe_file(path)["sha256"] != facts.get("sha256"):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
     return path
 
 
 @contextlib.contextmanager
 def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a hidden folder beside `path` that takes its place when the block ends well.
+    """Yield a hidden folder beside `path` that is renamed to it when the block ends well.
 
     Raises DataError when `path` is there already, unless it is an empty folder, or a dataset and
-    `overwrite` is set. A fault in the block leaves what stood there untouched.
+    `overwrite` is set. A fault in the block leaves the old folder untouched.
     """
-    # What a link names is replaced, never the link.
+    # The target of a link is replaced, never the link.
     path = Path(os.path.realpath(path))
-    _put_back(path)
-    refuse_existing(path, overwrite)
-    building = passing(path)
+    _restore_old(path)
+    check_replaceable(path, overwrite)
+    building = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path)
+        remove_stale(path)
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
     except OSError as fault:
@@ -108,13 +119,13 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         ) from fault
     try:
         yield building
-        _put(building, path)
+        _replace(path, building)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
+def check_replaceable(path: Path, overwrite: bool) -> None:
     """Raise DataError unless something new may stand at `path`."""
     if not os.path.lexists(path):
         return
@@ -127,51 +138,38 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
             f"The folder {path} is there already.",
             "Choose another `--out`, or replace a dataset with `--overwrite`.",
         )
-    files = _files(path)
-    if files is None:
+    try:
+        manifest = read_json(path / NAME)
+    except StorageError:
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise DataError(
             f"The folder {path} is not a dataset; `--overwrite` replaces only datasets.",
             "Choose another `--out`, or remove the folder yourself.",
         )
-    strange = _strange(path, files)
-    if strange is not None:
-        raise DataError(
-            f"{strange} is no part of the dataset {path}, and would be lost with it.",
-            "Move it elsewhere, or choose another `--out`.",
-        )
+    files = {NAME, *map(str, manifest.get("files") or ())}
+    for entry in sorted(path.rglob("*")):
+        name = entry.relative_to(path).as_posix()
+        # Hidden files are our own temporary ones.
+        if name not in files and not entry.is_dir() and not entry.name.startswith("."):
+            raise DataError(
+                f"{entry} is no part of the dataset {path}, and would be lost with it.",
+                "Move it elsewhere, or choose another `--out`.",
+            )
 
 
-def _files(path: Path) -> set[str] | None:
-    """Return the names of the files of the dataset in `path`, or None if it is none."""
-    try:
-        found = read_json(path / NAME)
-    except StorageError:
-        return None
-    if not isinstance(found, dict) or found.get("kind") != KIND:
-        return None
-    return {NAME, *map(str, found.get("files") or ())}
-
-
-def _strange(path: Path, files: set[str]) -> Path | None:
-    """Return what lies in `path` beside the `files`; hidden leftovers of ours do not count."""
-    for held in sorted(path.rglob("*")):
-        name = held.relative_to(path).as_posix()
-        if name not in files and not held.is_dir() and not held.name.startswith("."):
-            return held
-    return None
-
-
-def _put_back(path: Path) -> None:
-    """Let what a process moved away from `path` be there again, if it was killed just then."""
+def _restore_old(path: Path) -> None:
+    """Rename the old folder back to `path` if a process was killed between the two renames."""
     for old in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
         if not os.path.lexists(path):
             with contextlib.suppress(OSError):
                 os.rename(old, path)
-    sweep(path, "old")
+    remove_stale(path, "old")
 
 
-def _put(building: Path, path: Path) -> None:
-    old = passing(path, "old")
+def _replace(path: Path, building: Path) -> None:
+    # A folder that is not empty cannot be replaced by one rename: the old one is moved away first.
+    old = temporary_path(path, "old")
     try:
         if path.is_dir() and any(path.iterdir()):
             os.rename(path, old)
@@ -187,7 +185,7 @@ def _put(building: Path, path: Path) -> None:
 
 
 class LineFile:
-    """Takes lines; knows the size and SHA-256 of what it wrote."""
+    """A file of lines that counts them and hashes its content as it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -205,47 +203,34 @@ class LineFile:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The size in bytes and the hash, as the manifest wants them."""
+        """The size in bytes and the hash, as the manifest has them."""
         return {"size": self._size, "sha256": self._digest.hexdigest()}
 
 
-class SplitWriter:
-    """The text files of one split: `text/`, for validation and test also `raw/`, and `truth/`."""
+@contextlib.contextmanager
+def open_line_files(folder: Path, names: Iterable[str]) -> Iterator[dict[str, LineFile]]:
+    """Open files of a new dataset by name. Raises StorageError when the disk is full."""
+    files = {}
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            files[name] = LineFile(stack.enter_context(atomic_file(path)))
+        yield files
 
-    def __init__(self, folder: Path, name: str, languages: tuple[str, str], *, truth: bool) -> None:
-        self.name = name
-        kinds = ["text"] if name == "train" else ["text", "raw"]
-        self._names = {
-            (kind, side): f"{kind}/{name}.{language}"
-            for kind in kinds
-            for side, language in enumerate(languages)
-        }
-        if truth:
-            self._names["truth", 0] = f"truth/{name}.jsonl"
-        self._folder = folder
-        self._files: dict[tuple[str, int], LineFile] = {}
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[SplitWriter]:
-        """Open the files. Raises StorageError when the disk is full."""
-        with contextlib.ExitStack() as stack:
-            for key, name in self._names.items():
-                path = self._folder / name
-                path.parent.mkdir(exist_ok=True)
-                self._files[key] = LineFile(stack.enter_context(atomic_file(path)))
-            yield self
+def in_order(splits: Mapping[str, Split]) -> dict[str, Split]:
+    """Return the splits in the order train, valid, tests."""
+    first = [name for name in ("train", "valid") if name in splits]
+    return {name: splits[name] for name in [*first, *(n for n in splits if n not in first)]}
 
-    def write(self, kind: str, side: int, lines: bytes) -> None:
-        """Append lines to the file of a kind and side; kinds that are not kept are passed over."""
-        if (kind, side) in self._files:
-            self._files[kind, side].extend(lines)
 
-    @property
-    def count(self) -> int:
-        """The number of pairs written."""
-        return self._files["text", 0].count
-
-    @property
-    def facts(self) -> dict[str, dict[str, Any]]:
-        """Sizes and hashes by file name."""
-        return {self._names[key]: file.facts for key, file in self._files.items()}
+def split_counts(
+    pairs_read: int, pairs_kept: int, dropped: Counter[str], reasons: Iterable[str]
+) -> dict[str, Any]:
+    """Return the manifest's counts of a split."""
+    return {
+        "pairs_read": pairs_read,
+        "pairs_kept": pairs_kept,
+        "dropped": {reason: dropped[reason] for reason in reasons},
+    }

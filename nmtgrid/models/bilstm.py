@@ -228,7 +228,7 @@ class BiLSTM(TranslationModel):
 
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return outputs [T, B, O] and attention [B, T, S]."""
-        keys, values, start, hide = batch.encoded(self._encode)
+        keys, values, start, hide = batch.encode_source(self._encode)
         embedded = self.target_embedding(batch.target_input).transpose(0, 1)
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)

@@ -129,7 +129,7 @@ class ConvRNN(TranslationModel):
             raise self.refusal()
         if sites.depth is not None:
             raise NotImplementedError("this network has one exit; it serves no other site")
-        words, predicted, last = batch.encoded(self._words)
+        words, predicted, last = batch.encode_source(self._words)
         places = torch.arange(batch.target_input.shape[1], device=words.device)
         read = places[None].minimum(last[:, None])
         read_words = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))

@@ -365,7 +365,7 @@ class ConvS2S(TranslationModel):
 
         The attention's weights [B, T, S] of each layer are added to `weights` if it is given.
         """
-        source = batch.encoded(self._encode)
+        source = batch.encode_source(self._encode)
         embedded = self.target_embedding(batch.target_input)
         h: Tensor = self.decoder_enter(embedded)
         embedded = embedded.to(h.dtype)

@@ -19,7 +19,7 @@ from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import read_json, write_json
-from nmtgrid.base.io.checksums import altered, is_altered, sealed
+from nmtgrid.base.io.checksums import altered_error, is_altered, with_checksum
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline
@@ -92,7 +92,7 @@ def save_description(
         "model": to_json(model.config),
         "settings": dict(settings),
     }
-    write_json(folder / "config.json", sealed(values))
+    write_json(folder / "config.json", with_checksum(values))
 
 
 def save_model(
@@ -269,7 +269,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def check_unaltered(path: Path, config: Mapping[str, Any]) -> None:
     """Raise ModelError if the values read from `path` differ from their checksum, if any."""
     if is_altered(config):
-        fault = altered(path)
+        fault = altered_error(path)
         raise ModelError(fault.problem, fault.advice)
 
 

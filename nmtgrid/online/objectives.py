@@ -118,7 +118,7 @@ class SampledWaitK:
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         k = sample_k(batch.source_lengths, count, generator)
         rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.sharing().select(rows)
+        several = batch if count == 1 else batch.with_shared_source().select(rows)
         sites = PredictionSites.along(several, _wait_k(several, k, settings.finish_reading))
         tokens = int(batch.target_lengths.sum())
         if count > 1 and model.traits.every_cell:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.text.incremental import RawWords
+from nmtgrid.text.incremental import IncrementalWords
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -40,7 +40,7 @@ class Session:
     def reset(self) -> None:
         """Begin a new sentence."""
         self._stream: Stream = self._translator.begin()
-        self._raw = RawWords(self._translator.pipeline.target.moses)
+        self._raw = IncrementalWords(self._translator.pipeline.target.moses)
         self._fed = 0
 
     def turn(self, source: list[str], source_is_whole: bool) -> tuple[str, bool] | None:

@@ -22,7 +22,7 @@ from nmtgrid.online.policies import Bounded
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, hides_the_end, length_bounds
-from nmtgrid.text.bpe import undo
+from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -203,7 +203,7 @@ class Stream:
 
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final."""
-        units = self._pipeline.source_word(word)
+        units = self._pipeline.source_tokens(word)
         self.source += units
         self.word_sizes.append(len(units))
         return self._words(self._stream.read(self._pipeline.source_vocabulary.encode(units)))
@@ -243,7 +243,7 @@ class Stream:
     def _whole_word(self, joiner: str) -> list[str]:
         """Return the word of the units that are held; none for no units."""
         text, self._units = " ".join(self._units), []
-        return (undo(text) if joiner else text).split()
+        return (remove_bpe(text) if joiner else text).split()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from nmtgrid.data.dataset import PictureSplit, Split
 from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter
 from nmtgrid.search.api import Hypothesis
-from nmtgrid.text.bpe import JOINER, undo
+from nmtgrid.text.bpe import JOINER, remove_bpe
 from nmtgrid.text.moses import count_escaped
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import UNKNOWN
@@ -60,7 +60,7 @@ def restore(
     units = [[*prefix, *of_one[len(prefix) :]] for of_one in units]
     words = [" ".join(of_one) for of_one in units]
     if pipeline.target.codes is not None:
-        words = [undo(text) for text in words]
+        words = [remove_bpe(text) for text in words]
     texts = [pipeline.target.moses.detokenize(text) for text in words]
     best = (words[0], units[0]) if hypotheses else ("", [])
     return Translation(line, source, hypotheses, texts, *best)
@@ -73,7 +73,7 @@ def whole_word(units: Sequence[str], place: int) -> str:
         first -= 1
     while units[last].endswith(JOINER) and last + 1 < len(units):
         last += 1
-    return undo(" ".join(units[first : last + 1]))
+    return remove_bpe(" ".join(units[first : last + 1]))
 
 
 def _without_unknown(source: list[str], hypothesis: Hypothesis, units: list[str]) -> list[str]:

@@ -30,7 +30,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.checksums import LINE_CHECKSUM, advice, is_altered_line, sealed_line
+from nmtgrid.base.io.checksums import (
+    LINE_CHECKSUM,
+    altered_advice,
+    is_altered_line,
+    with_line_checksum,
+)
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.search.postprocess import Translation
 
@@ -102,7 +107,7 @@ class Trace:
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]
-        return json.dumps(sealed_line(values), ensure_ascii=False)
+        return json.dumps(with_line_checksum(values), ensure_ascii=False)
 
 
 def read_traces(path: str | Path) -> Iterator[Trace]:
@@ -127,7 +132,7 @@ def _check_unaltered(values: dict[str, Any], path: str | Path, number: int) -> N
     """Raise InputError for a record that is not as it was written; any part of a file will do."""
     if LINE_CHECKSUM in values and is_altered_line(values):
         raise InputError(
-            "this line has been altered (its checksum differs).", advice(LINE_CHECKSUM),
+            "this line has been altered (its checksum differs).", altered_advice(LINE_CHECKSUM),
             path=path, line=number,
         )  # fmt: skip
 

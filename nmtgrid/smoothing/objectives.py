@@ -98,7 +98,7 @@ class Smoothed:
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
-            batch = batch.sharing()
+            batch = batch.with_shared_source()
             drawn = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
             parts = drawn
             if settings.alpha < 1:
@@ -151,7 +151,7 @@ class Smoothed:
             return batch
         tokens = batch.target_output[..., None]
         aims = self._aims(tokens, torch.ones_like(tokens, dtype=torch.float32))
-        return dataclasses.replace(batch, aims=aims)
+        return dataclasses.replace(batch, soft_targets=aims)
 
     def _lazy(self, batch: Batch, drawn: Tensor, weights: Tensor) -> Batch:
         """Return the batch with the truth and the samples [B, L, T] as one mixture. Eq. (E.16)."""
@@ -159,7 +159,7 @@ class Smoothed:
         tokens = torch.cat([truth, drawn.transpose(1, 2)], 2)
         own = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
         shares = torch.cat([own, weights], 1)[:, None].expand(tokens.shape)
-        return dataclasses.replace(batch, aims=self._aims(tokens, shares))
+        return dataclasses.replace(batch, soft_targets=self._aims(tokens, shares))
 
 
 def smooth(

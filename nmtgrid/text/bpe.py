@@ -1,10 +1,10 @@
-"""Byte-pair encoding (Sennrich et al. 2016); the only door to subword-nmt.
+"""Byte-pair encoding (Sennrich et al. 2016); the only module that imports subword-nmt.
 
-Codes files have subword-nmt's format 0.2 (older ones are read as well). A unit that does not end
-its word carries the joiner `@@`.
+Codes files have subword-nmt's format 0.2 (older ones are read as well). A subword that does not
+end its word carries the joiner `@@`.
 
 Departs: words of more than 1,000 characters, which no training text of ours has, are cut into
-pieces of that length first; all others come out as subword-nmt cuts them.
+pieces of that length first; all others are segmented as by subword-nmt.
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from subword_nmt.apply_bpe import BPE
-from subword_nmt.learn_bpe import (
-    get_pair_statistics,
-    prune_stats,
-    update_pair_statistics,
-)
+from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, update_pair_statistics
 
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.io.atomic import write_text
 from nmtgrid.base.io.text import read_lines
-
-_Symbols = tuple[str, ...]
 
 JOINER = "@@"
 _HEADER = "#version: 0.2"
@@ -44,7 +39,7 @@ class Codes:
         self.merges = list(merges)
         self._header = header
         self._bpe = BPE(io.StringIO("\n".join(([header] if header else []) + self.merges)))
-        self._units: dict[str, tuple[str, ...]] = {}
+        self._cache: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.merges)
@@ -76,6 +71,7 @@ class Codes:
             raise InputError(
                 "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
             )
+        # Lists of units with their counts have two fields a line as well.
         if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
             raise InputError(
                 "these are words with their counts, not merges.",
@@ -86,47 +82,41 @@ class Codes:
 
     def save(self, path: str | Path) -> None:
         """Write the codes as subword-nmt does."""
-        # Storage brings torch along, which `bpe apply` does well without.
-        from nmtgrid.base.io.atomic import write_text
-
         lines = [*([self._header] if self._header else []), *self.merges]
         write_text(Path(path), "\n".join(lines) + "\n")
 
     def segment(self, words: Iterable[str]) -> list[str]:
-        """Return the units of `words`; `@@` ends each unit that does not end its word."""
-        units: list[str] = []
-        known = self._units
+        """Return the subwords of `words`; `@@` ends each that does not end its word."""
+        subwords: list[str] = []
         for word in words:
-            parts = known.get(word)
-            if parts is None:
-                parts = self._segment(word)
-            units.extend(parts)
-        return units
+            segments = self._cache.get(word)
+            if segments is None:
+                segments = self._segment(word)
+            subwords.extend(segments)
+        return subwords
 
-    def _segment(self, word: str) -> tuple[str, ...]:
+    def _segment(self, word: str) -> list[str]:
         # The time grows with the square of the length: longer words are cut into pieces first.
         pieces = [word[i : i + _LONGEST_WORD] for i in range(0, len(word), _LONGEST_WORD)]
-        units = [self._bpe.segment_tokens([piece]) for piece in pieces]
-        for piece in units[:-1]:
-            piece[-1] += JOINER
-        parts = tuple(unit for piece in units for unit in piece)
-        # subword-nmt keeps each word for ever; both memories are emptied when they are full.
+        segmented = [self._bpe.segment_tokens([piece]) for piece in pieces]
+        for segments in segmented[:-1]:
+            segments[-1] += JOINER
+        subwords = [subword for segments in segmented for subword in segments]
+        # subword-nmt caches each word for ever; ours serves, and is emptied when it is full.
         self._bpe.cache.clear()
-        if len(self._units) >= _LARGEST_CACHE:
-            self._units.clear()
-        self._units[word] = parts
-        return parts
+        if len(self._cache) >= _LARGEST_CACHE:
+            self._cache.clear()
+        self._cache[word] = subwords
+        return subwords
 
 
 def learn(
-    word_counts: Mapping[str, int],
-    merges: int,
-    report: Callable[[int], None] | None = None,
+    word_counts: Mapping[str, int], merges: int, report: Callable[[int], None] | None = None
 ) -> Codes:
     """Return up to `merges` merge operations learned from the words' counts.
 
-    `report` is called with the number of merges made so far. There are fewer merges than asked
-    for when no pair is left that occurs twice. Raises ConfigError when there is nothing to learn.
+    `report` is called with the number of merges so far. There are fewer than `merges` when no
+    pair is left that occurs twice. Raises ConfigError when there is nothing to learn.
     """
     if merges < 1:
         raise ConfigError(f"`--merges` must be at least 1, but is {merges}.")
@@ -147,56 +137,58 @@ def learn(
 def _learn(word_counts: Mapping[str, int], merges: int, report: Callable[[int], None]) -> list[str]:
     """Return the merges that subword-nmt's `learn_bpe` finds, by its own steps.
 
-    Two of them are done otherwise, several times faster: the most frequent pair is the greatest of
-    those that have the largest count, and a pair is merged without joining the word to a text.
+    Two of them are done otherwise, several times faster (benchmarks/text_scale.py): the most
+    frequent pair is the greatest of those with the largest count, and a pair is merged without
+    joining the word to a text.
     """
     words = {(*word[:-1], f"{word[-1]}</w>"): count for word, count in word_counts.items()}
     ranked = sorted(words.items(), key=lambda item: item[1], reverse=True)
-    counts, places = get_pair_statistics(ranked)
-    whole = counts.copy()
-    # Rare pairs are laid aside in `whole` and looked at again when the others have become as rare.
-    least = max(counts.values()) / 10
+    counts, words_of_pair = get_pair_statistics(ranked)
+    full_counts = counts.copy()
+    # Rare pairs are kept in `full_counts` only, until the others have become as rare.
+    threshold = max(counts.values()) / 10
     learned: list[str] = []
     for number in range(merges):
         pair = _most_frequent(counts)
-        if pair is None or (number and counts[pair] < least):
-            prune_stats(counts, whole, least)
-            counts = whole.copy()
+        if pair is None or (number and counts[pair] < threshold):
+            prune_stats(counts, full_counts, threshold)
+            counts = full_counts.copy()
             pair = _most_frequent(counts)
             assert pair is not None
-            least = counts[pair] * number / (number + 10000.0)
-            prune_stats(counts, whole, least)
+            threshold = counts[pair] * number / (number + 10000.0)
+            prune_stats(counts, full_counts, threshold)
         if counts[pair] < _LEAST_COUNT:
             break
         learned.append(" ".join(pair))
-        update_pair_statistics(pair, _merge(pair, ranked, places[pair]), counts, places)
+        changes = _merge(pair, ranked, words_of_pair[pair])
+        update_pair_statistics(pair, changes, counts, words_of_pair)
         counts[pair] = 0
         if number % 100 == 0:
-            prune_stats(counts, whole, least)
+            prune_stats(counts, full_counts, threshold)
         report(len(learned))
     return learned
 
 
 def _merge(
-    pair: tuple[str, str], words: list[tuple[_Symbols, int]], places: Mapping[int, int]
-) -> list[tuple[int, _Symbols, _Symbols, int]]:
-    """Merge `pair` in the words at `places`; return for each (place, new, old, count)."""
+    pair: tuple[str, str], words: list[tuple[tuple[str, ...], int]], occurrences: Mapping[int, int]
+) -> list[tuple[int, tuple[str, ...], tuple[str, ...], int]]:
+    """Merge `pair` in the words in which it occurs; return (index, new, old, count) of each."""
     first, second = pair
-    changed = []
-    for place, times in places.items():
+    changes = []
+    for index, times in occurrences.items():
         if times < 1:
             continue
-        old, count = words[place]
+        old, count = words[index]
         new: list[str] = []
         for symbol in old:
-            # What has been merged is never one of the two: it is longer than either.
+            # A merged symbol is never one of the two: it is longer than either.
             if symbol == second and new and new[-1] == first:
                 new[-1] = first + second
             else:
                 new.append(symbol)
-        words[place] = tuple(new), count
-        changed.append((place, tuple(new), old, count))
-    return changed
+        words[index] = tuple(new), count
+        changes.append((index, tuple(new), old, count))
+    return changes
 
 
 def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | None:
@@ -205,6 +197,6 @@ def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | N
     return max((pair for pair, count in counts.items() if count == largest), default=None)
 
 
-def undo(text: str) -> str:
-    """Return `text` with its units joined to words."""
+def remove_bpe(text: str) -> str:
+    """Return `text` with its subwords joined to words."""
     return _JOINED.sub("", text)

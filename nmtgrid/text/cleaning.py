@@ -1,41 +1,41 @@
-"""Tokenising parts of parallel text, and the filters for training pairs."""
+"""Tokenisation of parallel text in shards, and the length filters for training pairs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import compress
 
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import Lines, block_of
+from nmtgrid.text.shards import LineShard, join_lines
 
-Row = tuple[str, str, str]
-"""A raw source line, its target line, and what else is known of the pair (often nothing)."""
+# A raw source line, its target line, and the known truth about the pair (often empty).
+RawPair = tuple[str, str, str]
 
+# Why a training pair is dropped, in the order of the checks.
 REASONS = ("empty", "too_long", "ratio", "long_word")
-"""Why a training pair is dropped, in the order in which it is asked."""
 
-LONGEST_WORD = 1000
-"""Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we."""
+# Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we.
+_LONGEST_WORD = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What a training pair must fulfil, counted in tokenised words."""
+    """Limits of a training pair, counted in tokenised words."""
 
     max_words: int = 175
     max_ratio: float = 1.5
 
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
-        found = []
+        faults = []
         if self.max_words < 1:
-            found.append(f"`--max-words` must be at least 1, but is {self.max_words}.")
+            faults.append(f"`--max-words` must be at least 1, but is {self.max_words}.")
         if not 1 <= self.max_ratio < math.inf:
-            found.append(f"`--max-ratio` must be a number from 1 on, but is {self.max_ratio}.")
-        return found
+            faults.append(f"`--max-ratio` must be a number from 1 on, but is {self.max_ratio}.")
+        return faults
 
     def refuse(self, source: str, target: str) -> str:
         """Return why this tokenised pair is dropped, or an empty text for a good one."""
@@ -47,37 +47,38 @@ class Filters:
             return "too_long"
         if longer / shorter > self.max_ratio:
             return "ratio"
-        if max(map(len, source_words + target_words)) > LONGEST_WORD:
+        # Last, because it looks at every word.
+        if max(map(len, source_words + target_words)) > _LONGEST_WORD:
             return "long_word"
         return ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """Some pairs: source and target lines, as many of each, and what is known of each pair."""
+class PairShard:
+    """Equally many source and target lines, and the truth about each pair where it is known."""
 
-    source: Lines
-    target: Lines
+    source: LineShard
+    target: LineShard
     truth: list[str] = dataclasses.field(default_factory=list)
 
 
-def as_parts(rows: Iterable[list[Row]]) -> Iterable[Part]:
-    """Yield parts of rows that have been read already."""
-    for some in rows:
-        sources, targets, truth = zip(*some, strict=True)
-        yield Part(Lines(block_of(sources)), Lines(block_of(targets)), list(truth))
+def to_shards(chunks: Iterable[list[RawPair]]) -> Iterator[PairShard]:
+    """Yield shards of pairs that have been read already."""
+    for pairs in chunks:
+        sources, targets, truth = zip(*pairs, strict=True)
+        yield PairShard(LineShard(join_lines(sources)), LineShard(join_lines(targets)), list(truth))
 
 
 @dataclasses.dataclass(frozen=True)
-class Cleaned:
-    """What is kept of a part, as blocks of lines: `text` tokenised, `raw` as it was read.
+class CleanedShard:
+    """The kept pairs of a shard, as bytes of lines: `text` tokenised, `raw` as it was read.
 
-    Each has the source and the target; `raw` is empty unless asked for. `truth` is what is known
-    of the kept pairs.
+    Each has the source and the target; `raw` may be left out (empty). `truth` is that of the kept
+    pairs.
     """
 
-    read: int
-    kept: int
+    pairs_read: int
+    pairs_kept: int
     text: tuple[bytes, bytes]
     raw: tuple[bytes, bytes]
     truth: bytes
@@ -86,40 +87,42 @@ class Cleaned:
 
 
 class Cleaner:
-    """Tokenises parts and drops what the filters refuse; works in a process of its own."""
+    """Tokenises shards and drops what the filters refuse, in a worker process."""
 
     def __init__(
         self, source: Moses, target: Moses, filters: Filters | None, *, raw: bool = True
     ) -> None:
-        """Without `filters` every pair is kept; `raw`: the raw lines are wanted too."""
+        """Without `filters` every pair is kept; `raw`: the raw lines are returned too."""
         self._source = source
         self._target = target
         self._filters = filters
         self._raw = raw
 
-    def __call__(self, part: Part) -> Cleaned:
-        """Return what is kept of `part`. Raises InputError for what is no text."""
-        notes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        raws = part.source.read(notes[0]), part.target.read(notes[1])
-        texts = (
-            list(map(self._source.tokenize, raws[0])),
-            list(map(self._target.tokenize, raws[1])),
-        )
-        read = len(raws[0])
+    def __call__(self, shard: PairShard) -> CleanedShard:
+        """Return the kept pairs of `shard`. Raises InputError for what is not text."""
+        source_notes: Counter[str] = Counter()
+        target_notes: Counter[str] = Counter()
+        raw_sources, raw_targets = shard.source.read(source_notes), shard.target.read(target_notes)
+        sources = list(map(self._source.tokenize, raw_sources))
+        targets = list(map(self._target.tokenize, raw_targets))
+        columns = [sources, targets, raw_sources, raw_targets, shard.truth]
         dropped: Counter[str] = Counter()
-        truth = part.truth
         if self._filters is not None:
-            reasons = list(map(self._filters.refuse, *texts))
+            reasons = list(map(self._filters.refuse, sources, targets))
             dropped.update(filter(None, reasons))
             if dropped:
-                keep = [not reason for reason in reasons]
-                texts = _only(texts[0], keep), _only(texts[1], keep)
-                raws = _only(raws[0], keep), _only(raws[1], keep)
-                truth = _only(truth, keep)
-        held = (block_of(raws[0]), block_of(raws[1])) if self._raw else (b"", b"")
-        text = (block_of(texts[0]), block_of(texts[1]))
-        return Cleaned(read, len(texts[0]), text, held, block_of(truth), dropped, notes)
-
-
-def _only(lines: list[str], keep: list[bool]) -> list[str]:
-    return list(compress(lines, keep))
+                is_kept = [not reason for reason in reasons]
+                columns = [list(compress(lines, is_kept)) for lines in columns]
+        if not self._raw:
+            # Raw training text is not kept, so the workers need not send it back.
+            columns[2:4] = [], []
+        source, target, raw_source, raw_target, truth = map(join_lines, columns)
+        return CleanedShard(
+            pairs_read=len(raw_sources),
+            pairs_kept=len(columns[0]),
+            text=(source, target),
+            raw=(raw_source, raw_target),
+            truth=truth,
+            dropped=dropped,
+            notes=(source_notes, target_notes),
+        )

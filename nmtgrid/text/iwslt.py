@@ -11,8 +11,8 @@ from itertools import chain
 
 from nmtgrid.base.errors import InputError
 
+# What may follow the language in the name of a file.
 ENDINGS = (".xml", "")
-"""What may follow the language in the name of a file."""
 
 _SEGMENT = re.compile(r'<seg id\s*=\s*"?[^">]*"?\s*>(.*)</seg>')
 _OPENING = re.compile(r"\s*<(\?xml|!DOCTYPE|mteval|srcset|refset|tstset|seg)\b", re.IGNORECASE)
@@ -24,22 +24,23 @@ _KEPT = re.compile(r"</?(title|description)>")
 def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text in `lines` of a `<seg>` file or of a `train.tags` file.
 
-    The first line that could not stand in both tells which one it is. Raises InputError for a
+    The first line that only one of the formats has decides between them. Raises InputError for a
     segment that does not end on its line and for a file without text.
     """
     lines = iter(lines)
+    # Both formats may begin with lines of other tags or without text.
     head: list[str] = []
     for line in lines:
         head.append(line)
         if _OPENING.match(line) or not _OF_EITHER.match(line):
             break
-    segments = bool(head) and _OPENING.match(head[-1]) is not None
-    reader = read_segments if segments else read_tags
-    count = 0
+    has_segments = bool(head) and _OPENING.match(head[-1]) is not None
+    reader = read_segments if has_segments else read_tags
+    is_empty = True
     for text in reader(chain(head, lines), path):
-        count += 1
+        is_empty = False
         yield text
-    if count == 0:
+    if is_empty:
         raise InputError(
             "the file has no line of text.", "Is it really one of IWSLT's XML files?", path=path
         )

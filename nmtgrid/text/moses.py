@@ -1,4 +1,4 @@
-"""The Moses tokenizer and detokenizer; the only door to sacremoses.
+"""The Moses tokenizer and detokenizer; the only module that imports sacremoses.
 
 Departs: sacremoses keeps the full stop of a line's last word when that word looks like an
 abbreviation ("in the U.S."); the Perl tokenizer always splits it off, as corpora made with it
@@ -10,38 +10,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 _LARGEST_CACHE = 200_000
+# Characters: longer words are rare, and many of them would fill the memory.
 _LONGEST_CACHED = 60
-"""Characters: longer words are rare, and many of them would fill the memory."""
 _JUNK = re.compile(r"[\0-\x1f]")
 _DIGITS = "0123456789"
+# As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first.
 _ESCAPES = (
     ("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"),
     ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
 )  # fmt: skip
-"""As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first."""
+# Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError.
 _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
-"""Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError."""
+# Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
+# of the line instead, and joins each number of a line that ends in one and a mark to what is
+# before it.
 _CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
-"""Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
-of the line instead, and joins each number of a line that ends in one and a mark to what is before
-it."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
 def unescape(text: str) -> str:
-    """Return `text` with what the tokenizer escapes as people write it."""
+    """Return `text` without the tokenizer's escapes."""
     for character, escape in reversed(_ESCAPES):
         text = text.replace(escape, character)
     return text
 
 
 def count_escaped(lines: Iterable[str]) -> int:
-    """Return in how many `lines` something stands as the tokenizer writes it, such as `&apos;`."""
+    """Return how many of the `lines` have an escape of the tokenizer, such as `&apos;`."""
     return sum(_ESCAPED.search(line) is not None for line in lines)
 
 
@@ -85,11 +86,11 @@ class Moses:
         return MosesDetokenizer(self.lang)
 
 
-class _Stopped(NamedTuple):
-    """What becomes of a word that ends in a full stop, which may go with it or not.
+class _WithStop(NamedTuple):
+    """The tokens of a word that ends in a full stop, which the next word splits off or not.
 
-    `text` holds its tokens, `stem` is the last one without the full stop, `split` are the tokens
-    with it apart.
+    `text` has the full stop on its last token, `stem` is that token without it, `split` has the
+    full stop as a token of its own.
     """
 
     text: str
@@ -97,39 +98,38 @@ class _Stopped(NamedTuple):
     split: str
 
 
-class _Words(dict[str, "str | _Stopped | None"]):
-    """What becomes of each word; a new one is looked at once."""
-
-    def __init__(self, look: Callable[[str], str | _Stopped | None]) -> None:
+class _Cache(dict[str, "str | _WithStop | None"]):
+    def __init__(self, tokenize: Callable[[str], str | _WithStop | None]) -> None:
         super().__init__()
-        self._look = look
+        self._tokenize = tokenize
 
-    def __missing__(self, word: str) -> str | _Stopped | None:
-        held = self._look(word)
+    def __missing__(self, word: str) -> str | _WithStop | None:
+        tokens = self._tokenize(word)
         if len(word) <= _LONGEST_CACHED:
             if len(self) >= _LARGEST_CACHE:
                 self.clear()
-            self[word] = held
-        return held
+            self[word] = tokens
+        return tokens
 
 
-def _sees_its_neighbours(word: str) -> bool:
-    """Whether what becomes of `word` may depend on more than whether something follows."""
+def _depends_on_neighbours(word: str) -> bool:
+    """Whether the tokens of `word` may depend on more than whether something follows."""
     edges = word[0] in ",'" or word[-1] == "'" or word[-2:] == ",,"
     # The last two: several full stops are marked by such a word, and these characters vanish.
     return edges or "MULTI" in word or _JUNK.search(word) is not None
 
 
 class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
-    """sacremoses with the Perl tokenizer's rule for full stops, and a memory of words.
+    """sacremoses with the Perl tokenizer's rule for full stops, and a cache of words.
 
     All rules look at one character before and after a comma, an apostrophe or a special character,
-    so that a word is cut in the same way wherever it stands: `_rewrite` sees it once. The
-    exceptions are the full stop at a word's end, which looks at the next word and is decided
-    anew each time, and apostrophes and commas at a word's edge, whose rules may see two words at
-    once: a line with such a word goes the whole way.
+    so a word has the same tokens everywhere, and is rewritten once (benchmarks/text_scale.py). The
+    exceptions: the full stop at a word's end depends on the next word and is decided each time,
+    and apostrophes and commas at a word's edge may see two words at once: a line with such a word
+    is tokenised without the cache.
     """
 
+    # sacremoses keeps strings of all letters and searches them for each character.
     _alphabetic = frozenset(MosesTokenizer.IsAlpha)
     _lower = frozenset(MosesTokenizer.IsLower)
 
@@ -137,7 +137,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         super().__init__(lang)
         self._numeric = frozenset(self.NUMERIC_ONLY_PREFIXES)
         self._prefixes = frozenset(self.NONBREAKING_PREFIXES) - self._numeric
-        self._known = _Words(self.look)
+        self._cache = _Cache(self.look)
         self._commas = [self.COMMA_SEPARATE_1, self.COMMA_SEPARATE_2, self.COMMA_SEPARATE_3]
         if lang == "en":
             self._apostrophes = self.ENGLISH_SPECIFIC_APOSTROPHE
@@ -149,25 +149,24 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
     def tokenize_line(self, line: str) -> str:
         """Return what `tokenize(line, return_str=True)` does, faster."""
         words = line.split()
-        found = list(map(self._known.__getitem__, words))
         texts: list[str] = []
-        for place, held in enumerate(found, start=1):
-            if isinstance(held, str):
-                texts.append(held)
-            elif held is None:
-                return self._whole(" ".join(words))
+        for position, tokens in enumerate(map(self._cache.__getitem__, words), start=1):
+            if isinstance(tokens, str):
+                texts.append(tokens)
+            elif tokens is None:
+                return self._tokenize_whole(" ".join(words))
             else:
-                following = words[place] if place < len(words) else ""
-                texts.append(held.text if self._keeps_stop(held.stem, following) else held.split)
+                following = words[position] if position < len(words) else ""
+                keeps_stop = self._keeps_stop(tokens.stem, following)
+                texts.append(tokens.text if keeps_stop else tokens.split)
         return " ".join(texts)
 
-    def look(self, word: str) -> str | _Stopped | None:
+    def look(self, word: str) -> str | _WithStop | None:
         """Return the tokens of `word`, or None if they depend on the words beside it."""
         if word.isalnum() and word.isascii() and "MULTI" not in word:
             return word
-        return None if _sees_its_neighbours(word) else self._cut(word)
-
-    def _cut(self, word: str) -> str | _Stopped:
+        if _depends_on_neighbours(word):
+            return None
         # Between two words of one letter: a comma or an apostrophe then stands beside a space.
         tokens = self._rewrite(f"a {word} a").split()[1:-1]
         *_, last = tokens
@@ -175,9 +174,9 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
             return self._finish(self.handles_nonbreaking_prefixes(" ".join(tokens)))
         rest = self.handles_nonbreaking_prefixes(" ".join([*tokens[:-1], last[:-1]]))
         text = self._finish(rest)
-        return _Stopped(f"{text}.", last[:-1], f"{text} .")
+        return _WithStop(f"{text}.", last[:-1], f"{text} .")
 
-    def _whole(self, line: str) -> str:
+    def _tokenize_whole(self, line: str) -> str:
         """Return the tokens of a line, rule by rule as sacremoses applies them."""
         text = self.handles_nonbreaking_prefixes(self._rewrite(_JUNK.sub("", line).strip()))
         if "'" in text:
@@ -206,12 +205,9 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
         words = text.split()
-        last = len(words) - 1
-        for place, word in enumerate(words):
-            if len(word) > 1 and word[-1] == ".":
-                following = words[place + 1] if place < last else ""
-                if not self._keeps_stop(word[:-1], following):
-                    words[place] = word[:-1] + " ."
+        for index, (word, following) in enumerate(zip_longest(words, words[1:], fillvalue="")):
+            if len(word) > 1 and word[-1] == "." and not self._keeps_stop(word[:-1], following):
+                words[index] = word[:-1] + " ."
         return " ".join(words)
 
     def _keeps_stop(self, prefix: str, following: str) -> bool:

@@ -1,9 +1,13 @@
-"""From raw text to token ids and back: all that a model must keep to translate raw text alone."""
+"""The text pipeline: raw text to token ids and back.
+
+It is saved with the dataset and with each model, which so translates raw text without the dataset.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,14 +16,14 @@ from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.io.atomic import read_json, write_json
 from nmtgrid.base.io.checksums import digest
-from nmtgrid.text.bpe import JOINER, Codes, undo
+from nmtgrid.text.bpe import JOINER, Codes, remove_bpe
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 FORMAT = 1
 FACTS = "text.json"
+# The entry of the checksums that covers the checksums of the files.
 _TABLE = "table"
-"""The entry of the checksums that is the checksum of those of files."""
 _AGAIN = "Restore a copy, or make the folder again."
 
 
@@ -103,20 +107,13 @@ class Pipeline:
         """Return the units of a raw source line; [] for an empty line."""
         return self.source.tokens(raw_line)
 
-    def source_word(self, raw_word: str) -> list[str]:
-        """Return the units of one raw source word, tokenised without what stands around it.
-
-        All that is known of a word when it arrives; [] for what is no text.
-        """
-        return self.source.tokens(raw_word)
-
     def source_words(self, raw_line: str) -> list[list[str]]:
-        """Return the units of each raw word of a source line, as a stream reads them.
+        """Return the units of each raw word of a source line, tokenised without its context.
 
-        Where the tokeniser looks at the words around, such as after an abbreviation, they are not
-        always those of the line.
+        A stream knows no more of a word when it arrives. Where the tokeniser looks at the words
+        around, such as after an abbreviation, the units can differ from those of the line.
         """
-        return [self.source_word(word) for word in raw_line.split()]
+        return [self.source_tokens(word) for word in raw_line.split()]
 
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""
@@ -128,18 +125,13 @@ class Pipeline:
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the target units of `ids` up to the first end symbol, without begin and pad."""
-        kept: list[int] = []
-        for token in map(int, ids):
-            if token == END:
-                break
-            if token not in (PAD, BEGIN):
-                kept.append(token)
-        return self.target_vocabulary.decode(kept)
+        tokens = itertools.takewhile(lambda token: token != END, map(int, ids))
+        return self.target_vocabulary.decode(t for t in tokens if t not in (PAD, BEGIN))
 
     def restore_tokenized(self, ids: Iterable[int]) -> str:
         """Return the target words of `ids`: BPE undone, still tokenised."""
         text = " ".join(self.target_tokens(ids))
-        return text if self.target.codes is None else undo(text)
+        return text if self.target.codes is None else remove_bpe(text)
 
     def restore(self, ids: Iterable[int]) -> str:
         """Return `ids` as raw target text: BPE undone, detokenised."""
@@ -153,7 +145,7 @@ class Pipeline:
     @property
     def files(self) -> list[str]:
         """The names of the files that `save` writes, the facts last."""
-        return [*_parts(self.facts), FACTS]
+        return [*_file_names(self.facts), FACTS]
 
     def save(self, folder: Path) -> None:
         """Write `text.json`, `vocab.<lang>.txt` and the codes into `folder`."""
@@ -166,7 +158,8 @@ class Pipeline:
             if side.codes is not None:
                 side.codes.save(folder / name)
         facts = to_json(self.facts)
-        hashes = {name: _sha256(folder / name) for name in _parts(self.facts)}
+        hashes = {name: _sha256(folder / name) for name in _file_names(self.facts)}
+        # The checksum of the checksums notices an entry that was removed.
         hashes |= {"text": digest(facts), _TABLE: digest(hashes)}
         write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
 
@@ -178,17 +171,22 @@ class Pipeline:
         """
         folder = Path(folder)
         facts, hashes = _read_facts(folder / FACTS)
-        for name in _parts(facts):
+        for name in _file_names(facts):
             if not (folder / name).is_file():
                 raise StorageError(f"{folder} lacks `{name}`.", _AGAIN)
             if name in hashes and _sha256(folder / name) != hashes[name]:
                 raise _altered(folder / name)
         source, target = (Vocabulary.load(folder / f"vocab.{name}.txt") for name in facts.languages)
-        codes = [_load_codes(folder / name) for name in _codes_names(facts)]
+        try:
+            codes = [Codes.load(folder / name) for name in _codes_names(facts)]
+        except InputError as fault:
+            raise StorageError(
+                f"{fault.path} is damaged: {fault.problem}", "Restore a copy."
+            ) from fault
         return cls(facts, source, target, *codes)
 
 
-def _parts(facts: TextFacts) -> list[str]:
+def _file_names(facts: TextFacts) -> list[str]:
     return [*(f"vocab.{name}.txt" for name in facts.languages), *_codes_names(facts)]
 
 
@@ -212,7 +210,7 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
     hashes = values.get("sha256")
     if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
         raise _altered(path)
-    files = {name: held for name, held in hashes.items() if name not in ("text", _TABLE)}
+    files = {name: value for name, value in hashes.items() if name not in ("text", _TABLE)}
     if hashes.get(_TABLE) not in (None, digest(files)):
         raise _altered(path)
     missing = [name for name in ("source_lang", "target_lang") if name not in values["text"]]
@@ -223,13 +221,6 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
 
 def _altered(path: Path) -> StorageError:
     return StorageError(f"{path} has been truncated or altered (its checksum differs).", _AGAIN)
-
-
-def _load_codes(path: Path) -> Codes:
-    try:
-        return Codes.load(path)
-    except InputError as fault:
-        raise StorageError(f"{path} is damaged: {fault.problem}", "Restore a copy.") from fault
 
 
 def _sha256(path: Path) -> str:

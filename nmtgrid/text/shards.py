@@ -1,23 +1,39 @@
-"""Parts of a text file as other processes get them: bytes, which are read as text only there."""
+"""Shards of text files for worker processes: bytes, which are decoded only there.
+
+`Block` is a range of a tokenised file of a dataset, which a worker reads itself; `LineShard` holds
+lines of a user's file, with all that is checked and noted when they are decoded. Preprocessing,
+`bpe learn` and `bpe apply` map functions over them with `base/io/workers.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.text import STANDARD, decode_line, empty, is_plain, open_text, read_lines
+from nmtgrid.base.errors import StorageError
+from nmtgrid.base.io.text import (
+    STANDARD,
+    decode_line,
+    empty_file_error,
+    is_plain,
+    open_text,
+    read_error,
+    read_lines,
+)
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.text.bpe import Codes
 
-LEAST, MOST = 1 << 22, 1 << 25
-_PARTS = 64
+MIN_BLOCK, MAX_BLOCK = 1 << 22, 1 << 25
+_BLOCKS = 64
 _PIECE = 1 << 21
-_TAKEN = 1 << 18
+_READ_SIZE = 1 << 18
+_CHUNK = 4000
+_SEPARATOR = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,30 +45,31 @@ class Block:
     end: int
 
 
-def cut_file(path: Path, most: int = MOST) -> list[Block]:
-    """Return the blocks of the file: whole lines, of about a 64th of it or `most` bytes."""
+def split_file(path: Path, max_bytes: int = MAX_BLOCK) -> list[Block]:
+    """Return the blocks of the file: whole lines, of about a 64th of it or `max_bytes`."""
     try:
         size = path.stat().st_size
-        each = min(max(size // _PARTS, LEAST), most)
-        ends: list[int] = []
+        step = min(max(size // _BLOCKS, MIN_BLOCK), max_bytes)
+        bounds = [0]
         with open(path, "rb") as file:
-            while not ends or ends[-1] < size:
-                file.seek(min((ends[-1] if ends else 0) + each, size))
+            while len(bounds) < 2 or bounds[-1] < size:
+                file.seek(min(bounds[-1] + step, size))
                 file.readline()
-                ends.append(file.tell())
+                bounds.append(file.tell())
     except OSError as fault:
-        raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
-    return [Block(path, start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        raise read_error(path, fault) from fault
+    return [Block(path, start, end) for start, end in itertools.pairwise(bounds)]
 
 
 def read_block(block: Block) -> Iterator[str]:
     """Yield the text of a block in pieces of whole lines, a few megabytes at most at once.
 
-    Raises StorageError for what is no UTF-8: files of ours have been checked when they were made.
+    Raises StorageError for what is not UTF-8: datasets are checked when they are made.
     """
     try:
         with open(block.path, "rb") as file:
             file.seek(block.start)
+            # Pieces bound the memory: as text and words a block takes many times its bytes.
             while (left := block.end - file.tell()) > 0:
                 raw = file.read(min(_PIECE, left))
                 if len(raw) < left:
@@ -63,10 +80,10 @@ def read_block(block: Block) -> Iterator[str]:
             f"{block.path} is damaged: it is not UTF-8.", "Make the dataset again."
         ) from fault
     except OSError as fault:
-        raise InputError(f"cannot be read: {fault.strerror}.", path=block.path) from fault
+        raise read_error(block.path, fault) from fault
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Return the lines of `text`, whose last one may lack its end."""
     lines = text.split("\n")
     if not lines[-1]:
@@ -74,65 +91,61 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
-class RawLines:
-    """Takes whole lines from a file as they lie in it."""
+def join_lines(lines: Sequence[str]) -> bytes:
+    """Return the bytes of `lines`, each with its end."""
+    return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""
+
+
+class ShardReader:
+    """Reads whole lines of an uncompressed file as bytes."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         """`path` is for messages."""
         self._file, self._path = file, path
-        self._held = b""
+        self._buffer = b""
 
     def some(self, line: int) -> tuple[bytes, int]:
         """Return some lines and their number, none at the end; `line` is that of the first."""
-        if not self._held:
+        if not self._buffer:
             self._fill(line)
-        raw, self._held = self._held, b""
-        return raw, _count(raw)
+        raw, self._buffer = self._buffer, b""
+        return raw, _count_lines(raw)
 
     def exactly(self, count: int, line: int) -> tuple[bytes, int]:
         """Return `count` lines, or what is left of them, and their number."""
-        while (found := self._held.count(b"\n")) < count and self._fill(line):
+        while self._buffer.count(b"\n") < count and self._fill(line):
             pass
-        end = len(self._held)
-        if found >= count:
-            end = 0
-            for _ in range(count):
-                end = self._held.index(b"\n", end) + 1
-        raw, self._held = self._held[:end], self._held[end:]
-        return raw, min(count, _count(raw))
+        parts = self._buffer.split(b"\n", count)
+        rest = parts[count] if len(parts) > count else b""
+        raw, self._buffer = self._buffer[: len(self._buffer) - len(rest)], rest
+        return raw, _count_lines(raw)
 
     def rest(self) -> int:
-        """Return the number of the lines that are left, and pass them over."""
-        left = 0
-        while self._held or self._fill(1):
-            left += _count(self._held)
-            self._held = b""
-        return left
+        """Return the number of the remaining lines, and skip them."""
+        count = 0
+        while self._buffer or self._fill(1):
+            count += _count_lines(self._buffer)
+            self._buffer = b""
+        return count
 
     def _fill(self, line: int) -> bool:
         try:
-            more = self._file.read(_TAKEN) + self._file.readline()
+            raw = self._file.read(_READ_SIZE) + self._file.readline()
         except OSError as fault:
-            raise InputError(
-                f"cannot be read: {fault.strerror or fault}.", path=self._path, line=line
-            ) from fault
-        self._held += more
-        return bool(more)
+            raise read_error(self._path, fault, line) from fault
+        self._buffer += raw
+        return bool(raw)
 
 
-def _count(raw: bytes) -> int:
+def _count_lines(raw: bytes) -> int:
     return raw.count(b"\n") + bool(raw and not raw.endswith(b"\n"))
 
 
-_SEPARATOR = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_CHUNK = 4000
-
-
 @dataclasses.dataclass(frozen=True)
-class Lines:
-    """Lines of a file as they lie in it, from line `first` on; `path` is for messages.
+class LineShard:
+    """Lines of a file as bytes, from line `first` on; `path` is for messages.
 
-    Without `path` they have been read already: they are good text, and nothing is noted of them.
+    Without `path` they have been checked already, and nothing is noted of them.
     """
 
     raw: bytes
@@ -140,56 +153,50 @@ class Lines:
     first: int = 1
 
     def read(self, notes: Counter[str]) -> list[str]:
-        """Return the lines as `text.files.read_lines` does, and note what it notes."""
+        """Return the lines as `read_lines` does, and count what it counts in `notes`."""
         if not self.path:
-            return lines_of(self.raw.decode("utf-8"))
-        # One look at all of them: what needs care is rare.
-        careful = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
-        if not careful:
+            return split_lines(self.raw.decode("utf-8"))
+        # One search over all lines decides whether any needs a look of its own, which is rare.
+        # The first line may begin with a byte-order mark.
+        needs_care = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
+        if not needs_care:
             try:
                 text = self.raw.decode("utf-8")
             except UnicodeDecodeError:
-                careful = True
-        if careful or _SEPARATOR.search(text):
-            found = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
-            return [decode_line(line + b"\n", self.path, number, notes) for number, line in found]
-        return lines_of(text)
+                needs_care = True
+        if needs_care or _SEPARATOR.search(text):
+            raw_lines = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
+            return [decode_line(raw + b"\n", self.path, line, notes) for line, raw in raw_lines]
+        return split_lines(text)
 
 
-def block_of(lines: Sequence[str]) -> bytes:
-    """Return `lines` as they are written, each with its end."""
-    return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""
+def read_shards(path: Path) -> Iterator[LineShard]:
+    """Yield the lines of a file; those of a compressed file or standard input are decoded here.
 
-
-def raw_parts(path: Path) -> Iterator[Lines]:
-    """Yield the lines of a file in parts; a packed file and standard input are read here.
-
-    Raises InputError for what `text.files.read_lines` refuses, `Lines.read` the rest of it.
+    Raises InputError for what `read_lines` refuses; `LineShard.read` raises the rest of it.
     """
     if str(path) == STANDARD or not path.is_file() or not is_plain(path):
-        for some in chunks(read_lines(path), _CHUNK):
-            yield Lines(block_of(some))
+        for lines in chunks(read_lines(path), _CHUNK):
+            yield LineShard(join_lines(lines))
         return
-    done = 0
+    line = 1
     with open_text(path) as file:
-        lines = RawLines(file, path)
-        while True:
-            raw, count = lines.some(done + 1)
-            if not count:
-                break
-            yield Lines(raw, str(path), done + 1)
-            done += count
-    if not done:
-        raise empty(path)
+        reader = ShardReader(file, path)
+        while (shard := reader.some(line))[1]:
+            raw, count = shard
+            yield LineShard(raw, str(path), line)
+            line += count
+    if line == 1:
+        raise empty_file_error(path)
 
 
-class LineCutter:
-    """Cuts the words of lines into units; works in a process of its own."""
+class LineSegmenter:
+    """Cuts the words of lines into subwords, in a worker process."""
 
     def __init__(self, codes: Codes) -> None:
         self._codes = codes
 
-    def __call__(self, lines: Lines) -> bytes:
-        """Return the lines of units, as they are written."""
-        cut = self._codes.segment
-        return block_of([" ".join(cut(line.split())) for line in lines.read(Counter())])
+    def __call__(self, shard: LineShard) -> bytes:
+        """Return the lines of subwords as bytes."""
+        lines = shard.read(Counter())
+        return join_lines([" ".join(self._codes.segment(line.split())) for line in lines])

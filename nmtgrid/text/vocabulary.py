@@ -24,22 +24,24 @@ class Vocabulary:
         """`types` are the ordinary types in the order of their ids, from id 4 on."""
         self.types = (*SPECIALS, *types)
         self.counts = (*(0 for _ in SPECIALS), *(counts or (0 for _ in types)))
-        self._ids = {kind: place for place, kind in enumerate(self.types)}
+        self._ids = {token: index for index, token in enumerate(self.types)}
         if len(self._ids) != len(self.types) or len(self.counts) != len(self.types):
             raise ValueError("types must be distinct, and each must have one count")
+        # A word spelt like a special symbol must not become one.
         for special in SPECIALS:
             self._ids[special] = UNKNOWN
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
         """Return the types seen at least `min_count` times, most frequent first, then by name."""
-        kept = [
-            (kind, count)
-            for kind, count in counts.items()
-            if count >= min_count and kind not in SPECIALS
+        pairs = [
+            (token, count)
+            for token, count in counts.items()
+            if count >= min_count and token not in SPECIALS
         ]
-        kept.sort(key=lambda pair: (-pair[1], pair[0]))
-        return cls([kind for kind, _ in kept], [count for _, count in kept])
+        # By name among equals, so that ids do not depend on the order of counting.
+        pairs.sort(key=lambda pair: (-pair[1], pair[0]))
+        return cls([token for token, _ in pairs], [count for _, count in pairs])
 
     def __len__(self) -> int:
         return len(self.types)
@@ -54,12 +56,12 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the types of `ids`, special symbols included."""
-        return [self.types[int(place)] for place in ids]
+        return [self.types[int(index)] for index in ids]
 
     def save(self, path: Path) -> None:
         """Write one `type count` line for each type; line number - 1 is the id."""
         pairs = zip(self.types, self.counts, strict=True)
-        write_text(Path(path), "".join(f"{kind} {count}\n" for kind, count in pairs))
+        write_text(Path(path), "".join(f"{token} {count}\n" for token, count in pairs))
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
@@ -81,44 +83,45 @@ class Vocabulary:
 
     @classmethod
     def read_foreign(cls, path: Path) -> Vocabulary:
-        """Return another program's dictionary with our special symbols before it.
+        """Return another program's dictionary after our special symbols.
 
-        Reads fairseq's `unit count` lines and lists with one word per line; special symbols that
-        the file itself holds are taken for ours. Raises InputError with the faulty line.
+        Reads fairseq's `unit count` lines and lists with one word per line; special symbols in the
+        file count as ours. Raises InputError with the faulty line.
         """
         types, counts = _read_pairs(Path(path))
-        kept = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]
-        if not kept:
+        pairs = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]
+        if not pairs:
             raise InputError(
                 "there are only special symbols in it.", "Give another file.", path=path
             )
-        return cls([kind for kind, _ in kept], [count for _, count in kept])
+        return cls([token for token, _ in pairs], [count for _, count in pairs])
 
 
 def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
     types: dict[str, int] = {}
-    counted: bool | None = None
+    has_counts: bool | None = None
     for number, line in enumerate(read_lines(path), start=1):
-        kind, space, count = line.rstrip().rpartition(" ")
-        has_count = bool(space) and count.isascii() and count.isdigit() and len(count) < 19
-        if counted is None:
-            counted = has_count
-        if not counted:
-            kind, count = line.strip(), "0"
-        if not kind or " " in kind or (counted and not has_count):
-            wanted = "`type count`" if counted else "one word"
+        token, space, count = line.rstrip().rpartition(" ")
+        # Counts of up to 18 digits fit into 64 bits.
+        is_counted = bool(space) and count.isascii() and count.isdigit() and len(count) < 19
+        if has_counts is None:  # the first line decides on the format of the file
+            has_counts = is_counted
+        if not has_counts:
+            token, count = line.strip(), "0"
+        if not token or " " in token or (has_counts and not is_counted):
+            entry = "`type count`" if has_counts else "one word"
             raise InputError(
-                f"a line of a vocabulary must be {wanted}, but is `{line[:60]}`.",
+                f"a line of a vocabulary must be {entry}, but is `{line[:60]}`.",
                 "Mend the line, or give another file.",
                 path=path,
                 line=number,
             )
-        if kind in types:
+        if token in types:
             raise InputError(
-                f"the type `{kind[:60]}` stands twice.",
+                f"the type `{token[:60]}` stands twice.",
                 "Remove one of the lines.",
                 path=path,
                 line=number,
             )
-        types[kind] = int(count)
+        types[token] = int(count)
     return list(types), list(types.values())

@@ -27,8 +27,15 @@ from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors, verify
-from nmtgrid.base.io.atomic import passing, read_json, reason, sweep, sync_folder, write_json
-from nmtgrid.base.io.checksums import CHECKSUM, is_altered, sealed
+from nmtgrid.base.io.atomic import (
+    read_json,
+    reason,
+    remove_stale,
+    sync_folder,
+    temporary_path,
+    write_json,
+)
+from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
 from nmtgrid.training.progress import Progress
 
 FORMAT = 1
@@ -70,7 +77,7 @@ class Checkpoints:
             part.mkdir(parents=True)
             save_tensors(part / LAST, snapshot.weights)
             save_tensors(part / _TENSORS, snapshot.tensors)
-            write_json(part / _FACTS, sealed({"format": FORMAT, **snapshot.facts}))
+            write_json(part / _FACTS, with_checksum({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best)
             elif existing and (existing[-1] / BEST).exists():
@@ -220,8 +227,8 @@ def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
 
 def _link(source: Path, target: Path) -> None:
     """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
-    sweep(target)
-    part = passing(target)
+    remove_stale(target)
+    part = temporary_path(target)
     try:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()

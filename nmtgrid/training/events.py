@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.atomic import atomic_file, explain
-from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line, sealed_line
+from nmtgrid.base.io.atomic import atomic_file, storage_error
+from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line, with_line_checksum
 from nmtgrid.data.batches import BatchPlan
 from nmtgrid.training.progress import Progress, minutes_left
 from nmtgrid.training.settings import TrainingSettings
@@ -246,14 +246,14 @@ class MetricsLog:
             values["perplexity"] = perplexity(nll)
         if isinstance(event, Validated) and _validation(values) in self._known:
             return  # the end of the run is validated again by one that goes on from there
-        values = sealed_line(values, self._last)
+        values = with_line_checksum(values, self._last)
         self._last = values[LINE_CHECKSUM]
         try:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
         except OSError as fault:
             raise StorageError(
-                explain(self.path, fault).problem,
+                storage_error(self.path, fault).problem,
                 "Mend that, such as by freeing space, and go on from the last saved state with "
                 "`--resume`.",
             ) from fault

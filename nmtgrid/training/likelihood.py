@@ -38,7 +38,7 @@ class SiteTargets:
         return cls(
             batch.target_output[place],
             None if batch.weights is None else batch.weights[sites.sentence],
-            None if batch.aims is None else batch.aims[place],
+            None if batch.soft_targets is None else batch.soft_targets[place],
         )
 
     def __getitem__(self, chosen: Tensor) -> SiteTargets:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.devices import give_back
+from nmtgrid.base.devices import free_memory
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
 from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
@@ -364,7 +364,7 @@ class Trainer:
             is_exact = not self.model.traits.batch_statistics
             yield events.Split(self.progress.update, result.splits, is_exact)
         if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
-            give_back()
+            free_memory()
         if self.progress.update % training.log_updates == 0:
             yield self._log(rate)
 

@@ -19,7 +19,7 @@ from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data import directory as manifests
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
-from nmtgrid.data.captioning.coco import Caption, Captioned, named, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
 from nmtgrid.data.captioning.dataset import (
     FeatureFiles,
     Pictures,
@@ -60,14 +60,16 @@ def test_both_layouts(tmp_path: Path) -> None:
     assert {name: len(pictures) for name, pictures in splits.items()} == {
         "train": 2, "restval": 1, "val": 1, "test": 1,
     }  # fmt: skip
-    assert splits["train"][0] == Captioned(
+    assert splits["train"][0] == CaptionedPicture(
         ("9", "a9.jpg", "a9"), (Caption("A cat.", ("a", "cat")), Caption("One cat sits"))
     )
     values = coco({7: ["One.", "Two."], 8: []})
     values["annotations"].append({"image_id": 7, "caption": "Three."})
     splits = read_captions(write_json(tmp_path / "c.json", values))
     texts = tuple(Caption(text) for text in ("One.", "Two.", "Three."))
-    assert splits == {"": [Captioned(("7", "7.jpg"), texts), Captioned(("8", "8.jpg"), ())]}
+    assert splits == {
+        "": [CaptionedPicture(("7", "7.jpg"), texts), CaptionedPicture(("8", "8.jpg"), ())]
+    }
     # COCO's number 7 is another picture than the file's seventh; Flickr's have none but these.
     numbered = {"cocoid": 100, "imgid": 7, "filename": "b.jpg", "split": "train", "sentences": []}
     other = {"imgid": 8, "filename": "c.jpg", "split": "train", "sentences": []}
@@ -127,8 +129,8 @@ def test_broken_json_is_told_with_line_and_column(tmp_path: Path) -> None:
         read_captions(path)
     with pytest.raises(Exception, match=r"none.json is missing"):
         read_captions(tmp_path / "none.json")
-    assert named(["a", "b"]) == "`a`, `b`"
-    assert named([str(n) for n in range(1200)]).endswith("`4` and 1,195 more")
+    assert list_names(["a", "b"]) == "`a`, `b`"
+    assert list_names([str(n) for n in range(1200)]).endswith("`4` and 1,195 more")
 
 
 def written(

@@ -23,8 +23,8 @@ from nmtgrid.analysis.latency import read_results
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
-from nmtgrid.base.io.atomic import passing, sweep, write_json, write_text
-from nmtgrid.base.io.checksums import is_altered, is_altered_line, sealed, sealed_line
+from nmtgrid.base.io.atomic import remove_stale, temporary_path, write_json, write_text
+from nmtgrid.base.io.checksums import is_altered, is_altered_line, with_checksum, with_line_checksum
 from nmtgrid.data.directory import new_folder
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import check_unaltered
@@ -322,13 +322,13 @@ def ended() -> int:
 
 
 def test_checksums_of_values_and_lines() -> None:
-    record = sealed({"a": (1, 2), "b": {"c": None}})
+    record = with_checksum({"a": (1, 2), "b": {"c": None}})
     read = json.loads(json.dumps(dict(reversed(record.items()))))
     assert not is_altered(read) and is_altered({**read, "a": [1, 3]})
     del read["sha256"]
     assert not is_altered({**read, "a": [1, 3]})
-    first = sealed_line({"n": 1})
-    second = sealed_line({"n": 2}, first["check"])
+    first = with_line_checksum({"n": 1})
+    second = with_line_checksum({"n": 2}, first["check"])
     assert not is_altered_line(first) and not is_altered_line(second, first["check"])
     assert is_altered_line(second) and is_altered_line({**first, "n": 3})
     assert not is_altered_line({"n": 3}, "any")
@@ -364,8 +364,8 @@ def left_by(
     process: int, path: Path, ending: str = "part", machine: str | None = None,
     slot: int | None = None,
 ) -> Path:  # fmt: skip
-    """Return the passing name for `path` of a process of this machine, or of another one."""
-    head, _, tail = passing(path, ending, slot).name.rpartition(f"-{os.getpid()}")
+    """Return the temporary name for `path` of a process of this machine, or of another one."""
+    head, _, tail = temporary_path(path, ending, slot).name.rpartition(f"-{os.getpid()}")
     head = head if machine is None else f".{path.name}.{machine}"
     return path.with_name(f"{head}-{process}{tail}")
 
@@ -385,7 +385,7 @@ def test_what_ended_processes_left_goes_and_nothing_else(tmp_path: Path, ended: 
     write_text(target, "new")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     left_by(ended, tmp_path / "d").mkdir()
-    sweep(tmp_path / "d")
+    remove_stale(tmp_path / "d")
     assert not left_by(ended, tmp_path / "d").exists()
 
 
@@ -451,7 +451,7 @@ def test_a_log_tells_of_lines_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_altered_configs_and_checksums_are_told(tmp_path: Path) -> None:
-    config = sealed({"format": 1, "arch": "bilstm"})
+    config = with_checksum({"format": 1, "arch": "bilstm"})
     check_unaltered(tmp_path, config)
     config["arch"] = "transformer"
     with pytest.raises(ModelError, match="altered") as caught:
@@ -484,7 +484,7 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     assert [trace.line for trace in read_traces(path)] == [1, 3]
     for read in (read_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
-        record = sealed({"format": 1, "settings": {}})
+        record = with_checksum({"format": 1, "settings": {}})
         write_json(path, {**record, "settings": {}})
         read(path)
         write_json(path, {**record, "settings": {"fast": {}}})

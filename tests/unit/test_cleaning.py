@@ -27,11 +27,11 @@ from nmtgrid.base.io.text import open_writer, read_lines
 from nmtgrid.base.io.workers import chunks, map_ordered
 from nmtgrid.data.subwords import WordCounts, count_units, merge_counts, most_frequent
 from nmtgrid.text import shards
-from nmtgrid.text.bpe import Codes, learn, undo
-from nmtgrid.text.cleaning import Cleaner, Filters, Part
-from nmtgrid.text.incremental import GrowingText, RawWords, arriving_words
+from nmtgrid.text.bpe import Codes, learn, remove_bpe
+from nmtgrid.text.cleaning import Cleaner, Filters, PairShard
+from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalWords, stream_words
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import LineCutter, Lines, raw_parts
+from nmtgrid.text.shards import LineSegmenter, LineShard, read_shards
 
 COUNTS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 # Pair counts at the start: e+s and s+t</w> 9 each (the greater pair wins), l+o 7, then 6: n+e, ...
@@ -98,14 +98,14 @@ WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_siz
 @given(st.lists(WORD, max_size=8))
 def test_undo_gives_the_words_back(words: list[str]) -> None:
     units = Codes(MERGES).segment(words)
-    assert undo(" ".join(units)) == " ".join(words)
+    assert remove_bpe(" ".join(units)) == " ".join(words)
 
 
 def test_undo_of_cut_sentences_and_very_long_words() -> None:
-    assert undo("a@@ b c@@") == "ab c"
+    assert remove_bpe("a@@ b c@@") == "ab c"
     word = "newestlower" * 2000
     units = Codes(MERGES).segment([word, "low"])
-    assert undo(" ".join(units)) == f"{word} low"
+    assert remove_bpe(" ".join(units)) == f"{word} low"
     assert units[-1] == "low"
 
 
@@ -150,16 +150,18 @@ def test_faulty_filters_and_the_cleaner() -> None:
     with pytest.raises(ConfigError) as caught:
         check(Filters(max_words=0, max_ratio=float("nan")))
     assert len(caught.value.faults) == 2
-    part = Part(Lines(b"A dog.\nYes\nNo\n"), Lines(b"Un chien.\nOui, oui!\n\n"), ["x", "y", "z"])
+    part = PairShard(
+        LineShard(b"A dog.\nYes\nNo\n"), LineShard(b"Un chien.\nOui, oui!\n\n"), ["x", "y", "z"]
+    )
     cleaned = Cleaner(Moses("en"), Moses("fr"), Filters())(part)
     assert cleaned.text == (b"A dog .\n", b"Un chien .\n")
     assert cleaned.raw == (b"A dog.\n", b"Un chien.\n")
     assert cleaned.truth == b"x\n"
-    assert (cleaned.read, cleaned.kept) == (3, 1)
+    assert (cleaned.pairs_read, cleaned.pairs_kept) == (3, 1)
     assert cleaned.dropped == {"ratio": 1, "empty": 1}
     whole = Cleaner(Moses("en"), Moses("fr"), None, raw=False)(part)
     assert whole.text == (b"A dog .\nYes\nNo\n", b"Un chien .\nOui , oui !\n\n")
-    assert whole.raw == (b"", b"") and whole.kept == 3
+    assert whole.raw == (b"", b"") and whole.pairs_kept == 3
 
 
 @pytest.mark.parametrize("ending", [b"\n", b""])
@@ -172,31 +174,31 @@ def test_a_part_is_read_as_its_file_is(tmp_path: Path, first: int, ending: bytes
     expected: Counter[str] = Counter()
     lines = list(read_lines(path, expected))[first - 1 :]
     counted: Counter[str] = Counter()
-    assert Lines(raw, "x", first).read(counted) == lines
+    assert LineShard(raw, "x", first).read(counted) == lines
     assert counted == expected
 
 
 def test_what_is_no_text_is_named_by_its_line() -> None:
     for raw in (b"a\n\xe9\n", b"a\n\0\n"):
         with pytest.raises(InputError, match="x:8: "):
-            Lines(raw, "x", 7).read(Counter())
+            LineShard(raw, "x", 7).read(Counter())
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_parts_of_a_file_are_cut_as_its_lines_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(shards, "_TAKEN", 9)
+    monkeypatch.setattr(shards, "_READ_SIZE", 9)
     path = tmp_path / f"x{ending}"
     with open_writer(path) as file:
         file.write(b"abc ab\n\nc  abc\r\nab")
-    parts = list(raw_parts(path))
+    parts = list(read_shards(path))
     assert len(parts) == (1 if ending else 2)
-    cut = b"".join(map(LineCutter(Codes(["a b"])), parts))
+    cut = b"".join(map(LineSegmenter(Codes(["a b"])), parts))
     assert cut == b"ab@@ c a@@ b\n\nc ab@@ c\na@@ b\n"
     (tmp_path / "none").write_bytes(b"")
     with pytest.raises(InputError, match="empty"):
-        list(raw_parts(tmp_path / "none"))
+        list(read_shards(tmp_path / "none"))
 
 
 def test_chunks() -> None:
@@ -252,11 +254,11 @@ class _Killer:
 
 def test_word_counts() -> None:
     counts = WordCounts(largest=4)
-    counts.add(["a a a b b", "c d"])
+    counts.add(Counter("aaabbcd"))
     assert counts.counts == Counter(a=3, b=2, c=1, d=1)
-    counts.add(["e a"])
+    counts.add(Counter("ea"))
     assert counts.counts == Counter(a=4, b=2)
-    assert (counts.words, counts.forgotten) == (9, 3)
+    assert counts.forgotten == 3
     five = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
     assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2}
     assert most_frequent(five, 9) == five
@@ -282,7 +284,7 @@ def _words(pieces: list[bytes]) -> tuple[list[str | None], list[str]]:
     before = sys.stdin
     sys.stdin = SimpleNamespace(buffer=Pieces(pieces))
     try:
-        return list(arriving_words("-", warnings.append)), warnings
+        return list(stream_words("-", warnings.append)), warnings
     finally:
         sys.stdin = before
 
@@ -290,7 +292,7 @@ def _words(pieces: list[bytes]) -> tuple[list[str | None], list[str]]:
 def test_a_word_comes_with_the_white_space_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Pieces([b"ei", b"n Hu", b"nd", b"\t", b"bellt\nja", b"\n"])
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=source))
-    words = arriving_words("-", pytest.fail)
+    words = stream_words("-", pytest.fail)
     seen = [(next(words), len(source.pieces)) for _ in range(6)]
     assert seen == [("ein", 4), ("Hund", 2), ("bellt", 1), (None, 1), ("ja", 0), (None, 0)]
 
@@ -349,12 +351,12 @@ def test_how_a_stream_may_end(raw: bytes, words: list[str | None], what: str) ->
 def test_files_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "in.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfa b\r\nc\n"))
-    assert list(arriving_words(path, pytest.fail)) == ["a", "b", None, "c", None]
+    assert list(stream_words(path, pytest.fail)) == ["a", "b", None, "c", None]
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(InputError, match="damaged"):
-        list(arriving_words(path, pytest.fail))
+        list(stream_words(path, pytest.fail))
     with pytest.raises(InputError, match="no such file"):
-        list(arriving_words(tmp_path / "no", pytest.fail))
+        list(stream_words(tmp_path / "no", pytest.fail))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,7 @@ def test_files_are_read_too(tmp_path: Path) -> None:
 )
 def test_raw_text_grows(language: str, words: str, pieces: list[str]) -> None:
     """The pieces by hand; together they are what the whole detokenised is."""
-    grown = GrowingText(Moses(language))
+    grown = IncrementalDetokenizer(Moses(language))
     assert [grown.add(word) for word in words.split()] == pieces
     assert grown.text == "".join(pieces) == Moses(language).detokenize(words)
 
@@ -382,15 +384,15 @@ def test_what_has_been_said_stays_and_raw_words_wait() -> None:
             words = text.split()
             return "-".join(reversed(words)) if words[:1] == ["a"] else "".join(words)
 
-    grown = GrowingText(Fickle("en"))
+    grown = IncrementalDetokenizer(Fickle("en"))
     assert [grown.add(word) for word in ("a", "b", "c")] == ["a", " b", "c"]
     assert grown.text == "a bc"
-    plain = GrowingText(Moses("en", tokenize=False))
+    plain = IncrementalDetokenizer(Moses("en", tokenize=False))
     assert [plain.add(word) for word in ("a", ",")] == ["a", " ,"]
-    words = RawWords(Moses("fr"))
+    words = IncrementalWords(Moses("fr"))
     written = [words.add(word) for word in ["l&apos;", "eau", ",", "dit", "@-@", "il", "?"]]
     assert written == [[], [], [], ["l'eau,"], [], [], ["dit-il"]]
-    assert words.end() == ["?"] and words.end() == [] == RawWords(Moses("fr")).end()
+    assert words.end() == ["?"] and words.end() == [] == IncrementalWords(Moses("fr")).end()
 
 
 PARTS = ("a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'", "l'", "-")
@@ -399,12 +401,12 @@ PARTS = ("a", "it", "&apos;s", "&quot;", ".", ",", "(", ")", "$", "5", "@-@", "'
 @given(st.lists(st.sampled_from(PARTS), max_size=12))
 def test_nothing_worse_than_tokenised_text(words: list[str]) -> None:
     for language in ("en", "fr", "cs", "fi"):
-        grown = GrowingText(Moses(language))
+        grown = IncrementalDetokenizer(Moses(language))
         for word in words:
             grown.add(word)
         unescaped = "".join(words).replace("&apos;", "'").replace("&quot;", '"')
         assert grown.text.replace(" ", "").replace("@", "") == unescaped.replace("@", "")
-        raw = RawWords(Moses(language))
+        raw = IncrementalWords(Moses(language))
         assert [
             written for word in words for written in raw.add(word)
         ] + raw.end() == grown.text.split()
@@ -443,7 +445,7 @@ def test_words_that_are_forgotten_had_no_say(language: str, share: float) -> Non
     draw = random.Random(f"{language} {share}")
     moses = Moses(language)
     for _ in range(3):
-        grown, whole = GrowingText(moses), Whole(moses)
+        grown, whole = IncrementalDetokenizer(moses), Whole(moses)
         for _ in range(150):
             word = draw.choice(MARKS if draw.random() < share else PLAIN)
             assert grown.add(word) == whole.add(word)
@@ -461,7 +463,7 @@ def test_a_long_line_costs_as_much_a_word_as_a_short_one() -> None:
             return super().detokenize(text)
 
     moses = Counted("en")
-    grown = GrowingText(moses)
+    grown = IncrementalDetokenizer(moses)
     for index in range(1000):
         grown.add(("&quot;", "it", "&apos;s", ",", "(")[index % 5] if index < 5 else "word")
     assert moses.seen < 30 * 1000

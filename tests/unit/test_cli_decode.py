@@ -19,7 +19,7 @@ from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.quality import ter
 from nmtgrid.models.directory import load_model
 from nmtgrid.search.traces import read_traces
-from nmtgrid.text.bpe import undo
+from nmtgrid.text.bpe import remove_bpe
 from tests.unit.pipes import piped
 from tests.unit.toy_model import TINY_GRID, read_json, toy_model
 
@@ -124,7 +124,7 @@ def test_traces_and_alignments(home: Path, text: Path, tmp_path: Path) -> None:
             assert not pairs
             continue
         assert abs(trace.alignment.sum(1) - 1).max() < 2e-3
-        words = [len(undo(" ".join(side)).split()) for side in (trace.source, trace.target)]
+        words = [len(remove_bpe(" ".join(side)).split()) for side in (trace.source, trace.target)]
         assert all(i < words[0] and j < words[1] for i, j in pairs)
         assert sum(trace.log_probabilities) == pytest.approx(trace.log_probability, abs=1e-4)
 

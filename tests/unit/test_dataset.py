@@ -110,7 +110,7 @@ def test_several_tests_and_files_behind_each_other(tmp_path: Path) -> None:
 def test_unequal_files_at_the_edges_of_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int, end: str
 ) -> None:
-    monkeypatch.setattr(shards, "_TAKEN", 2000)
+    monkeypatch.setattr(shards, "_READ_SIZE", 2000)
     sides = "abc\n" * (source - 1) + f"abc{end}", "d\n" * (target - 1) + f"d{end}"
     train = _write(tmp_path, "train", *sides)
     longer, fewer = ("de", target) if source > target else ("en", source)
@@ -262,7 +262,7 @@ def test_the_toy_corpus_keeps_its_truth(tmp_path: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 40 lines of nine bytes, the target's are longer.
-    monkeypatch.setattr(shards, "_TAKEN", 9 * 40 - 1)
+    monkeypatch.setattr(shards, "_READ_SIZE", 9 * 40 - 1)
     train = _write(tmp_path, "train", "satz xyz\n" * 100, "sentence xyz\n" * 100)
     seen: list[int] = []
     preprocess_files(

@@ -19,7 +19,12 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ModelError, NmtgridError
-from nmtgrid.convert.from_fairseq.checkpoint import Inert, Machine, PickleFault, open_checkpoint
+from nmtgrid.convert.from_fairseq.checkpoint import (
+    Inert,
+    PickleFault,
+    PickleReader,
+    open_checkpoint,
+)
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference_recurrent import LSTM
 from tests.unit.test_import_fairseq import take_over
@@ -73,13 +78,13 @@ def test_names_of_functions_and_classes_are_refused(thing: Any, protocol: int) -
         thing.__qualname__, thing.__module__ = thing.__name__, __name__
         globals()[thing.__name__] = thing
     with pytest.raises(PickleFault, match=r"asks for `"):
-        Machine(pickle.dumps([1, thing], protocol)).read()
+        PickleReader(pickle.dumps([1, thing], protocol)).read()
 
 
 @pytest.mark.parametrize("opcode", [b"i", b"o", b"P", b"\x82", b"\x8b", b"I", b"S", b"\xff"])
 def test_instructions_that_no_checkpoint_needs_are_refused(opcode: bytes) -> None:
     with pytest.raises(PickleFault, match="instruction 0x"):
-        Machine(b"\x80\x02" + opcode + b"os\nsystem\n.").read()
+        PickleReader(b"\x80\x02" + opcode + b"os\nsystem\n.").read()
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -87,7 +92,7 @@ def test_plain_values_come_through(protocol: int) -> None:
     numbers: list[Any] = [b"bytes", 0, -1, 255, 65535, -(2**31), 2**40, 1.5, None, True, False]
     tuples: list[Any] = [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)]
     values = [*numbers, *tuples, "täxt", [], {}, {"a": {3: [4]}}]
-    read = Machine(pickle.dumps(values, protocol)).read()
+    read = PickleReader(pickle.dumps(values, protocol)).read()
     if protocol == 2:  # bytes are made by a function there, which is not called
         values[0] = Inert("_codecs.encode")
     assert read == values
@@ -182,7 +187,7 @@ def test_copies_of_lists_cannot_fill_the_memory() -> None:
     head = b"\x80\x02](" + pairs + b"eq\x00"
     again = b"ccollections\nOrderedDict\nq\x01" + b"h\x01h\x00\x85R" * 10_000
     with pytest.raises(PickleFault, match="copies more than it holds"):
-        Machine(head + again + b".").read()
+        PickleReader(head + again + b".").read()
 
 
 @either_form

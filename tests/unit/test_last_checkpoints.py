@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.io.atomic import read_json, write_json
-from nmtgrid.base.io.checksums import CHECKSUM, sealed
+from nmtgrid.base.io.checksums import CHECKSUM, with_checksum
 from nmtgrid.training import events
 from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.trainer import Trainer
@@ -131,7 +131,7 @@ def test_states_that_do_not_tell_checkpoints_apart_go_on(tmp_path: Path) -> None
     path = training.checkpoints.existing()[-1] / "training.json"
     facts = read_json(path)
     del facts["progress"]["checkpoint_update"], facts[CHECKSUM]
-    write_json(path, sealed(facts))
+    write_json(path, with_checksum(facts))
     again = trainer(tmp_path, validator=Scores(1.0), max_updates=5, **changes)
     assert again.resume()
     states |= run(again)

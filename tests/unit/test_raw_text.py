@@ -131,10 +131,10 @@ def test_the_memory_of_words_is_emptied_when_it_is_full(monkeypatch: pytest.Monk
     tokenizer = moses._PerlTokenizer("en")
     for number in range(10):
         assert tokenizer.tokenize_line(f"x{number}, y") == f"x{number} , y"
-        assert len(tokenizer._known) <= 3
+        assert len(tokenizer._cache) <= 3
     long = "x" * 100
     assert tokenizer.tokenize_line(f"{long} a.") == f"{long} a ."
-    assert long not in tokenizer._known
+    assert long not in tokenizer._cache
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))

@@ -105,7 +105,7 @@ def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
     values = {"loss": nan, "rows": [(1.5, float("inf")), {"worst": -float("inf")}], "name": "NaN"}
     write_report(path, values)
     expected = {"loss": None, "rows": [[1.5, None], {"worst": None}], "name": "NaN"}
-    assert json.loads(path.read_text()) == expected == atomic.numbered(values)
+    assert json.loads(path.read_text()) == expected == atomic.nan_to_none(values)
     path = tmp_path / "ours.json"
     with pytest.raises(ValueError, match="JSON"):
         atomic.write_json(path, {"loss": float("nan")})

@@ -43,7 +43,7 @@ def test_a_line_is_its_words(line: str) -> None:
     for facts in ({}, {"lowercase": True}, {"tokenize": "none"}):
         pipeline = _text(**facts)
         words = pipeline.source_words(line)
-        assert words == [pipeline.source_word(word) for word in line.split()]
+        assert words == [pipeline.source_tokens(word) for word in line.split()]
         if facts.get("tokenize") == "none":
             assert [unit for word in words for unit in word] == pipeline.source_tokens(line)
 

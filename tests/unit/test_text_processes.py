@@ -24,7 +24,7 @@ def _write(folder: Path, source: bytes, target: bytes) -> str:
 
 
 def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_TAKEN", 500)
+    monkeypatch.setattr(shards, "_READ_SIZE", 500)
     sides = (f"{word} {n}.\n" for word in ("Satz", "Line") for n in range(2500))
     lines = [line.encode() for line in sides]
     train = _write(tmp_path, b"".join(lines[:2500]), b"".join(lines[2500:]))
@@ -36,7 +36,7 @@ def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # The sizes and hashes of all files are among the results.
     assert results[0] == results[1] == results[2]
     # Line 2 is no text, and the files part at line 1001: whoever reads ahead keeps the order.
-    monkeypatch.setattr(shards, "_TAKEN", 100)
+    monkeypatch.setattr(shards, "_READ_SIZE", 100)
     train = _write(tmp_path, b"a\n\xe9\n" + b"a\n" * 998, b"b\n" * 1001)
     for workers in (1, 2):
         plan = TextPlan("de", "en", workers=workers)
@@ -70,7 +70,7 @@ def test_the_number_of_processes_changes_no_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: bool
 ) -> None:
     folder = _large_folder(tmp_path, 700)
-    monkeypatch.setattr(shards, "LEAST", 512)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 512)
     monkeypatch.setattr(counting, "CHUNK", 100)
     monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 2000)
     monkeypatch.setattr(subwords, "MOST_KNOWN", 50)
@@ -95,7 +95,7 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = _large_folder(tmp_path, 60)
     learn_subwords(folder, SubwordPlan(words=True))
     monkeypatch.setattr(binarise, "_LARGEST_BLOCK", 500)
-    monkeypatch.setattr(shards, "LEAST", 500)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 500)
     texts = [folder / f"text/train.{language}" for language in ("de", "en")]
     again = tmp_path / "train.safetensors"
     write_split(again, Dataset.open(folder).pipeline, texts, workers=2)
@@ -103,18 +103,18 @@ def test_processes_encode_as_one_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_blocks_are_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LEAST", 4)
+    monkeypatch.setattr(shards, "MIN_BLOCK", 4)
     monkeypatch.setattr(shards, "_PIECE", 3)
     path = tmp_path / "x"
     for content in ("", "a", "ab\n\ncdefgh\n", "ö\nü\u2028\n\n", "abcdefghij\nk"):
         path.write_text(content, newline="\n")
-        cut = shards.cut_file(path)
+        cut = shards.split_file(path)
         texts = ["".join(shards.read_block(block)) for block in cut]
         assert "".join(texts) == content
         assert all(text.endswith("\n") for text in texts[:-1])
         assert [block.start for block in cut[1:]] == [block.end for block in cut[:-1]]
-    assert shards.lines_of("a\n\nb") == ["a", "", "b"]
-    assert shards.lines_of("a\n\n") == ["a", ""]
+    assert shards.split_lines("a\n\nb") == ["a", "", "b"]
+    assert shards.split_lines("a\n\n") == ["a", ""]
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(StorageError, match="not UTF-8"):
         list(shards.read_block(shards.Block(path, 0, 4)))

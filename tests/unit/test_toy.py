@@ -2,25 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from random import Random
 
 import pytest
 
-from nmtgrid.data.toy.corpus import (
-    ToyGrammar,
-    ToyPair,
-    average_lagging,
-    least_average_lagging,
-    smallest_wait_k,
-    write_pair,
-)
+from nmtgrid.data.toy.corpus import Chooser, ToyGrammar, ToyPair, write_pair
 from nmtgrid.data.toy.language import Choice, Item, Rules
 from tests.unit.toy_languages import (
     BARE,
     LANGUAGES,
+    is_reordered,
     least_reads,
     shared,
+    smallest_wait_k,
     tiny_lexicon,
     whole_language,
 )
@@ -49,7 +43,7 @@ def test_brute_force_and_reads_of_one_sentence_by_hand() -> None:
 # -- the real grammar: sentences that share a beginning
 
 
-class Replay:
+class Replay(Chooser):
     """Repeats the first decisions of a sentence and takes the others by chance."""
 
     def __init__(self, dice: Random, kept: list[object]) -> None:
@@ -113,24 +107,9 @@ def test_smallest_wait_k_covers_the_reads_and_no_smaller_one_does() -> None:
         assert k == 1 or not covers(k - 1)
 
 
-def test_average_lagging_by_hand() -> None:
-    # |x| = |y| = 4: wait-1 lags by 1; reading all first by 4; tau = 2 stops the sum below.
-    assert average_lagging((1, 2, 3, 4), 4) == 1.0
-    assert average_lagging((4, 4, 4, 4), 4) == 4.0
-    assert average_lagging((1, 4, 4, 4), 4) == (1 + 3) / 2
-    assert average_lagging((2, 4), 4) == (2 + (4 - 2)) / 2
-    assert average_lagging((1, 1), 4) == (1 + (1 - 2)) / 2  # never reads all: tau = |y|
-    for reads in ((1, 1, 1, 4, 4, 5), (2, 3, 3, 5), (1, 1, 1, 1, 1, 1, 5), (5, 5), (1, 1, 4, 5)):
-        length = reads[-1]
-        paths = product(*(range(read, length + 1) for read in reads))
-        rising = (path for path in paths if list(path) == sorted(path))
-        expected = min(average_lagging(path, length) for path in rising)
-        assert least_average_lagging(pair_with(reads)) == pytest.approx(expected)
-
-
 def test_is_reordered_is_a_crossing_of_links() -> None:
-    assert not pair_with((1, 2), ((0, 0), (1, 1))).is_reordered
-    assert not pair_with((1, 1), ((0, 0), (1, 0))).is_reordered
-    assert not pair_with((2, 2), ((0, 0), (0, 1), (1, 1))).is_reordered
-    assert pair_with((2, 2), ((0, 1), (1, 0))).is_reordered
-    assert pair_with((3, 3), ((0, 0), (0, 2), (1, 1))).is_reordered
+    assert not is_reordered(pair_with((1, 2), ((0, 0), (1, 1))))
+    assert not is_reordered(pair_with((1, 1), ((0, 0), (1, 0))))
+    assert not is_reordered(pair_with((2, 2), ((0, 0), (0, 1), (1, 1))))
+    assert is_reordered(pair_with((2, 2), ((0, 1), (1, 0))))
+    assert is_reordered(pair_with((3, 3), ((0, 0), (0, 2), (1, 1))))

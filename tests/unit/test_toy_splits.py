@@ -13,13 +13,11 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.toy.corpus import (
     ToyGrammar,
     ToyPair,
-    ToySettings,
-    smallest_wait_k,
     toy_splits,
     word_parts,
 )
-from nmtgrid.data.toy.language import LINK, Lexicon, build_lexicon
-from tests.unit.toy_languages import BARE, all_forms
+from nmtgrid.data.toy.language import LINK, Lexicon, ToySettings, build_lexicon
+from tests.unit.toy_languages import BARE, all_forms, is_reordered, smallest_wait_k
 
 # -- settings and distribution
 
@@ -43,7 +41,7 @@ def test_difficulties() -> None:
     mean = sum(p.source_length for p in pairs) / len(pairs)
     assert 8 <= mean <= 12
     assert max(p.source_length for p in pairs) <= 25
-    assert share(pairs, lambda p: p.is_reordered) > 0.6
+    assert share(pairs, is_reordered) > 0.6
     assert share(pairs, has_compound) > 0.2
     assert share(pairs, is_split) > 0.1
     assert share(pairs, lambda p: "," in p.source) > 0.3

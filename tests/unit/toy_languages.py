@@ -3,8 +3,9 @@
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
-from nmtgrid.data.toy.corpus import ToyPair, ToySettings, write_pair
+from nmtgrid.data.toy.corpus import Chooser, ToyPair, write_pair
 from nmtgrid.data.toy.language import (
     Adjective,
     Choice,
@@ -14,6 +15,7 @@ from nmtgrid.data.toy.language import (
     Noun,
     Reading,
     Rules,
+    ToySettings,
     Verb,
     Word,
 )
@@ -21,7 +23,7 @@ from nmtgrid.data.toy.language import (
 # -- a language small enough to be written out whole
 
 
-class EveryWay:
+class EveryWay(Chooser):
     """Takes every decision every way, one after the other."""
 
     def __init__(self) -> None:
@@ -171,6 +173,20 @@ def least_reads(pairs: list[ToyPair]) -> list[tuple[int, ...]]:
         # Reading on never unsettles a word: bisection finds the first j that settles word t.
         reads.append(tuple(bisect(sure, t) + 1 for t in range(len(target))))
     return reads
+
+
+# -- measures of a pair
+
+
+def smallest_wait_k(pair: ToyPair) -> int:
+    """Return the least k for which wait-k, min(k + t - 1, |x|), has read enough for each word."""
+    return max(needed - t for t, needed in enumerate(pair.reads))
+
+
+def is_reordered(pair: ToyPair) -> bool:
+    """Whether two of its links cross."""
+    pairs = product(pair.links, repeat=2)
+    return any(t < u and s > r for (t, s), (u, r) in pairs)
 
 
 # -- forms of a lexicon

@@ -1,4 +1,8 @@
-"""Tensors in safetensors files: the one door to that package."""
+"""Arrays and tensors in safetensors files, with a checksum in the header.
+
+The only module that imports the safetensors package. Datasets map their arrays from such files;
+models and states of training load and save tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,30 @@ import contextlib
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.io.atomic import atomic_file, damaged, explain, passing, remove, sweep
+from nmtgrid.base.errors import StorageError
+from nmtgrid.base.io.atomic import (
+    atomic_file,
+    damaged_error,
+    remove,
+    remove_stale,
+    storage_error,
+    temporary_path,
+)
 
+# The header's entry that holds the checksum.
 CHECKSUM = "nmtgrid.sha256"
-"""The header's entry that holds the checksum."""
+# Prefix of a checksum that includes the header, its own digits counted as zeros.
 _WHOLE = "whole:"
-"""Before a checksum that counts the header in, its own digits as zeros."""
-UNKNOWN = _WHOLE + "0" * 64
-"""In the place of a checksum that is not known yet."""
+# Placeholder of a checksum that is not known yet.
+_UNKNOWN = _WHOLE + "0" * 64
 _LARGEST_HEADER = 64 * 1024 * 1024
 _BLOCK = 1 << 22
 _NUMPY_TYPES = {
@@ -37,24 +49,25 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
         with open(path, "rb") as file:
             first = file.read(8)
             length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+            # Checked before it is read: a damaged length could ask for any amount of memory.
             if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
-                raise damaged(path, "its header is cut or not one of a safetensors file")
+                raise damaged_error(path, "its header is cut or not one of a safetensors file")
             header = json.loads(file.read(length).decode("utf-8"))
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
     except (UnicodeDecodeError, json.JSONDecodeError) as fault:
-        raise damaged(path, "its header is not JSON") from fault
+        raise damaged_error(path, "its header is not JSON") from fault
     if not isinstance(header, dict):
-        raise damaged(path, "its header is not a table")
+        raise damaged_error(path, "its header is not a table")
     facts = header.pop("__metadata__", {})
     start = 8 + length
     try:
         ends = [int(entry["data_offsets"][1]) for entry in header.values()]
     except (KeyError, TypeError, ValueError, IndexError) as fault:
-        raise damaged(path, "its header lacks an offset") from fault
-    if start + max(ends, default=0) != size:
-        expected = start + max(ends, default=0)
-        raise damaged(path, f"it has {size:,} bytes where its header says {expected:,}")
+        raise damaged_error(path, "its header lacks an offset") from fault
+    expected = start + max(ends, default=0)
+    if expected != size:
+        raise damaged_error(path, f"it has {size:,} bytes where its header says {expected:,}")
     return header, facts, start
 
 
@@ -64,27 +77,25 @@ def verify(path: Path) -> None:
     expected = facts.get(CHECKSUM)
     if expected is None:
         return
+    prefix, digest = "", hashlib.sha256()
     with open(path, "rb") as file:
         header = file.read(start)
-        is_whole = isinstance(expected, str) and expected.startswith(_WHOLE)
-        digest = _begun(header, expected) if is_whole else hashlib.sha256()
+        # Files of early versions have the checksum of the arrays alone.
+        if isinstance(expected, str) and expected.startswith(_WHOLE):
+            prefix = _WHOLE
+            digest.update(header.replace(expected.encode(), _UNKNOWN.encode(), 1))
         while block := file.read(_BLOCK):
             digest.update(block)
-    if (_WHOLE if is_whole else "") + digest.hexdigest() != expected:
-        raise damaged(path, "its bytes have been altered (the checksum differs)")
+    if prefix + digest.hexdigest() != expected:
+        raise damaged_error(path, "its bytes have been altered (the checksum differs)")
 
 
-def with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
-    """Return a header that says `UNKNOWN` with the checksum of itself and of `blocks` instead."""
+def _with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
+    """Return the header with the checksum of itself and of `blocks` for the placeholder."""
     digest = hashlib.sha256(header)
     for block in blocks:
         digest.update(block)
-    return header.replace(UNKNOWN.encode(), (_WHOLE + digest.hexdigest()).encode(), 1)
-
-
-def _begun(header: bytes, checksum: str) -> Any:
-    """Return the checksum of a header, to which the arrays' bytes are still to be added."""
-    return hashlib.sha256(header.replace(checksum.encode(), UNKNOWN.encode(), 1))
+    return header.replace(_UNKNOWN.encode(), (_WHOLE + digest.hexdigest()).encode(), 1)
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -95,23 +106,34 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         try:
             kind = numpy.dtype(_NUMPY_TYPES[entry["dtype"]])
             shape = tuple(int(size) for size in entry["shape"])
-            first, last = (int(place) for place in entry["data_offsets"])
+            first, last = (int(offset) for offset in entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as fault:
-            raise damaged(path, f"its entry `{name}` makes no sense") from fault
+            raise damaged_error(path, f"its entry `{name}` makes no sense") from fault
         if int(numpy.prod(shape, dtype=numpy.int64)) * kind.itemsize != last - first:
-            raise damaged(path, f"the size of `{name}` does not fit its shape")
+            raise damaged_error(path, f"the size of `{name}` does not fit its shape")
         if last == first:
-            arrays[name] = numpy.zeros(shape, kind)
+            arrays[name] = numpy.zeros(shape, kind)  # a map of no bytes is an error
         else:
             arrays[name] = numpy.memmap(path, kind, "r", start + first, shape)
     return arrays
 
 
-class ArrayFile:
-    """Writes arrays piece by piece into one safetensors file, in memory that does not grow.
+def map_named(path: Path, names: Sequence[str], advice: str) -> list[NDArray[Any]]:
+    """Return the arrays `names` of a file; `advice` is for where it lacks one."""
+    arrays = map_arrays(path)
+    for name in names:
+        if name not in arrays:
+            raise StorageError(f"{path} is damaged: it lacks `{name}`.", advice)
+    return [arrays[name] for name in names]
 
-    Each array is one-dimensional and goes to its own temporary file first; `close` puts them
-    together under `path`, with the checksum.
+
+class ArrayFile:
+    """Writes arrays piece by piece into one safetensors file, in constant memory.
+
+    As a context it is closed when the block ends well, and discarded otherwise.
+
+    Each array is one-dimensional and goes to its own temporary file first: the header of the whole
+    needs their sizes. `close` joins them at `path`, with the checksum.
     """
 
     def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
@@ -119,15 +141,24 @@ class ArrayFile:
         self.path = path
         self.kinds = dict(kinds)
         self._counts = dict.fromkeys(kinds, 0)
-        self._parts = {name: passing(path, place=place) for place, name in enumerate(kinds)}
+        self._parts = {name: temporary_path(path, number=n) for n, name in enumerate(kinds)}
         self._files: dict[str, BinaryIO] = {}
-        sweep(path)
+        remove_stale(path)
         try:
             for name, part in self._parts.items():
                 self._files[name] = open(part, "wb")  # noqa: SIM115
         except OSError as fault:
             self.discard()
-            raise explain(path, fault) from fault
+            raise storage_error(path, fault) from fault
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         """Append `values` to the array `name`."""
@@ -135,44 +166,50 @@ class ArrayFile:
         try:
             self._files[name].write(numpy.ascontiguousarray(values, kind).tobytes())
         except OSError as fault:
-            raise explain(self.path, fault) from fault
+            raise storage_error(self.path, fault) from fault
         self._counts[name] += len(values)
 
     def close(self, facts: Mapping[str, str] | None = None) -> None:
-        """Put the arrays together and move the file to its place."""
+        """Join the arrays and rename the file to its path."""
         try:
             for file in self._files.values():
                 file.close()
         except OSError as fault:
             self.discard()
-            raise explain(self.path, fault) from fault
+            raise storage_error(self.path, fault) from fault
         entries: dict[str, Any] = {}
-        place = 0
+        offset = 0
         # Widest types first: each array then starts at a multiple of its own item size.
         widths = {n: numpy.dtype(_NUMPY_TYPES[k]).itemsize for n, k in self.kinds.items()}
-        names = sorted(self.kinds, key=lambda name: -widths[name])
-        for name in names:
-            size = self._counts[name] * widths[name]
+        for name in sorted(self.kinds, key=lambda name: -widths[name]):
+            count = self._counts[name]
+            end = offset + count * widths[name]
             entries[name] = {
                 "dtype": self.kinds[name],
-                "shape": [self._counts[name]],
-                "data_offsets": [place, place + size],
+                "shape": [count],
+                "data_offsets": [offset, end],
             }
-            place += size
-        entries["__metadata__"] = {**(facts or {}), CHECKSUM: UNKNOWN}
+            offset = end
+        names = list(entries)
+        entries["__metadata__"] = {**(facts or {}), CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
+        # The arrays begin at a multiple of 8 bytes, as memory maps of 8-byte items need it.
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
-        blocks = (block for name in names for block in _blocks(self._parts[name]))
-        header = with_checksum(header, blocks)
+        header = _with_checksum(header, self._blocks(names))
         try:
-            with atomic_file(self.path) as whole:
-                whole.write(header)
-                for name in names:
-                    for block in _blocks(self._parts[name]):
-                        whole.write(block)
+            with atomic_file(self.path) as file:
+                file.write(header)
+                for block in self._blocks(names):
+                    file.write(block)
         finally:
             self.discard()
+
+    def _blocks(self, names: Iterable[str]) -> Iterator[bytes]:
+        for name in names:
+            with open(self._parts[name], "rb") as file:
+                while block := file.read(_BLOCK):
+                    yield block
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -183,29 +220,25 @@ class ArrayFile:
             remove(part)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
-
-
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
 ) -> None:
     """Write `tensors` as a safetensors file with `facts` (text) and a checksum in its header."""
     from safetensors.torch import save
 
-    held = {name: t.detach().to("cpu").contiguous() for name, t in sorted(tensors.items())}
+    # Sorted, so that equal tensors give equal files.
+    stored = {name: t.detach().to("cpu").contiguous() for name, t in sorted(tensors.items())}
     # Tensors that share memory (tied weights) are stored once for each name: clone the repeats.
     seen: set[int] = set()
-    for name, tensor in held.items():
+    for name, tensor in stored.items():
         if tensor.data_ptr() in seen:
-            held[name] = tensor.clone()
+            stored[name] = tensor.clone()
         seen.add(tensor.data_ptr())
-    blob = memoryview(save(held, {**(facts or {}), CHECKSUM: UNKNOWN}))
+    # The library writes the header; the checksum then replaces a placeholder of the same length.
+    blob = memoryview(save(stored, {**(facts or {}), CHECKSUM: _UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
-        file.write(with_checksum(bytes(blob[:start]), [blob[start:]]))
+        file.write(_with_checksum(bytes(blob[:start]), [blob[start:]]))
         file.write(blob[start:])
 
 
@@ -220,6 +253,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load(path.read_bytes())
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
+    # A malformed header makes the library raise various types, its own among them.
     except Exception as fault:
-        raise damaged(path, str(fault)) from fault
+        raise damaged_error(path, str(fault)) from fault

@@ -1,6 +1,7 @@
-"""Plain files, each written atomically: whole or not at all.
+"""Atomic writes: a file appears whole or not at all.
 
-A file is written under a temporary name beside its place, flushed to the disk and renamed.
+A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
+that nmtgrid writes goes through `atomic_file`.
 """
 
 from __future__ import annotations
@@ -23,29 +24,31 @@ from typing import Any, BinaryIO
 
 from nmtgrid.base.errors import StorageError
 
-_PASSING = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
+_TEMPORARY = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
 _WEEK = 7 * 24 * 3600
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a binary file that takes its place at `path` only when the block ends without a fault.
+    """Open a binary file that is renamed to `path` only when the block ends without a fault.
 
     Raises StorageError when the disk is full or the folder cannot be written; whatever stood at
     `path` before is then still there.
     """
-    sweep(path)
-    temporary = passing(path)
+    remove_stale(path)
+    temporary = temporary_path(path)
     try:
         with open(temporary, "wb") as file:
             yield file
+            # Before the rename: else a power cut could leave the new name with old or no content.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as fault:
         remove(temporary)
-        raise explain(path, fault) from fault
+        raise storage_error(path, fault) from fault
+    # Ctrl-C too leaves no temporary file behind.
     except BaseException:
         remove(temporary)
         raise
@@ -63,14 +66,14 @@ def write_json(path: Path, values: Any) -> None:
     write_text(path, text + "\n")
 
 
-def numbered(values: Any) -> Any:
+def nan_to_none(values: Any) -> Any:
     """Return JSON values in which NaN and infinities, which JSON does not have, are None."""
     if isinstance(values, float):
         return values if math.isfinite(values) else None
     if isinstance(values, Mapping):
-        return {name: numbered(value) for name, value in values.items()}
+        return {name: nan_to_none(value) for name, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [numbered(value) for value in values]
+        return [nan_to_none(value) for value in values]
     return values
 
 
@@ -85,7 +88,7 @@ def read_json(path: Path) -> Any:
             f"{path} is damaged: it is not JSON ({fault}).", "Make it again or restore a copy."
         ) from fault
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
 
 
 def make_folder(folder: Path) -> None:
@@ -93,7 +96,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise explain(folder, fault) from fault
+        raise storage_error(folder, fault) from fault
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
@@ -110,32 +113,33 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def passing(path: Path, ending: str = "part", place: int | None = None) -> Path:
-    """Return a name beside `path` for what this process is writing: its machine, its number."""
-    number = "" if place is None else f".{place}"
-    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}{number}.{ending}")
+def temporary_path(path: Path, ending: str = "part", number: int | None = None) -> Path:
+    """Return a hidden name in the folder of `path` that tells this machine and this process."""
+    suffix = ending if number is None else f"{number}.{ending}"
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.{suffix}")
 
 
-def sweep(path: Path, ending: str = "part") -> None:
-    """Remove what processes that were killed left under passing names for `path`.
+def remove_stale(path: Path, ending: str = "part") -> None:
+    """Remove the temporary files for `path` that killed processes left behind.
 
-    Whether a process of another machine, which shares the folder, still runs cannot be seen: what
-    it is writing is left alone for a week.
+    Whether a process of another machine that shares the folder still runs is not known: its files
+    are left alone for a week.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.{ending}"):
-        found = _PASSING.fullmatch(left.name[len(path.name) + 2 : -len(ending) - 1])
-        if found is None:
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.{ending}"):
+        match = _TEMPORARY.fullmatch(temporary.name[len(path.name) + 2 : -len(ending) - 1])
+        if match is None:
             continue
-        if found[1] != _machine():
+        if match[1] != _machine():
             with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime < _WEEK:
+                if time.time() - temporary.stat().st_mtime < _WEEK:
                     continue
-        elif _is_running(int(found[2])):
+        # If another program has the number by now, the file stays until that one ends.
+        elif _is_running(int(match[2])):
             continue
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
         else:
-            remove(left)
+            remove(temporary)
 
 
 @functools.cache
@@ -145,16 +149,16 @@ def _machine() -> str:
 
 def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only asks whether the process exists
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:
+    except OSError:  # it is another user's
         return True
     return True
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what `folder` lists written to the disk, where its file system can."""
+    """Flush the entries of `folder` to the disk, where its file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -163,26 +167,22 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def damaged(path: Path, how: str) -> StorageError:
-    """Return the error for a file of ours that is not what was written."""
+def damaged_error(path: Path, how: str) -> StorageError:
+    """Return the error for a file of ours whose content is not what was written."""
     return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
 
 
-def is_full(fault: OSError) -> bool:
-    """Return whether there is no room left on the disk, or none for this user."""
-    return fault.errno in (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def reason(fault: OSError) -> str:
-    """Return what befell a file, in words."""
-    return "the disk is full" if is_full(fault) else fault.strerror or str(fault)
+    """Return what is wrong with a file, in words."""
+    return "the disk is full" if fault.errno in _FULL else fault.strerror or str(fault)
 
 
-def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
-    """Return `fault`, which befell `path`, as an error for people."""
-    if isinstance(fault, StorageError):
-        return fault
-    if is_full(fault):
+def storage_error(path: Path, fault: OSError, action: str = "written") -> StorageError:
+    """Return the error for a file that could not be written (or read: `action`)."""
+    if fault.errno in _FULL:
         return StorageError(
             f"{path} could not be written: the disk is full.",
             "Free some space and run the same command again; what stood there before is unharmed.",
@@ -193,4 +193,4 @@ def explain(path: Path, fault: OSError, deed: str = "written") -> StorageError:
         )
     if fault.errno == errno.ENOENT:
         return StorageError(f"{path} is missing.")
-    return StorageError(f"{path} could not be {deed}: {reason(fault)}.")
+    return StorageError(f"{path} could not be {action}: {reason(fault)}.")

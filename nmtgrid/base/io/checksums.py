@@ -1,4 +1,8 @@
-"""Checksums of plain values: what was altered in a JSON file is found when it is read."""
+"""Checksums of JSON values: a file that was altered is noticed when it is read.
+
+Manifests, configurations and lists of settings have one of the whole file, JSON lines (metrics and
+traces) one per line. A file without a checksum, from before or edited on purpose, is read as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,23 @@ from typing import Any
 
 from nmtgrid.base.errors import StorageError
 
+# The entry of a JSON file that holds the checksum of the others.
 CHECKSUM = "sha256"
-"""The entry of a JSON file that holds the checksum of the others."""
+# The same of a line of JSON.
 LINE_CHECKSUM = "check"
-"""The same of a line of JSON."""
 _DIGITS = 8
-_MEANT = (
-    "If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
-    "Otherwise make it again or restore a copy."
-)
 
 
 def digest(values: Any) -> str:
     """Return the SHA-256 of JSON values, whatever their order and layout."""
+    # Editors and other programs may reorder keys and change the layout.
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` with their checksum."""
-    # As they will be read: tuples become lists, keys become texts.
+    # Through JSON, as they will be read: tuples become lists, keys become strings.
     return {**values, CHECKSUM: digest(json.loads(json.dumps(values)))}
 
 
@@ -38,29 +39,32 @@ def is_altered(values: Mapping[str, Any]) -> bool:
     return CHECKSUM in values and values[CHECKSUM] != digest(_without(values, CHECKSUM))
 
 
-def sealed_line(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def with_line_checksum(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return the values of a line with a short checksum of them and of that of the line `before`.
 
-    So a line that is missing is found as well.
+    The checksums form a chain, so a missing line is noticed as well.
     """
-    found = digest([before, json.loads(json.dumps(values))])
-    return {**values, LINE_CHECKSUM: found[:_DIGITS]}
+    checksum = digest([before, json.loads(json.dumps(values))])
+    return {**values, LINE_CHECKSUM: checksum[:_DIGITS]}
 
 
 def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
     """Return whether a line, or the line `before`, differs from its checksum; it may have none."""
-    found = digest([before, _without(values, LINE_CHECKSUM)])[:_DIGITS]
-    return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != found
+    expected = digest([before, _without(values, LINE_CHECKSUM)])[:_DIGITS]
+    return LINE_CHECKSUM in values and values[LINE_CHECKSUM] != expected
 
 
-def altered(path: Path) -> StorageError:
+def altered_error(path: Path) -> StorageError:
     """Return the error for a file that was changed after it was written."""
-    return StorageError(f"{path} has been altered (its checksum differs).", advice())
+    return StorageError(f"{path} has been altered (its checksum differs).", altered_advice())
 
 
-def advice(entry: str = CHECKSUM) -> str:
-    """Return what to do about a change that was meant, or was not."""
-    return _MEANT.format(entry=entry)
+def altered_advice(entry: str = CHECKSUM) -> str:
+    """Return what to do about a change on purpose or by accident."""
+    return (
+        f"If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
+        "Otherwise make it again or restore a copy."
+    )
 
 
 def _without(values: Mapping[str, Any], entry: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Reading text: plain or compressed, line by line, with every fault named by file and line.
+"""Text files, plain or compressed: read line by line, found by prefix and language, written.
 
-Lines end at "\n" only: other Unicode separators (U+0085, U+2028, ...) stay inside a line.
+Every fault is an InputError with its file and line. Lines end at "\n" only: other Unicode
+separators (U+0085, U+2028, ...) stay inside a line, so that parallel files keep their lines.
 """
 
 from __future__ import annotations
@@ -20,90 +21,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.io.atomic import atomic_file, reason
 
+# What reading a cut or altered archive raises.
 DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
-"""What reading a cut or altered archive raises."""
-
-_COMPRESSION_BLOCK = 1 << 17
-
-
-def unpack(file: io.BufferedReader[Any]) -> IO[bytes]:
-    """Return what `file` holds, unpacked if its first bytes say that it is packed."""
-    first = file.peek(6)[:6]
-    if first.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
-    if first.startswith(b"\xfd7zXZ"):
-        return _reader(file, lzma.LZMADecompressor)
-    if first.startswith(b"BZh"):
-        return _reader(file, bz2.BZ2Decompressor)
-    return file
-
-
-@contextlib.contextmanager
-def pack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Yield what takes text for `file`, packed as the suffix of `path` asks."""
-    if path.suffix == ".gz":
-        with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
-            yield cast(IO[bytes], packed)
-    elif path.suffix == ".xz":
-        with lzma.LZMAFile(file, "wb") as packed_xz:
-            yield packed_xz
-    elif path.suffix == ".bz2":
-        with bz2.BZ2File(file, "wb") as packed_bz2:
-            yield packed_bz2
-    else:
-        yield file
-
-
-def _reader(file: IO[bytes], begin: Callable[[], Any]) -> IO[bytes]:
-    return cast(IO[bytes], io.BufferedReader(_Streams(file, begin), _COMPRESSION_BLOCK))
-
-
-class _Streams(io.RawIOBase):
-    """The streams of an archive, one after the other.
-
-    Python's own readers end at the first stream that they cannot read, as if nothing followed:
-    text would be lost without a word.
-    """
-
-    def __init__(self, file: IO[bytes], begin: Callable[[], Any]) -> None:
-        self._file = file
-        self._begin = begin
-        self._stream = begin()
-
-    def readable(self) -> bool:
-        """Say yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with unpacked bytes. Raises what `DAMAGED` names."""
-        while True:
-            raw = self._packed()
-            if raw is None:
-                return 0
-            try:
-                data = self._stream.decompress(raw, len(buffer))
-            except OSError as fault:  # how bz2 says it
-                raise EOFError(str(fault)) from fault
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
-
-    def _packed(self) -> bytes | None:
-        """Return packed bytes for the present or a new stream; None at the end of the last one."""
-        if not self._stream.eof:
-            raw = self._file.read(_COMPRESSION_BLOCK) if self._stream.needs_input else b""
-            if self._stream.needs_input and not raw:
-                raise EOFError("it ends before its end marker")
-            return raw
-        raw = self._stream.unused_data
-        while not raw.lstrip(b"\0"):  # streams may be padded
-            raw = self._file.read(_COMPRESSION_BLOCK)
-            if not raw:
-                return None
-        self._stream = self._begin()
-        return raw.lstrip(b"\0")
-
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 STANDARD = "-"
@@ -111,19 +32,77 @@ STANDARD = "-"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 
+# Messages for the notes of `read_lines`.
 NOTES = {
     "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
     "byte_order_marks": "began with a byte-order mark, which was taken away.",
     "line_separators": "{count} lines hold carriage returns or Unicode line separators; they stay "
     "one line each.",
 }
-"""How people are told of the notes of `read_lines`."""
+
+
+def unpack(file: io.BufferedReader[Any]) -> IO[bytes]:
+    """Return the content of `file`, decompressed if its first bytes are those of an archive."""
+    first = file.peek(6)[:6]
+    if first.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if first.startswith(b"\xfd7zXZ"):
+        return cast(IO[bytes], io.BufferedReader(_Streams(file, lzma.LZMADecompressor), _BLOCK))
+    if first.startswith(b"BZh"):
+        return cast(IO[bytes], io.BufferedReader(_Streams(file, bz2.BZ2Decompressor), _BLOCK))
+    return file
+
+
+class _Streams(io.RawIOBase):
+    """The concatenated streams of an archive.
+
+    Python's own readers end at the first stream that they cannot read, as if nothing followed:
+    text would be lost silently.
+    """
+
+    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any]) -> None:
+        self._file = file
+        self._new_decompressor = decompressor
+        self._stream = decompressor()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with decompressed bytes. Raises what `DAMAGED` names."""
+        while True:
+            raw = self._read_compressed()
+            if raw is None:
+                return 0
+            try:
+                data = self._stream.decompress(raw, len(buffer))
+            except OSError as fault:  # bz2's error for damaged data
+                raise EOFError(str(fault)) from fault
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+    def _read_compressed(self) -> bytes | None:
+        """Return bytes of the current or a new stream; None at the end of the last one."""
+        if not self._stream.eof:
+            raw = self._file.read(_BLOCK) if self._stream.needs_input else b""
+            if self._stream.needs_input and not raw:
+                raise EOFError("it ends before its end marker")
+            return raw
+        raw = self._stream.unused_data
+        while not raw.lstrip(b"\0"):  # streams may be padded
+            raw = self._file.read(_BLOCK)
+            if not raw:
+                return None
+        self._stream = self._new_decompressor()
+        return raw.lstrip(b"\0")
 
 
 class Meter:
-    """How much of the files has been read: `done` of `total` bytes, as they lie on the disk."""
+    """How much of the files has been read: `done` of `total` bytes on the disk."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self.total = sum(path.stat().st_size for path in paths)
@@ -131,7 +110,7 @@ class Meter:
 
 
 class _MeteredFile(io.FileIO):
-    """A file that tells a meter how much has been read from it."""
+    """A file that counts in a meter how much has been read from it."""
 
     meter: Meter | None = None
 
@@ -144,27 +123,41 @@ class _MeteredFile(io.FileIO):
 
 @contextlib.contextmanager
 def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes]]:
-    """Open a plain, .gz, .xz or .bz2 file (told by its first bytes), or standard input for `-`.
+    """Open a plain, .gz, .xz or .bz2 file (by its first bytes), or standard input for `-`.
 
     Raises InputError when it is missing or cannot be read.
     """
     if str(path) == STANDARD:
         if sys.stdin is None:
             raise InputError("standard input is closed.", "Name a file.", path=path)
-        held = sys.stdin.buffer
-        yield unpack(held) if isinstance(held, io.BufferedReader) else held
+        stdin = sys.stdin.buffer
+        yield unpack(stdin) if isinstance(stdin, io.BufferedReader) else stdin
         return
     try:
-        plain = _MeteredFile(path, "r")
+        raw = _MeteredFile(path, "r")
     except FileNotFoundError as fault:
         raise InputError("there is no such file.", "Check the name.", path=path) from fault
     except IsADirectoryError as fault:
         raise InputError("this is a folder.", "Name a text file.", path=path) from fault
     except OSError as fault:
-        raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
-    plain.meter = meter
-    with io.BufferedReader(cast(Any, plain), 1 << 17) as file, unpack(file) as text:
+        raise read_error(path, fault) from fault
+    raw.meter = meter
+    with io.BufferedReader(cast(Any, raw), _BLOCK) as file, unpack(file) as text:
         yield text
+
+
+def read_error(path: str | Path, fault: Exception, line: int = 0) -> InputError:
+    """Return the error for what reading a text file raised: an OSError or one of `DAMAGED`.
+
+    A damaged gzip archive (`gzip.BadGzipFile`) is an OSError too.
+    """
+    if isinstance(fault, DAMAGED):
+        return InputError(
+            f"the compressed file is damaged ({fault}).",
+            "Fetch or make it again.", path=path, line=line,
+        )  # fmt: skip
+    problem = getattr(fault, "strerror", None) or fault
+    return InputError(f"cannot be read: {problem}.", path=path, line=line)
 
 
 def read_lines(
@@ -176,11 +169,11 @@ def read_lines(
 ) -> Iterator[str]:
     """Yield the lines of a text file (`-`: standard input) without their ends.
 
-    Carriage returns at the end of a line and a byte-order mark at the start of the file are taken
-    away; `notes` counts such lines and files (`carriage_returns`, `byte_order_marks`), and the
-    lines that hold other Unicode separators (`line_separators`), which stay in. Raises InputError
-    with the line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file
-    without any line (standard input may be empty).
+    Carriage returns at the end of a line and a byte-order mark at the start of the file are
+    removed; `notes` counts such lines and files (`carriage_returns`, `byte_order_marks`), and the
+    lines with other Unicode separators (`line_separators`), which stay. Raises InputError with the
+    line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
+    any line (standard input may be empty).
     """
     counts: Counter[str] = Counter() if notes is None else notes
     number = 0
@@ -188,12 +181,8 @@ def read_lines(
         while True:
             try:
                 raw = file.readline()
-            except DAMAGED as fault:
-                raise _damaged(path, number + 1, fault) from fault
-            except OSError as fault:
-                raise InputError(
-                    f"cannot be read: {fault.strerror or fault}.", path=path, line=number + 1
-                ) from fault
+            except (*DAMAGED, OSError) as fault:
+                raise read_error(path, fault, number + 1) from fault
             if not raw:
                 break
             number += 1
@@ -204,42 +193,40 @@ def read_lines(
                 raise
             yield line
     if number == 0 and not allow_empty and str(path) != STANDARD:
-        raise empty(path)
+        raise empty_file_error(path)
 
 
-def empty(path: str | Path) -> InputError:
+def empty_file_error(path: str | Path) -> InputError:
     """Return the fault of a file without any line."""
     return InputError("the file is empty.", "Give a file with text.", path=path)
 
 
-def _damaged(path: str | Path, line: int, fault: BaseException) -> InputError:
-    return InputError(
-        f"the compressed file is damaged ({fault}).",
-        "Fetch or make it again.", path=path, line=line,
-    )  # fmt: skip
-
-
 def _check_rest(file: IO[bytes], path: str | Path, line: int, fault: InputError) -> None:
-    """Raise InputError if what is no text comes from a damaged archive: that is what is told."""
-    if isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO):
+    """Raise InputError if the text with `fault` comes from a damaged archive: that is the cause."""
+    if _is_uncompressed(file):
         return
     try:
         while file.read(_BLOCK):
             pass
     except DAMAGED as damage:
-        raise _damaged(path, line, damage) from fault
+        raise read_error(path, damage, line) from fault
     except OSError:
         return
 
 
+def _is_uncompressed(file: IO[bytes]) -> bool:
+    return isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
+
+
 def is_plain(path: Path) -> bool:
-    """Return whether a file holds text as it is, not packed."""
+    """Return whether a text file is not compressed."""
     with open_text(path) as file:
-        return isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
+        return _is_uncompressed(file)
 
 
 def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) -> str:
     """Return line `number` of a file without its end, as `read_lines` does."""
+    # Files that were joined or saved repeatedly can begin with several marks.
     while number == 1 and raw.startswith(_BYTE_ORDER_MARK):
         raw = raw[len(_BYTE_ORDER_MARK) :]
         notes["byte_order_marks"] += 1
@@ -247,6 +234,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     if raw.endswith(b"\r"):
         raw = raw.rstrip(b"\r")
         notes["carriage_returns"] += 1
+    # NUL is valid UTF-8, but a sure sign of UTF-16 or of a hole in a damaged file.
     if b"\0" in raw:
         raise InputError(
             f"NUL byte at character {raw.index(0) + 1}.",
@@ -263,6 +251,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
             path=path,
             line=number,
         ) from fault
+    # Most lines are printable ASCII, for which the translation would be the slowest part.
     if not line.isascii() or not line.isprintable():
         notes["line_separators"] += len(line.translate(_WITHOUT_SEPARATORS)) != len(line)
     return line
@@ -273,18 +262,18 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
 
     Raises InputError that says which suffixes there are instead.
     """
-    tried = [Path(f"{prefix}.{language}{ending}{packed}")
-             for ending in endings for packed in SUFFIXES]  # fmt: skip
-    found = [path for path in tried if path.is_file()]
-    if len(found) > 1:
+    paths = [Path(f"{prefix}.{language}{ending}{suffix}")
+             for ending in endings for suffix in SUFFIXES]  # fmt: skip
+    files = [path for path in paths if path.is_file()]
+    if len(files) > 1:
         raise InputError(
-            f"both {found[0].name} and {found[1].name} are there.",
+            f"both {files[0].name} and {files[1].name} are there.",
             "Move one of them away, so that it is clear which one is meant.",
             path=prefix,
         )
-    if found:
-        return found[0]
-    # Not by Path(prefix): that would take the last folder of `corpus/` for a name.
+    if files:
+        return files[0]
+    # Path("corpus/") would drop the slash: its last folder would count as the beginning of a name.
     folder, name = Path(os.path.dirname(prefix)), os.path.basename(prefix)
     if not folder.is_dir():
         raise InputError("there is no such folder.", "Check the prefix.", path=folder)
@@ -311,29 +300,44 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
 def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for bytes: compressed by its suffix, `-` is standard output.
 
-    It appears whole or not at all, unless it is a pipe or a device, which is written to as it is.
+    It appears whole or not at all, unless it is a pipe or a device, which is written to directly.
     Raises StorageError when it cannot be written.
     """
-    place = Path(path)
+    target = Path(path)
     if str(path) == STANDARD:
         if sys.stdout is None:
             raise StorageError("Standard output is closed.", "Name a file with `--out`.")
-        with _told("Standard output"):
+        with _write_errors("Standard output"):
             yield sys.stdout.buffer
+            # At exit a failing flush could no longer be reported.
             sys.stdout.buffer.flush()
-    elif is_stream(place):
-        with _told(str(path)), open(place, "wb") as stream, pack(stream, place) as text:
+    elif is_stream(target):
+        with _write_errors(str(path)), open(target, "wb") as stream, pack(stream, target) as text:
             yield text
     else:
-        # `bpe apply` does without numpy and torch, which other files of base/ bring along.
-        from nmtgrid.base.io.atomic import atomic_file
-
-        with atomic_file(place) as file, pack(file, place) as text:
+        with atomic_file(target) as file, pack(file, target) as text:
             yield text
+
+
+@contextlib.contextmanager
+def pack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file whose content goes into `file`, compressed by the suffix of `path`."""
+    if path.suffix == ".gz":
+        # No name and no time in the header: the same text gives the same bytes.
+        with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
+            yield cast(IO[bytes], packed)
+    elif path.suffix == ".xz":
+        with lzma.LZMAFile(file, "wb") as packed_xz:
+            yield packed_xz
+    elif path.suffix == ".bz2":
+        with bz2.BZ2File(file, "wb") as packed_bz2:
+            yield packed_bz2
+    else:
+        yield file
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a pipe or a device: read but once, written to but never replaced."""
+    """Return whether `path` is a pipe or a device: read only once, never replaced by a file."""
     try:
         kind = path.stat().st_mode
     except OSError:
@@ -342,15 +346,12 @@ def is_stream(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Let faults of writing say where; a reader that has gone away is passed on as it is."""
+def _write_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has enough, as `head` has: no error for users
         raise
     except OSError as fault:
-        from nmtgrid.base.io.atomic import reason
-
         raise StorageError(
             f"{name} could not be written: {reason(fault)}.", "Write to another place."
         ) from fault

@@ -1,4 +1,7 @@
-"""Work on chunks in several processes, results in order, in memory that does not grow."""
+"""Maps a function over chunks in several processes: results in order, memory bounded.
+
+Preprocessing, `bpe learn` and `bpe apply` tokenise, count and encode text with it.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-MOST_WORKERS = 256
+_MOST_WORKERS = 256
 
 _work: Callable[[Any], Any] | None = None
 
 
-def count_workers(wanted: int) -> int:
+def count_workers(workers: int) -> int:
     """Return the number of processes to use; 0 means one for each core."""
-    return wanted or len(os.sched_getaffinity(0))
+    return workers or len(os.sched_getaffinity(0))
 
 
-def fault_of_workers(workers: int) -> list[str]:
+def worker_faults(workers: int) -> list[str]:
     """Return what is wrong with this number of processes."""
-    if 1 <= workers <= MOST_WORKERS:
+    if 1 <= workers <= _MOST_WORKERS:
         return []
     return [
-        f"`--workers` must be from 1 to {MOST_WORKERS} (0: one for each core), but is {workers}."
+        f"`--workers` must be from 1 to {_MOST_WORKERS} (0: one for each core), but is {workers}."
     ]
 
 
@@ -48,7 +51,7 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def map_ordered(
     work: Callable[[Chunk], Result], parts: Iterable[Chunk], workers: int = 1
 ) -> Iterator[tuple[Chunk, Result]]:
-    """Yield each part with its result, in order; at most 2 x workers parts are under way.
+    """Yield each part with its result, in order; at most 2 x workers parts are in flight.
 
     `work` is copied to each process once. A fault of `parts` comes after the results of those
     before it, as with one process. Raises NmtgridError when a process dies.
@@ -58,24 +61,25 @@ def map_ordered(
             yield part, work(part)
         return
     # Processes start afresh: a copy of one that holds torch's threads could hang.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work,))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _initialise, (work,))
     try:
-        waiting: deque[tuple[Chunk, Future[Result]]] = deque()
-        coming = iter(parts)
+        pending: deque[tuple[Chunk, Future[Result]]] = deque()
+        remaining = iter(parts)
         fault: Exception | None = None
         while fault is None:
             try:
-                part = next(coming)
+                part = next(remaining)
             except StopIteration:
                 break
             except Exception as caught:
                 fault = caught
-                continue
-            waiting.append((part, pool.submit(_do, part)))
-            if len(waiting) >= 2 * workers:
-                yield _take(waiting)
-        while waiting:
-            yield _take(waiting)
+            else:
+                pending.append((part, pool.submit(_run, part)))
+                # Enough that no worker waits for the reader, and few enough for the memory.
+                if len(pending) >= 2 * workers:
+                    yield _first_result(pending)
+        while pending:
+            yield _first_result(pending)
         if fault is not None:
             raise fault
     except BrokenProcessPool as broken:
@@ -86,20 +90,20 @@ def map_ordered(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _take(waiting: deque[tuple[Chunk, Future[Result]]]) -> tuple[Chunk, Result]:
-    part, future = waiting.popleft()
+def _first_result(pending: deque[tuple[Chunk, Future[Result]]]) -> tuple[Chunk, Result]:
+    part, future = pending.popleft()
     return part, future.result()
 
 
-def _begin(work: Callable[[Any], Any]) -> None:
+def _initialise(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
     # Ctrl-C reaches every process of the terminal; only the first one answers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     """End this process when the one that started it is gone, even if it was killed."""
     parent = parent_process()
     if parent is not None:
@@ -107,6 +111,6 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _do(part: Any) -> Any:
+def _run(part: Any) -> Any:
     assert _work is not None
     return _work(part)

@@ -13,8 +13,8 @@ from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, lost_budgets
 from nmtgrid.analysis.tuning import curves, draw_exit_curves, read_tuned, section, tuned
 from nmtgrid.base import console
-from nmtgrid.base.io.atomic import make_folder, numbered, split_label, write_json
-from nmtgrid.base.io.checksums import sealed
+from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, write_json
+from nmtgrid.base.io.checksums import with_checksum
 from nmtgrid.cli.adaptive_tune.arguments import Arguments
 from nmtgrid.cli.adaptive_tune.choice import Choice
 from nmtgrid.cli.analyze.show import check_out, show
@@ -148,7 +148,7 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
     values = values_of(report, budgets)
     results, picture = report.order.results_file, report.order.picture_file
     values["pictures"] = [str(picture)] if picture else []
-    values = sealed(numbered(values))
+    values = with_checksum(nan_to_none(values))
     write_report(json, values)
     if results is not None and picture is not None:
         make_folder(results.parent)

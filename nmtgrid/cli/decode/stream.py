@@ -28,7 +28,7 @@ from nmtgrid.search.inputs import check_shared
 from nmtgrid.search.long_sources import join
 from nmtgrid.search.traces import Trace, numbers
 from nmtgrid.search.translate import default_plan
-from nmtgrid.text.incremental import GrowingText, arriving_words
+from nmtgrid.text.incremental import IncrementalDetokenizer, stream_words
 
 _WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
 """What a stream cannot know."""
@@ -113,7 +113,7 @@ def translate_stream(order: StreamArguments, json: Path | None = None) -> None:
     translator = StreamTranslator(models, loaded[0].pipeline, agent, plan, device, bf16, halt)
     translator.begin()
     run = _Run(translator, order.max_source)
-    words = arriving_words(order.source, console.warn)
+    words = stream_words(order.source, console.warn)
     interruption: KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open_writer(STANDARD))
@@ -150,12 +150,12 @@ class _Line:
         self.number = number
         self._translator, self._longest = translator, longest
         self.streams: list[Stream] = []
-        self.text = GrowingText(translator.pipeline.target.moses)
+        self.text = IncrementalDetokenizer(translator.pipeline.target.moses)
 
     def read(self, word: str) -> str:
         """Return what a word adds to the text."""
         more = ""
-        size = len(self._translator.pipeline.source_word(word))
+        size = len(self._translator.pipeline.source_tokens(word))
         if self.streams and size:
             held = len(self.streams[-1].source)
             if held and held + size > self._longest:

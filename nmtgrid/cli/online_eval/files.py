@@ -13,7 +13,7 @@ from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
 from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, write_json, write_text
-from nmtgrid.base.io.checksums import sealed
+from nmtgrid.base.io.checksums import with_checksum
 from nmtgrid.cli.online_eval.arguments import Arguments
 from nmtgrid.online.evaluate import (
     Measured,
@@ -155,7 +155,7 @@ class Files:
     def results(self, values: Mapping[str, Any]) -> None:
         """Write what has been done so far."""
         if self.order.out is not None:
-            write_json(self.order.out / NAME, sealed(values))
+            write_json(self.order.out / NAME, with_checksum(values))
 
     def keep(self, system: System, found: Measured) -> None:
         """Write the translations, traces and log of a setting."""

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, flag, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, computed, copied
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
-    embeddings,
-    longest,
-    no_adaptive_softmax,
-    positions,
+    embedding_recipes,
+    learned_positions,
+    position_recipes,
+    refuse_adaptive_softmax,
     tied_copies,
 )
 from nmtgrid.models.convs2s_config import ConvS2SConfig
@@ -25,7 +25,7 @@ _IGNORED = (".version",)
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a ConvS2S; what it cannot have is entered into the options' faults."""
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     options.must_agree(
         "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
     )
@@ -38,8 +38,8 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
             options.refuse(f"{side}_layers", "it names no layer.")
     if len(set(kinds)) > 1:
         options.faults.append(
-            f"`{flag('encoder_layers')}` and `{flag('decoder_layers')}` have layers of several "
-            "sizes or widths: all layers of `convs2s` have one (`model.size`, `model.kernel`)."
+            "`--encoder-layers` and `--decoder-layers` have layers of several sizes or widths: all "
+            "layers of `convs2s` have one (`model.size`, `model.kernel`)."
         )
     attention = options.listed("decoder_attention") or [True]
     if not all(attention):
@@ -55,7 +55,8 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_size=embedded,
         output_size=None if output == embedded else output,
         kernel=kernel,
-        max_positions=longest(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint, FIRST_POSITION),
+        # fairseq adds the input of each layer to its output.
         residual="layer",
         tie="target" if options.is_set("share_input_output_embed") else "none",
         first_symbol="end",
@@ -63,10 +64,10 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_dropout=rate,
         output_dropout=rate,
     )
-    made = Plan("convs2s", config, {}, tied_copies(config.tie, checkpoint, "fc3"), _IGNORED)
+    import_plan = Plan("convs2s", config, {}, tied_copies(config.tie, checkpoint, "fc3"), _IGNORED)
     if not options.faults:
-        made.recipes = _recipes(config, checkpoint)
-    return made
+        import_plan.recipes = _recipes(config, checkpoint)
+    return import_plan
 
 
 def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
@@ -75,60 +76,61 @@ def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
     if not good or not all(type(part) is int and part >= 0 for part in layer):
         options.refuse(name, "a layer is a pair of its size and the width of its filters.")
         return 1, 1
+    # The third number is the distance of the residual connection.
     if len(layer) == 3 and layer[2] != 1:
         options.refuse(name, "each layer has a residual connection to the one below it.")
     return layer[0], layer[1]
 
 
 def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie) | positions(checkpoint, config.max_positions)
+    recipes = embedding_recipes(config.tie) | position_recipes(checkpoint, config.max_positions)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
-        found |= _map(f"{side}_enter", f"{side}.fc1") | _map(f"{side}_leave", f"{side}.fc2")
-        for place in range(depth):
-            ours, theirs = f"{side}.{place}", f"{side}.convolutions.{place}"
-            found |= _convolution(f"{ours}.convolution", theirs)
+        recipes |= _linear(f"{side}_enter", f"{side}.fc1") | _linear(f"{side}_leave", f"{side}.fc2")
+        for layer in range(depth):
+            prefix, key = f"{side}.{layer}", f"{side}.convolutions.{layer}"
+            recipes |= _convolution(f"{prefix}.convolution", key)
             if side == "decoder":
-                attention = f"decoder.attention.{place}"
-                found |= _map(f"{ours}.query_map", f"{attention}.in_projection")
-                found |= _map(f"{ours}.output_map", f"{attention}.out_projection")
-    found["output_bias"] = of(reordered, "decoder.fc3.bias")
+                attention = f"decoder.attention.{layer}"
+                recipes |= _linear(f"{prefix}.query_map", f"{attention}.in_projection")
+                recipes |= _linear(f"{prefix}.output_map", f"{attention}.out_projection")
+    recipes["output_bias"] = computed(reordered, "decoder.fc3.bias")
     if config.tie == "none":
         parts = ("decoder.fc3.weight_v", "decoder.fc3.weight_g")
-        found["output_weight"] = of(lambda v, g: reordered(_whole(v, g)), *parts)
-    return found
+        recipes["output_weight"] = computed(lambda v, g: reordered(_weight(v, g)), *parts)
+    return recipes
 
 
-def _map(ours: str, theirs: str) -> Recipes:
-    """Return the recipes of an affine map with a length for each output."""
+def _linear(prefix: str, key: str) -> Recipes:
+    """Return the recipes of a weight-normalised linear layer."""
     return {
-        f"{ours}.weight": same(f"{theirs}.weight_v"),
-        f"{ours}.gain": of(lambda gain: gain.flatten(), f"{theirs}.weight_g"),
-        f"{ours}.bias": same(f"{theirs}.bias"),
+        f"{prefix}.weight": copied(f"{key}.weight_v"),
+        f"{prefix}.gain": computed(lambda gain: gain.flatten(), f"{key}.weight_g"),
+        f"{prefix}.bias": copied(f"{key}.bias"),
     }
 
 
-def _convolution(ours: str, theirs: str) -> Recipes:
-    """Return the recipes of a convolution [k, C, 2 C]: our taps lie side by side, older first.
+def _convolution(prefix: str, key: str) -> Recipes:
+    """Return the recipes of a convolution [k, C, 2 C]: our taps are columns, older ones first.
 
     The oldest checkpoints have a length for each tap of the decoder; there the lengths of the
     outputs are those of the whole weight.
     """
-    parts = (f"{theirs}.weight_v", f"{theirs}.weight_g")
+    parts = (f"{key}.weight_v", f"{key}.weight_g")
 
     def side_by_side(direction: Tensor, gain: Tensor) -> Tensor:
-        held = direction if _of_outputs(direction, gain) else _whole(direction, gain)
-        return held.permute(2, 0, 1).flatten(1)
+        weight = direction if _of_outputs(direction, gain) else _weight(direction, gain)
+        return weight.permute(2, 0, 1).flatten(1)
 
     def lengths(direction: Tensor, gain: Tensor) -> Tensor:
         if _of_outputs(direction, gain):
             return gain.flatten()
-        found: Tensor = torch.linalg.vector_norm(side_by_side(direction, gain), dim=1)
-        return found
+        norms: Tensor = torch.linalg.vector_norm(side_by_side(direction, gain), dim=1)
+        return norms
 
     return {
-        f"{ours}.weight": of(side_by_side, *parts),
-        f"{ours}.gain": of(lengths, *parts),
-        f"{ours}.bias": same(f"{theirs}.bias"),
+        f"{prefix}.weight": computed(side_by_side, *parts),
+        f"{prefix}.gain": computed(lengths, *parts),
+        f"{prefix}.bias": copied(f"{key}.bias"),
     }
 
 
@@ -136,8 +138,8 @@ def _of_outputs(direction: Tensor, gain: Tensor) -> bool:
     return gain.shape == (1, 1, direction.shape[2])
 
 
-def _whole(direction: Tensor, gain: Tensor) -> Tensor:
-    """Return the weight of directions and of lengths, which stand along one axis alone."""
+def _weight(direction: Tensor, gain: Tensor) -> Tensor:
+    """Return the weight of directions and lengths, which vary along a single axis."""
     axes = [axis for axis, size in enumerate(gain.shape) if size == 1]
     length: Tensor = torch.linalg.vector_norm(direction, dim=axes, keepdim=True)
     return gain * direction / length

@@ -15,13 +15,13 @@ from pathlib import Path
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.text import DAMAGED, open_text, read_lines
+from nmtgrid.base.io.text import DAMAGED, open_text, read_error, read_lines
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 _OVERWRITE = "#fairseq:overwrite"
+# Bytes of a dictionary: no program has one of ten million types.
 _LARGEST = 1 << 28
-"""Bytes of a dictionary: no program has one of ten million types."""
 
 
 def read_dictionary(path: Path) -> Vocabulary:
@@ -32,10 +32,10 @@ def read_dictionary(path: Path) -> Vocabulary:
     """
     names: list[str | None] = []
     counts: list[int] = []
-    places: dict[str, int | None] = dict.fromkeys(SPECIALS)
+    indices: dict[str, int | None] = dict.fromkeys(SPECIALS)
     for number, line in enumerate(_lines(path), start=1):
         name, count, overwrites = _entry(line, path, number)
-        if name in places and not overwrites:
+        if name in indices and not overwrites:
             raise InputError(
                 f"the token `{name[:60]}` stands there twice.",
                 f"Add ` {_OVERWRITE}` to the line if it is to take over, as early versions of "
@@ -43,12 +43,14 @@ def read_dictionary(path: Path) -> Vocabulary:
                 path=path,
                 line=number,
             )
-        before = places.get(name)
+        before = indices.get(name)
         if before is not None:
+            # The earlier line keeps its id, which no text then produces.
             names[before] = None
         is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
-        places[name] = len(names) if is_word else None
+        indices[name] = len(names) if is_word else None
         names.append(name if is_word else None)
+        # Fillers may have a count of -1; our files have at most 18 digits.
         counts.append(min(max(count, 0), 10**18 - 1))
     if not names:
         raise InputError("there is no token in it.", "Give fairseq's `dict.*.txt`.", path=path)
@@ -60,9 +62,9 @@ def reordered(rows: Tensor) -> Tensor:
 
     rows [V, ...] are embeddings, or weights or biases of a classifier.
     """
-    found = rows.clone()
-    found[0], found[1] = rows[1], rows[0]
-    return found
+    swapped = rows.clone()
+    swapped[0], swapped[1] = rows[1], rows[0]
+    return swapped
 
 
 def read_codes(path: Path) -> Codes:
@@ -89,20 +91,18 @@ def read_codes(path: Path) -> Codes:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a text as Python reads them: any kind of line's end is one."""
+    """Return the lines of a text as Python reads them: any kind of line end counts."""
     with open_text(path) as file:
         try:
             raw = file.read(_LARGEST + 1)
             text = raw.decode("utf-8")
-        except DAMAGED as fault:
-            raise InputError(f"the compressed file is damaged ({fault}).", path=path) from fault
         except UnicodeDecodeError as fault:
             line = raw[: fault.start].count(b"\n") + 1
             raise InputError(
                 "is not valid UTF-8.", "Give fairseq's `dict.*.txt`.", path=path, line=line
             ) from fault
-        except OSError as fault:
-            raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
+        except (*DAMAGED, OSError) as fault:
+            raise read_error(path, fault) from fault
     if len(raw) > _LARGEST:
         raise InputError("is too large for a dictionary.", path=path)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -127,8 +127,8 @@ def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
 
 
 def _named(names: list[str | None]) -> list[str]:
-    """Return the names, with one of its own, `<line-7>`, for each that is None."""
+    """Return the names, with a new one such as `<line-7>` for each that is None."""
     prefix = "<line-"
     while any(name is not None and name.startswith(prefix) for name in names):
         prefix = f"<{prefix}"
-    return [f"{prefix}{place}>" if name is None else name for place, name in enumerate(names, 1)]
+    return [f"{prefix}{line}>" if name is None else name for line, name in enumerate(names, 1)]

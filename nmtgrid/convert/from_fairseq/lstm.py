@@ -7,12 +7,20 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import (
+    Options,
+    Plan,
+    Recipe,
+    Recipes,
+    computed,
+    copied,
+    linear,
+)
 from nmtgrid.convert.from_fairseq.transformer import (
-    embeddings,
-    no_adaptive_softmax,
-    tie,
+    embedding_recipes,
+    refuse_adaptive_softmax,
     tied_copies,
+    tying,
 )
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 
@@ -26,7 +34,7 @@ _RATES = (
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Bi-LSTM; what it cannot have is entered into the options' faults."""
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     if not options.is_set("decoder_attention") and options.get("decoder_attention") is not None:
         options.refuse("decoder_attention", "the decoder attends to the source.")
     options.must_agree(
@@ -35,8 +43,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     embedded = options.count("decoder_embed_dim")
     size = options.count("encoder_hidden_size", embedded)
     decoded = options.count("decoder_hidden_size", embedded)
-    tied = tie(options)
-    has_map = _FURTHER in checkpoint.views
+    tied = tying(options)
+    has_projection = _FURTHER in checkpoint.views
+    # Our rates serve both sides: the decoder decides.
     rates = [options.rate(name, options.rate("dropout", 0.0)) for _, name in _RATES]
     config = BiLSTMConfig(
         encoder_depth=options.count("encoder_layers"),
@@ -45,74 +54,75 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         encoder="bidirectional" if options.is_set("encoder_bidirectional") else "unidirectional",
         decoder_size=decoded,
         embedding_size=embedded,
-        # A further map behind the output, if there is one, is multiplied into the classifier.
-        tie="none" if has_map else tied,
-        output_bias=has_map or tied == "none",
+        # A further projection of the output, if there is one, is multiplied into the classifier.
+        tie="none" if has_projection else tied,
+        output_bias=has_projection or tied == "none",
         first_symbol="end",
         dropout=rates[1],
         embedding_dropout=rates[0],
         output_dropout=rates[1],
     )
-    made = Plan("bilstm", config, {}, tied_copies(tied, checkpoint, "fc_out"))
-    if any(options.get(one, 0.0) != options.get(two, 0.0) for one, two in _RATES):
-        made.notes.append("the decoder's dropout rates serve both sides; they matter to training")
+    import_plan = Plan("bilstm", config, {}, tied_copies(tied, checkpoint, "fc_out"))
+    if any(options.get(encoder, 0.0) != options.get(decoder, 0.0) for encoder, decoder in _RATES):
+        import_plan.notes.append(
+            "the decoder's dropout rates serve both sides; they matter to training"
+        )
     if not options.faults:
-        made.recipes = _recipes(config, tied, checkpoint)
-        made.notes += _notes(tied, checkpoint)
-    return made
-
-
-def _notes(tied: str, checkpoint: Checkpoint) -> list[str]:
-    if _FURTHER not in checkpoint.views:
-        return []
-    untied = "" if tied == "none" else ", which is then no longer the matrix of the embeddings"
-    return [f"`additional_fc` is multiplied into the classifier{untied}"]
+        import_plan.recipes = _recipes(config, tied, checkpoint)
+        if has_projection:
+            note = "`additional_fc` is multiplied into the classifier"
+            untied = ", which is then no longer the matrix of the embeddings"
+            import_plan.notes.append(note if tied == "none" else note + untied)
+    return import_plan
 
 
 def _recipes(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(tied)
+    recipes = embedding_recipes(tied)
     if config.tie == "all":
         # One module serves both sides.
-        found["source_embedding.weight"] = found["target_embedding.weight"]
+        recipes["source_embedding.weight"] = recipes["target_embedding.weight"]
     ends = ("", "_reverse") if config.both_ways else ("",)
     for layer in range(config.encoder_depth):
         for end in ends:
             for gate in _GATES:
-                ours = f"encoder.{layer}.lstm.{gate}_l0{end}"
-                found[ours] = same(f"encoder.lstm.{gate}_l{layer}{end}")
+                prefix = f"encoder.{layer}.lstm.{gate}_l0{end}"
+                recipes[prefix] = copied(f"encoder.lstm.{gate}_l{layer}{end}")
     for layer in range(config.decoder_depth):
         for gate in _GATES:
-            found[f"decoder.{layer}.{gate}"] = same(f"decoder.layers.{layer}.{gate}")
-    found |= _first_states(config)
-    found["query_map.weight"] = same("decoder.attention.input_proj.weight")
-    found["output_map.weight"] = same("decoder.attention.output_proj.weight")
-    return found | _classifier(config, tied, checkpoint)
+            recipes[f"decoder.{layer}.{gate}"] = copied(f"decoder.layers.{layer}.{gate}")
+    recipes |= _first_states(config)
+    recipes["query_map.weight"] = copied("decoder.attention.input_proj.weight")
+    recipes["output_map.weight"] = copied("decoder.attention.output_proj.weight")
+    return recipes | _classifier(config, tied, checkpoint)
 
 
 def _first_states(config: BiLSTMConfig) -> Recipes:
-    """Return the recipes of the decoder's first states: the encoder's, or mapped."""
+    """Return the recipes of the decoder's first states: the encoder's, projected or not."""
     if config.encoded != config.decoded:
-        return affine("initial_hidden", "decoder.encoder_hidden_proj") | affine(
+        return linear("initial_hidden", "decoder.encoder_hidden_proj") | linear(
             "initial_cell", "decoder.encoder_cell_proj"
         )
-    found: Recipes = {}
+    # fairseq has no projection of equal sizes: ours are identities.
+    recipes: Recipes = {}
     for name in ("initial_hidden", "initial_cell"):
-        found[f"{name}.weight"] = Recipe((), lambda: torch.eye(config.decoded))
-        found[f"{name}.bias"] = Recipe((), lambda: torch.zeros(config.decoded))
-    return found
+        recipes[f"{name}.weight"] = Recipe((), lambda: torch.eye(config.decoded))
+        recipes[f"{name}.bias"] = Recipe((), lambda: torch.zeros(config.decoded))
+    return recipes
 
 
 def _classifier(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Recipes:
     weight = "decoder.fc_out.weight" if tied == "none" else "decoder.embed_tokens.weight"
     bias = ("decoder.fc_out.bias",) if tied == "none" else ()
     if _FURTHER not in checkpoint.views:
-        found: Recipes = {"output_bias": of(reordered, *bias)} if bias else {}
-        return found | ({"output_weight": of(reordered, weight)} if config.tie == "none" else {})
+        recipes: Recipes = {"output_bias": computed(reordered, *bias)} if bias else {}
+        return recipes | (
+            {"output_weight": computed(reordered, weight)} if config.tie == "none" else {}
+        )
 
     def shift(matrix: Tensor, inner: Tensor, *outer: Tensor) -> Tensor:
         return reordered(matrix @ inner + sum(outer))
 
     return {
-        "output_weight": of(lambda m, f: reordered(m @ f), weight, _FURTHER),
-        "output_bias": of(shift, weight, "decoder.additional_fc.bias", *bias),
+        "output_weight": computed(lambda m, f: reordered(m @ f), weight, _FURTHER),
+        "output_bias": computed(shift, weight, "decoder.additional_fc.bias", *bias),
     }

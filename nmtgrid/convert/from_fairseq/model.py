@@ -1,4 +1,7 @@
-"""Takes over a checkpoint of fairseq: its options, its weights, its dictionaries and its codes."""
+"""Imports a checkpoint of fairseq: its options, weights, dictionaries and codes.
+
+`nmtgrid import` calls it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,14 @@ from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, cook, faults_of, options_of
-from nmtgrid.data.directory import new_folder, refuse_existing
+from nmtgrid.convert.from_fairseq.plan import (
+    Options,
+    Plan,
+    convert_tensors,
+    read_options,
+    unmatched_tensors,
+)
+from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import load_model, save_model
@@ -21,19 +30,19 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
 
+# The architectures that can be taken over, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "transformer": transformer.plan,
     "fconv": convs2s.plan,
     "lstm": lstm.plan,
     "pervasive": pervasive.plan,
 }
-"""The architectures that can be taken over, by the beginning of their names."""
 _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
+# The defaults of fairseq's own `generate`.
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
-"""What fairseq's own `generate` does unless it is told otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +61,10 @@ class TextFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What became of a checkpoint."""
+    """The facts of an imported checkpoint."""
 
-    theirs: str
-    """Their name of the architecture."""
+    fairseq_arch: str
+    """fairseq's name of the architecture."""
     arch: str
     config: Any
     parameters: int
@@ -69,26 +78,28 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
     our architectures cannot express.
     """
-    refuse_existing(out, overwrite=False)
+    check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
-        options = options_of(checkpoint.content)
-        theirs, family = _family(options)
+        options = read_options(checkpoint.content)
+        fairseq_arch, family = _family(options)
         plan = family(options, checkpoint)
         pipeline = _pipeline(options, text)
-        faults = options.faults + (_counts(checkpoint, text, pipeline) if pipeline else [])
+        faults = options.faults + (
+            _vocabulary_faults(checkpoint, text, pipeline) if pipeline else []
+        )
         if faults or pipeline is None:
             raise ConfigError(faults, "Only what is the same model can be taken over.")
         model, notes = _build(path, plan, checkpoint, pipeline)
-    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": theirs}}
+    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": fairseq_arch}}
     with new_folder(out) as folder:
         save_model(folder, model, pipeline, settings)
+        # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    return Imported(theirs, plan.arch, model.config, model.count_parameters(), sizes, notes)
+    return Imported(fairseq_arch, plan.arch, model.config, model.count_parameters(), sizes, notes)
 
 
 def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
-    """Return their name of the architecture and who plans such models."""
     name = str(options.get("arch", options.get("_name", "")))
     known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
     if not known or name.startswith(_OTHERS):
@@ -102,26 +113,28 @@ def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan
 
 def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     """Return the text pipeline; None where something is wrong with it, which is a fault then."""
+    # All faults are collected: users see every missing file and option at once.
     before = len(options.faults)
     languages = []
-    for side, given in (("source", text.source_lang), ("target", text.target_lang)):
-        found = given or options.get(f"{side}_lang")
-        if not isinstance(found, str) or not found.isidentifier():
+    for side, explicit in (("source", text.source_lang), ("target", text.target_lang)):
+        language = explicit or options.get(f"{side}_lang")
+        if not isinstance(language, str) or not language.isidentifier():
             options.faults.append(
                 f"The {side} language is not known: give `--{side}-lang`, such as `en`."
             )
-        languages.append(str(found))
-    sides: list[Vocabulary] = []
-    held: list[Codes] = []
+        languages.append(str(language))
+    vocabularies: list[Vocabulary] = []
+    codes: list[Codes] = []
     readers: list[tuple[list[Any], Callable[[Path], Any], Path | None]] = [
-        (sides, read_dictionary, text.source_dictionary),
-        (sides, read_dictionary, text.target_dictionary),
-        (held, read_codes, text.codes),
-        (held, read_codes, text.target_codes),
+        (vocabularies, read_dictionary, text.source_dictionary),
+        (vocabularies, read_dictionary, text.target_dictionary),
+        (codes, read_codes, text.codes),
+        (codes, read_codes, text.target_codes),
     ]
-    for kept, read, path in readers:
+    for results, read, path in readers:
         try:
-            kept += [] if path is None else [read(path)]
+            if path is not None:
+                results.append(read(path))
         except InputError as fault:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
     if text.target_codes is not None and text.codes is None:
@@ -133,13 +146,13 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
         target_lang=languages[1],
         tokenize=text.tokenize,
         lowercase=text.lowercase,
-        subwords="bpe" if held else "words",
-        joint=len(held) < 2,
+        subwords="bpe" if codes else "words",
+        joint=len(codes) < 2,
     )
-    return Pipeline(facts, sides[0], sides[1], *held)
+    return Pipeline(facts, vocabularies[0], vocabularies[1], *codes)
 
 
-def _counts(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
+def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
     """Return a fault for each dictionary that is not that of the embeddings."""
     faults = []
     for side, path, vocabulary in (
@@ -171,16 +184,16 @@ def _build(
 ) -> tuple[TranslationModel, list[str]]:
     """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
     check(plan.config)
-    faults = faults_of(plan, checkpoint)
+    faults = unmatched_tensors(plan, checkpoint)
     if faults:
         raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     model = zoo.from_config(plan.arch, plan.config, *sizes)
-    wanted = model.state_dict()
-    tensors, faults = cook(plan, checkpoint, wanted)
+    parameters = model.state_dict()
+    tensors, faults = convert_tensors(plan, checkpoint, parameters)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
-    if set(tensors) != set(wanted):
+    if set(tensors) != set(parameters):
         raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
     model.load_state_dict(tensors)
     return model, plan.notes

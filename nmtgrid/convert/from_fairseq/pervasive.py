@@ -10,15 +10,15 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, computed, copied, linear
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     IGNORED,
-    embeddings,
-    longest,
-    positions,
-    tie,
+    embedding_recipes,
+    learned_positions,
+    position_recipes,
     tied_copies,
+    tying,
 )
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.models.pervasive.config import PervasiveConfig
@@ -28,7 +28,6 @@ _POSITIONS = 1024
 _AGGREGATIONS: Mapping[str, Aggregation] = {
     "max": "max", "gated-max": "gated-max", "attn": "attention",
 }  # fmt: skip
-_ONLINE = ("path-", "grid-")
 _PLAIN = "the filters of `pervasive` see each cell of the grid."
 _OFF = {
     "add_conv_relu": "no rectifier stands between the maps of a convolution.",
@@ -46,10 +45,11 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
     )
     embedded = options.count("decoder_embed_dim", 256)
+    # The grid joins a source and a target embedding and divides the channels of the two.
     size = 2 * embedded // options.count("divide_channels", 2)
     options.must_be("bottleneck", (size,), "both maps of a convolution have as many features.")
     options.must_be("conv_groups", (size,), "filters are depthwise, one for each feature.")
-    if tie(options) != "none":
+    if tying(options) != "none":
         options.must_be("output_dim", (embedded,), "a tied classifier reads an embedding's size.")
     kernel = options.count("kernel_size", 11)
     config = PervasiveConfig(
@@ -62,31 +62,39 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         source_causal=options.is_set("unidirectional"),
         aggregation=_aggregation(options),
         positions=_positions(options),
-        output_map=_keeps_map(options, embedded, size, checkpoint),
-        tie=tie(options),
+        output_map=_has_projection(options, embedded, size, checkpoint),
+        tie=tying(options),
         first_symbol="end",
         dropout=options.rate("convolution_dropout", 0.2),
         embedding_dropout=options.rate("embeddings_dropout", 0.2),
         output_dropout=options.rate("prediction_dropout", 0.2),
     )
     copies = tied_copies(config.tie, checkpoint, "prediction")
-    made = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
-    if longest(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
+    import_plan = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
+    if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
-    if not options.faults:
-        made.recipes = _recipes(config, checkpoint)
-        made.notes += _notes(config, checkpoint)
-    return made
+    if options.faults:
+        return import_plan
+    shifts = _Shifts(config, checkpoint)
+    import_plan.recipes = _recipes(config, checkpoint, shifts)
+    # The shifts have gone into other tensors, and the softmax of the aggregator cancels its biases.
+    cancelled = "decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"
+    import_plan.ignored += (*shifts.names, *cancelled)
+    if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
+        import_plan.notes.append("the convolutions' biases have gone into the maps around them")
+    if "decoder.projection.weight" in checkpoint.views and not config.output_map:
+        import_plan.notes.append("the map before the classifier is multiplied into it")
+    return import_plan
 
 
 def _aggregation(options: Options) -> Aggregation:
-    found = str(options.get("aggregator", "max"))
-    causal = options.is_set("unidirectional")
-    known = found.removeprefix(_ONLINE[0]).removeprefix(_ONLINE[1]) if causal else found
-    if known not in _AGGREGATIONS:
+    name = str(options.get("aggregator", "max"))
+    if options.is_set("unidirectional"):
+        name = name.removeprefix("path-").removeprefix("grid-")
+    if name not in _AGGREGATIONS:
         options.refuse("aggregator", "cells are pooled by `max`, `gated-max` or `attn`, or in "
                        "`path-` and `grid-` form of an `--unidirectional` network.")  # fmt: skip
-    return _AGGREGATIONS.get(known, "max")
+    return _AGGREGATIONS.get(name, "max")
 
 
 def _positions(options: Options) -> Literal["none", "learned", "sinusoidal-halves"]:
@@ -95,23 +103,23 @@ def _positions(options: Options) -> Literal["none", "learned", "sinusoidal-halve
     return "learned" if options.is_set("learned_pos") else "sinusoidal-halves"
 
 
-def _keeps_map(options: Options, embedded: int, size: int, checkpoint: Checkpoint) -> bool:
-    """Return whether ours has the map before the classifier.
+def _has_projection(options: Options, embedded: int, size: int, checkpoint: Checkpoint) -> bool:
+    """Return whether our model has the projection before the classifier.
 
-    Where nothing ties the classifier and the map changes the size, it goes into the classifier.
+    If the classifier is not tied and the projection changes the size, they are multiplied.
     """
     if "decoder.projection.weight" not in checkpoint.views:
         return False
-    return tie(options) != "none" or options.get("output_dim", embedded) == size
+    return tying(options) != "none" or options.get("output_dim", embedded) == size
 
 
 class _Shifts:
-    """What the convolutions' biases add to the cells, which our convolutions leave to others.
+    """The shifts of all cells by the convolutions' biases, which our convolutions do not have.
 
-    A bias behind the k-th convolution shifts every cell alike, and from there on every state:
-    c = sqrt(1/2) (c + b), and sqrt(1/2) c behind the feed-forward maps. A shift of all cells comes
-    out of each map at a cell as a shift of its bias, so that is where it goes: into the maps
-    before the convolutions, the feed-forward maps, and what reads the accumulated states.
+    The bias of the k-th convolution shifts every cell alike, and from there on every state:
+    c = sqrt(1/2) (c + b), and sqrt(1/2) c behind the feed-forward network. A linear layer at each
+    cell turns a shift of its input into a shift of its bias, so that is where it goes: into the
+    layers before the convolutions, the feed-forward networks, and what reads the summed states.
     """
 
     def __init__(self, config: PervasiveConfig, checkpoint: Checkpoint) -> None:
@@ -126,87 +134,71 @@ class _Shifts:
                 self.names.append(name)
                 shift = shift + checkpoint.load(name)
             self.between.append(_SCALE * shift)
+            # The residual connections scale by sqrt(1/2) behind each sublayer.
             shift = _SCALE * self.between[-1]
             total = total + shift
         self.output = total / (config.depth + 1)
 
-    def map(self, ours: str, theirs: str, shift: Tensor) -> Recipes:
-        """Return the recipes of a map whose input lacks `shift`."""
+    def linear(self, prefix: str, key: str, shift: Tensor) -> Recipes:
+        """Return the recipes of a linear layer whose input lacks `shift`."""
 
         def bias(bias: Tensor, weight: Tensor) -> Tensor:
             return bias + weight.flatten(1) @ shift
 
         return {
-            f"{ours}.weight": of(lambda weight: weight.flatten(1), f"{theirs}.weight"),
-            f"{ours}.bias": of(bias, f"{theirs}.bias", f"{theirs}.weight"),
+            f"{prefix}.weight": computed(lambda weight: weight.flatten(1), f"{key}.weight"),
+            f"{prefix}.bias": computed(bias, f"{key}.bias", f"{key}.weight"),
         }
 
 
-def _recipes(config: PervasiveConfig, checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie)
+def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -> Recipes:
+    recipes = embedding_recipes(config.tie)
     if config.positions == "learned":
-        found |= positions(checkpoint, _POSITIONS)
-    found |= _grid(checkpoint)
-    shifts = _Shifts(config, checkpoint)
+        recipes |= position_recipes(checkpoint, _POSITIONS)
+    recipes |= _grid(checkpoint)
     for layer in range(config.depth):
-        theirs = f"decoder.net.residual_blocks.{layer}"
-        ours = f"network.layers.{2 * layer}"
-        found |= shifts.map(f"{ours}.map", f"{theirs}.conv1", shifts.before[layer])
-        found[f"{ours}.convolution.weight"] = of(_taps(config), f"{theirs}.mconv2.weight")
-        ours = f"network.layers.{2 * layer + 1}"
-        found |= shifts.map(f"{ours}.widen", f"{theirs}.fc1", shifts.between[layer])
-        found |= affine(f"{ours}.narrow", f"{theirs}.fc2")
+        key = f"decoder.net.residual_blocks.{layer}"
+        prefix = f"network.layers.{2 * layer}"
+        recipes |= shifts.linear(f"{prefix}.map", f"{key}.conv1", shifts.before[layer])
+        recipes[f"{prefix}.convolution.weight"] = computed(_taps(config), f"{key}.mconv2.weight")
+        prefix = f"network.layers.{2 * layer + 1}"
+        recipes |= shifts.linear(f"{prefix}.widen", f"{key}.fc1", shifts.between[layer])
+        recipes |= linear(f"{prefix}.narrow", f"{key}.fc2")
     shift = shifts.output
     if config.aggregation == "attention":
-        found |= {
-            "aggregator.map.weight": same("decoder.aggregator.w1.weight"),
-            "aggregator.vector": of(lambda row: row[0], "decoder.aggregator.w2.weight"),
+        recipes |= {
+            "aggregator.map.weight": copied("decoder.aggregator.w1.weight"),
+            "aggregator.vector": computed(lambda row: row[0], "decoder.aggregator.w2.weight"),
         }
     elif config.aggregation == "gated-max":
-        found |= shifts.map("aggregator.gate", "decoder.aggregator.linear", shift)
+        recipes |= shifts.linear("aggregator.gate", "decoder.aggregator.linear", shift)
         shift = torch.zeros_like(shift)
-    found |= _output(config, checkpoint, shifts, shift)
-    _name_idle(found, [*shifts.names, "decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"],
-               checkpoint)  # fmt: skip
-    return found
-
-
-def _name_idle(recipes: Recipes, names: list[str], checkpoint: Checkpoint) -> None:
-    """Name tensors that have gone into others, or that cancel, in the recipe of the output bias."""
-    held = tuple(name for name in names if name in checkpoint.views)
-    recipe = recipes["output_bias"]
-    count = len(recipe.names)
-    recipes["output_bias"] = Recipe(recipe.names + held, lambda *all: recipe.make(*all[:count]))
+    recipes |= _output(config, checkpoint, shifts, shift)
+    return recipes
 
 
 def _grid(checkpoint: Checkpoint) -> Recipes:
-    """Return the recipes of the joint map, which reads the target first, theirs the source."""
-    theirs = "decoder.net.reduce_channels"
-    if f"{theirs}.weight" in checkpoint.views:
-
-        def turned(weight: Tensor) -> Tensor:
-            return torch.cat(weight.chunk(2, 1)[::-1], 1)
-
+    """Return the recipes of the joint projection: target first; fairseq's has the source first."""
+    key = "decoder.net.reduce_channels"
+    if f"{key}.weight" in checkpoint.views:
         return {
-            "grid_map": of(turned, f"{theirs}.weight"),
-            "grid_bias": same(f"{theirs}.bias"),
+            "grid_map": computed(lambda w: torch.cat(w.chunk(2, 1)[::-1], 1), f"{key}.weight"),
+            "grid_bias": copied(f"{key}.bias"),
         }
-
-    def sides_by_side(embedded: Tensor) -> Tensor:
-        return torch.eye(2 * embedded.shape[1]).roll(embedded.shape[1], 1)
-
-    def nothing(embedded: Tensor) -> Tensor:
-        return torch.zeros(2 * embedded.shape[1])
-
+    # Without one both embeddings are concatenated: an identity that swaps the halves.
     name = "decoder.embed_tokens.weight"
-    return {"grid_map": of(sides_by_side, name), "grid_bias": of(nothing, name)}
+    return {
+        "grid_map": computed(lambda w: torch.eye(2 * w.shape[1]).roll(w.shape[1], 1), name),
+        "grid_bias": computed(lambda w: torch.zeros(2 * w.shape[1]), name),
+    }
 
 
 def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
-    """Return what makes our filters [k, k, D] of theirs [D, 1, k, k], the masked taps zero."""
+    """Return the function from filters [D, 1, k, k] to ours [k, k, D], masked taps zero."""
 
     def make(weight: Tensor) -> Tensor:
         taps = weight[:, 0].permute(1, 2, 0).clone()
+        # The other half of the taps would see later target words, and is masked in fairseq too.
         live = config.target_kernel // 2 + 1
         taps[live:] = 0.0
         if config.source_causal:
@@ -222,33 +214,24 @@ def _output(
     """Return the recipes between the pooled cells, which lack `shift`, and the logits."""
     projection, prediction = "decoder.projection", "decoder.prediction"
     rows = "decoder.embed_tokens.weight" if config.tie != "none" else f"{prediction}.weight"
-    found: Recipes = {}
+    recipes: Recipes = {}
     if config.output_map:
-        found |= shifts.map("output_map", projection, shift)
-        found["output_bias"] = of(reordered, f"{prediction}.bias")
+        recipes |= shifts.linear("output_map", projection, shift)
+        recipes["output_bias"] = computed(reordered, f"{prediction}.bias")
         if config.tie == "none":
-            found["output_weight"] = of(reordered, rows)
+            recipes["output_weight"] = computed(reordered, rows)
     elif f"{projection}.weight" in checkpoint.views:
 
         def bias(outer: Tensor, rows: Tensor, weight: Tensor, inner: Tensor) -> Tensor:
             return reordered(outer + rows @ (inner + weight @ shift))
 
         parts = f"{projection}.weight", f"{projection}.bias"
-        found["output_weight"] = of(lambda r, w: reordered(r @ w), rows, parts[0])
-        found["output_bias"] = of(bias, f"{prediction}.bias", rows, *parts)
+        recipes["output_weight"] = computed(lambda r, w: reordered(r @ w), rows, parts[0])
+        recipes["output_bias"] = computed(bias, f"{prediction}.bias", rows, *parts)
     else:
-        found["output_bias"] = of(
-            lambda outer, held: reordered(outer + held @ shift), f"{prediction}.bias", rows
+        recipes["output_bias"] = computed(
+            lambda outer, weight: reordered(outer + weight @ shift), f"{prediction}.bias", rows
         )
         if config.tie == "none":
-            found["output_weight"] = of(reordered, rows)
-    return found
-
-
-def _notes(config: PervasiveConfig, checkpoint: Checkpoint) -> list[str]:
-    found = []
-    if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
-        found.append("the convolutions' biases have gone into the maps around them")
-    if "decoder.projection.weight" in checkpoint.views and not config.output_map:
-        found.append("the map before the classifier is multiplied into it")
-    return found
+            recipes["output_weight"] = computed(reordered, rows)
+    return recipes

@@ -1,10 +1,10 @@
-"""What an import is made of: our settings, and a recipe for each of our tensors."""
+"""The plan of an import: our configuration of fairseq's options, a recipe for each tensor."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,12 +14,12 @@ from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
 
 _GROUPS = ("common", "dataset", "task", "criterion", "model")
 _PARTS = ("encoder", "decoder", "quant_noise")
+# Characters of an option's expression, and items of the list that it means.
 _LONGEST = 1000
-"""Characters of an option's expression, and items of the list that it stands for."""
 
 
 class Options:
-    """The options of a checkpoint; what cannot be expressed here is entered into `faults`."""
+    """The options of a checkpoint; what our models cannot express is added to `faults`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -27,38 +27,41 @@ class Options:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the option's value, `default` where there is none."""
-        found = self.values.get(name)
-        return default if found is None else found
+        value = self.values.get(name)
+        return default if value is None else value
 
     def is_set(self, name: str) -> bool:
         """Return whether a switch is on; texts such as "False" and "0" are off."""
-        found = self.get(name, False)
-        if isinstance(found, str):
-            return found.strip().lower() not in ("", "0", "false", "no", "none")
-        return bool(found)
+        value = self.get(name, False)
+        if isinstance(value, str):
+            return value.strip().lower() not in ("", "0", "false", "no", "none")
+        return bool(value)
 
     def count(self, name: str, default: int | None = None) -> int:
         """Return a whole number of at least 1; a fault where there is none."""
-        found = self.get(name, default)
-        if type(found) is int and found >= 1:
-            return found
-        said = "is missing from its options" if found is None else f"is `{found}`"
-        self.faults.append(f"`{flag(name)}` {said}: a whole number of at least 1 is wanted.")
+        value = self.get(name, default)
+        if type(value) is int and value >= 1:
+            return value
+        problem = "is missing from its options" if value is None else f"is `{value}`"
+        self.faults.append(
+            f"`{option_name(name)}` {problem}: a whole number of at least 1 is wanted."
+        )
         return 1
 
     def rate(self, name: str, default: float) -> float:
         """Return a share of 0 to 1, such as a dropout rate."""
-        found = self.get(name, default)
-        if isinstance(found, (int, float)) and 0.0 <= found < 1.0:
-            return float(found)
-        self.faults.append(f"`{flag(name)} {found}` is no rate from 0 up to 1.")
+        value = self.get(name, default)
+        if isinstance(value, (int, float)) and 0.0 <= value < 1.0:
+            return float(value)
+        self.faults.append(f"`{option_name(name)} {value}` is no rate from 0 up to 1.")
         return default
 
     def refuse(self, name: str, why: str) -> None:
-        """Enter a fault that names the option and its value."""
-        found = self.get(name, "")
-        said = flag(name) if found is True or found == "" else f"{flag(name)} {found}"
-        self.faults.append(f"`{said[:100]}`: {why}")
+        """Add a fault that names the option and its value."""
+        value = self.get(name, "")
+        option = option_name(name)
+        typed = option if value is True or value == "" else f"{option} {value}"
+        self.faults.append(f"`{typed[:100]}`: {why}")
 
     def must_be_off(self, names: Mapping[str, str]) -> None:
         """Refuse each of the switches (or amounts) that is on, with the reason beside it."""
@@ -66,80 +69,84 @@ class Options:
             if self.is_set(name):
                 self.refuse(name, why)
 
-    def must_be(self, name: str, wanted: Sequence[Any], why: str) -> None:
-        """Refuse the option where it is there and none of the values `wanted`."""
-        found = self.get(name)
-        if found is not None and found not in wanted:
+    def must_be(self, name: str, values: Sequence[Any], why: str) -> None:
+        """Refuse the option unless it is one of `values` or left out."""
+        value = self.get(name)
+        if value is not None and value not in values:
             self.refuse(name, why)
 
     def must_agree(self, first: str, second: str, why: str) -> None:
         """Refuse two options that are not the same."""
         if self.get(first, False) != self.get(second, False):
-            values = f"`{flag(first)}` is {self.get(first)}, `{flag(second)}` {self.get(second)}"
-            self.faults.append(f"{values}: {why}")
+            self.faults.append(
+                f"`{option_name(first)}` is {self.get(first)}, "
+                f"`{option_name(second)}` {self.get(second)}: {why}"
+            )
 
     def listed(self, name: str) -> list[Any]:
         """Return the list that an option is written as, such as `[(256, 3)] * 4`."""
-        found = self.get(name)
-        if not isinstance(found, str):
-            return list(found) if isinstance(found, (list, tuple)) else []
+        text = self.get(name)
+        if not isinstance(text, str):
+            return list(text) if isinstance(text, (list, tuple)) else []
         try:
-            if len(found) > _LONGEST:
+            if len(text) > _LONGEST:
                 raise ValueError
-            value = _value(ast.parse(found.strip(), mode="eval").body)
+            value = _value(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             self.refuse(name, "this is no list of numbers that can be read.")
             return []
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def flag(name: str) -> str:
-    """Return an option as it is typed."""
+def option_name(name: str) -> str:
+    """Return an option as it is typed on the command line."""
     return "--" + name.replace("_", "-")
 
 
-def options_of(content: Mapping[str, Any]) -> Options:
+def read_options(content: Mapping[str, Any]) -> Options:
     """Return the options in a checkpoint: older ones keep `args`, newer ones a table `cfg`.
 
     Raises ModelError where there are none that can be read.
     """
     args, table = content.get("args"), content.get("cfg")
+    # Early versions keep an argparse namespace `args`, later ones a nested `cfg`.
     if isinstance(args, Namespace):
-        return Options(_plain(args.values))
+        return Options(_known_values(args.values))
     if isinstance(table, Namespace):
         table = table.values
     if isinstance(table, dict):
-        found: dict[str, Any] = {}
-        for group in _GROUPS:
-            held = table.get(group)
-            held = held.values if isinstance(held, Namespace) else held
-            if isinstance(held, dict):
-                found |= _flat(held)
-                if group != "model":
-                    found.pop("_name", None)
-                if group == "criterion" and "_name" in held:
-                    found["criterion"] = held["_name"]
-        return Options(_plain(found))
-    kind = next((one.name for one in (args, table) if isinstance(one, Inert)), "nothing")
+        values: dict[str, Any] = {}
+        # Later groups win, and only the model's `_name` is that of the architecture.
+        for name in _GROUPS:
+            group = table.get(name)
+            group = group.values if isinstance(group, Namespace) else group
+            if isinstance(group, dict):
+                values |= _flatten(group)
+                if name != "model":
+                    values.pop("_name", None)
+                if name == "criterion" and "_name" in group:
+                    values["criterion"] = group["_name"]
+        return Options(_known_values(values))
+    kind = next((value.name for value in (args, table) if isinstance(value, Inert)), "nothing")
     raise ModelError(
         f"The checkpoint holds no options that can be read (`args` or `cfg`; there is {kind}).",
         "Load and save it once with a version of fairseq that keeps `cfg` as plain values.",
     )
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _known_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): value for name, value in values.items() if not isinstance(value, Inert)}
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those of an encoder, decoder or kind of noise under their long names."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
+    values: dict[str, Any] = {}
+    for name, value in group.items():
         if name in _PARTS and isinstance(value, dict):
-            found |= {f"{name}_{inner}": held for inner, held in value.items()}
+            values |= {f"{name}_{inner}": option for inner, option in value.items()}
         else:
-            found[str(name)] = value
-    return found
+            values[str(name)] = value
+    return values
 
 
 def _value(node: ast.AST) -> Any:
@@ -151,27 +158,23 @@ def _value(node: ast.AST) -> Any:
         return tuple(items) if isinstance(node, ast.Tuple) else items
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
         left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Add):
-            return _bounded(left + right)
-        sizes = [len(one) if isinstance(one, (list, tuple)) else one for one in (left, right)]
-        if not all(0 <= size <= _LONGEST for size in sizes):
+        # Bounded before the product is built: `[(1, 1)] * 10**9` must not take memory.
+        sizes = [len(side) if isinstance(side, (list, tuple)) else side for side in (left, right)]
+        if isinstance(node.op, ast.Mult) and not all(0 <= size <= _LONGEST for size in sizes):
             raise ValueError
-        return _bounded(left * right)
+        value = left + right if isinstance(node.op, ast.Add) else left * right
+        if isinstance(value, (list, tuple)) and len(value) > _LONGEST:
+            raise ValueError
+        return value
     raise ValueError
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and len(value) > _LONGEST:
-        raise ValueError
-    return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How one of our tensors is made: of which of theirs, and what is done to them."""
+    """How one of our tensors is computed: `fn` of the fairseq tensors `names`."""
 
     names: tuple[str, ...]
-    make: Callable[..., Tensor]
+    fn: Callable[..., Tensor]
 
 
 Recipes = dict[str, Recipe]
@@ -179,46 +182,47 @@ Recipes = dict[str, Recipe]
 
 @dataclasses.dataclass
 class Plan:
-    """A model of ours: `copies` are names of theirs that must equal other names of theirs."""
+    """A model of ours: its configuration and the recipes of its tensors.
+
+    `copies` are names of fairseq's tensors that must equal other ones.
+    """
 
     arch: str
     config: Any
     recipes: Recipes
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    """Endings of names that hold nothing learnt."""
+    """Endings of names of tensors without learned values."""
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def same(name: str) -> Recipe:
-    """Return the recipe of a tensor that is theirs as it stands."""
+def copied(name: str) -> Recipe:
+    """Return the recipe of a tensor that is fairseq's unchanged."""
     return Recipe((name,), lambda tensor: tensor)
 
 
-def of(make: Callable[..., Tensor], *names: str) -> Recipe:
-    """Return the recipe `make` of the tensors `names`."""
-    return Recipe(names, make)
+def computed(fn: Callable[..., Tensor], *names: str) -> Recipe:
+    """Return the recipe `fn` of the tensors `names`."""
+    return Recipe(names, fn)
 
 
-def affine(ours: str, theirs: str) -> Recipes:
-    """Return the recipes of a weight and a bias that are theirs as they stand."""
-    return {f"{ours}.{part}": same(f"{theirs}.{part}") for part in ("weight", "bias")}
+def linear(prefix: str, key: str) -> Recipes:
+    """Return the recipes of a weight and a bias that are fairseq's unchanged."""
+    return {f"{prefix}.{kind}": copied(f"{key}.{kind}") for kind in ("weight", "bias")}
 
 
-def faults_of(plan: Plan, checkpoint: Checkpoint) -> list[str]:
-    """Return what is missing of the plan's tensors, and what the plan leaves unused."""
-    held = set(checkpoint.views)
+def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+    """Return a fault for tensors that the plan lacks or leaves unused, and for unequal copies."""
+    names = set(checkpoint.views)
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
-    missing = sorted(used - held)
-    left = [
-        name
-        for name in sorted(held - used - set(plan.copies))
-        if not name.endswith(plan.ignored or ("\0",))
-    ]
-    faults = _named("The checkpoint lacks", missing, "for a model of these options.")
-    faults += _named("The checkpoint has", left, f"which `{plan.arch}` has no place for.")
+    unused = sorted(names - used - set(plan.copies))
+    left = [name for name in unused if not name.endswith(plan.ignored)]
+    faults = _list_names(
+        "The checkpoint lacks", sorted(used - names), "for a model of these options."
+    )
+    faults += _list_names("The checkpoint has", left, f"which `{plan.arch}` has no place for.")
     for copy, original in plan.copies.items():
-        if copy in held and original in held:
+        if copy in names and original in names:
             shapes = checkpoint.views[copy].shape, checkpoint.views[original].shape
             if shapes[0] != shapes[1] or not checkpoint.load(copy).equal(checkpoint.load(original)):
                 faults.append(
@@ -227,27 +231,26 @@ def faults_of(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     return faults
 
 
-def cook(
-    plan: Plan, checkpoint: Checkpoint, wanted: Mapping[str, Tensor]
+def convert_tensors(
+    plan: Plan, checkpoint: Checkpoint, parameters: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return our tensors, and what does not fit the shapes `wanted`."""
-    found: dict[str, Tensor] = {}
+    """Return our tensors, and a fault for each whose shape is not that of `parameters`."""
+    tensors: dict[str, Tensor] = {}
     faults: list[str] = []
-    for ours, recipe in plan.recipes.items():
-        said = " and ".join(f"`{name}`" for name in recipe.names[:3])
+    for name, recipe in plan.recipes.items():
+        sources = " and ".join(f"`{source}`" for source in recipe.names[:3])
         try:
-            found[ours] = recipe.make(*(checkpoint.load(name) for name in recipe.names))
+            tensors[name] = recipe.fn(*(checkpoint.load(source) for source in recipe.names))
         except (RuntimeError, IndexError, ValueError) as fault:
-            faults.append(f"{said} have shapes that do not fit together ({str(fault)[:80]}).")
+            faults.append(f"{sources} have shapes that do not fit together ({str(fault)[:80]}).")
             continue
-        shapes = list(found[ours].shape), list(wanted[ours].shape)
-        if shapes[0] != shapes[1]:
-            faults.append(f"{said} give {shapes[0]} where the options want {shapes[1]}.")
-    return found, faults
+        shape, expected = list(tensors[name].shape), list(parameters[name].shape)
+        if shape != expected:
+            faults.append(f"{sources} give {shape} where the options want {expected}.")
+    return tensors, faults
 
 
-def _named(before: str, names: Iterable[str], after: str) -> list[str]:
-    names = list(names)
+def _list_names(before: str, names: list[str], after: str) -> list[str]:
     if not names:
         return []
     shown = ", ".join(f"`{name[:80]}`" for name in names[:5])

@@ -9,12 +9,20 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipe, Recipes, affine, of, same
+from nmtgrid.convert.from_fairseq.plan import (
+    Options,
+    Plan,
+    Recipe,
+    Recipes,
+    computed,
+    copied,
+    linear,
+)
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.models.transformer.config import TransformerConfig
 
+# The row of fairseq's first learned position: the id of its padding plus one.
 FIRST_POSITION = 2
-"""The row of learned positions that fairseq's first token has: its padding's number and one."""
 IGNORED = (".version", "._float_tensor", "embed_positions.weights")
 _PLAIN = "the encoder and the decoder of `transformer` are plain."
 _OFF = {
@@ -36,7 +44,7 @@ _OFF = {
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Transformer; what it cannot have is entered into the options' faults."""
     options.must_be_off(_OFF)
-    no_adaptive_softmax(options, checkpoint)
+    refuse_adaptive_softmax(options, checkpoint)
     options.must_be("activation_fn", ("relu",), "the feed-forward maps rectify (relu).")
     for kind, why in (
         ("attention_heads", "both sides have as many heads (`model.heads`)."),
@@ -44,6 +52,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         ("learned_pos", "both sides have positions of one kind (`model.positions`)."),
     ):
         options.must_agree(f"encoder_{kind}", f"decoder_{kind}", why)
+    # The decoder decides on the size; a different encoder is projected (`encoder_size`).
     size = options.count("decoder_embed_dim", options.get("encoder_embed_dim"))
     source_size = options.count("encoder_embed_dim", size)
     for name in ("decoder_input_dim", "decoder_output_dim"):
@@ -59,36 +68,38 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         heads=options.count("decoder_attention_heads"),
         norm="pre" if options.is_set("decoder_normalize_before") else "post",
         positions=_positions(options),
-        max_positions=longest(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint, FIRST_POSITION),
         scale_embeddings=not options.is_set("no_scale_embedding"),
-        tie=tie(options),
+        tie=tying(options),
         first_symbol="end",
         dropout=rate,
         embedding_dropout=rate,
         attention_dropout=options.rate("attention_dropout", 0.0),
+        # Early versions call it `relu_dropout`.
         activation_dropout=options.rate(
             "activation_dropout" if options.get("activation_dropout") else "relu_dropout", 0.0
         ),
     )
-    made = Plan("transformer", config, {}, tied_copies(config.tie, checkpoint), IGNORED)
+    import_plan = Plan("transformer", config, {}, tied_copies(config.tie, checkpoint), IGNORED)
     if options.faults:
-        return made
+        return import_plan
     if min(inner) < max(inner):
-        made.notes.append(
+        import_plan.notes.append(
             f"feed-forward maps of {min(inner)} features are filled up to {max(inner)} with zeros"
         )
-    made.recipes = _recipes(config, inner, checkpoint)
-    return made
+    import_plan.recipes = _recipes(config, inner, checkpoint)
+    return import_plan
 
 
-def no_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
+def refuse_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
     """Refuse a classifier in clusters; its option means nothing under another criterion."""
     if any(name.startswith("decoder.adaptive_softmax.") for name in checkpoint.views):
         options.refuse("adaptive_softmax_cutoff", "the classifier is one matrix.")
 
 
-def tie(options: Options) -> Literal["none", "target", "all"]:
-    """Return which matrices are one."""
+def tying(options: Options) -> Literal["none", "target", "all"]:
+    """Return which embeddings and classifier share their matrix."""
+    # fairseq ignores the second option where the first is set.
     if options.is_set("share_all_embeddings"):
         return "all"
     return "target" if options.is_set("share_decoder_input_output_embed") else "none"
@@ -104,35 +115,36 @@ def tied_copies(
         copies |= {f"decoder.{output}.weight": original, "decoder.embed_out": original}
     if tied == "all":
         copies["encoder.embed_tokens.weight"] = original
-    return {copy: held for copy, held in copies.items() if copy in checkpoint.views}
+    return {copy: name for copy, name in copies.items() if copy in checkpoint.views}
 
 
-def longest(checkpoint: Checkpoint, first: int) -> int:
+def learned_positions(checkpoint: Checkpoint, first: int) -> int:
     """Return how many learned positions the longer side has, `first` rows being unused."""
     names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
     counts = [checkpoint.views[n].shape[0] for n in names if n in checkpoint.views]
+    # Without learned positions the number has no effect: it is our default.
     return max(1, max(counts) - first) if counts else 1024
 
 
-def positions(checkpoint: Checkpoint, count: int) -> Recipes:
+def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
     """Return the recipes of learned positions: without the unused rows, the last one repeated."""
 
     def rows(weight: Tensor) -> Tensor:
-        kept = weight[FIRST_POSITION:]
-        return torch.cat([kept, kept[-1:].expand(count - len(kept), -1)])
+        used = weight[FIRST_POSITION:]
+        return torch.cat([used, used[-1:].expand(count - len(used), -1)])
 
     return {
-        f"{ours}_embedding.position_weight": of(rows, f"{theirs}.embed_positions.weight")
-        for ours, theirs in (("source", "encoder"), ("target", "decoder"))
+        f"{prefix}_embedding.position_weight": computed(rows, f"{key}.embed_positions.weight")
+        for prefix, key in (("source", "encoder"), ("target", "decoder"))
     }
 
 
-def embeddings(tied: str) -> Recipes:
+def embedding_recipes(tied: str) -> Recipes:
     """Return the recipes of both sides' token vectors."""
     source = "decoder" if tied == "all" else "encoder"
     return {
-        "source_embedding.weight": of(reordered, f"{source}.embed_tokens.weight"),
-        "target_embedding.weight": of(reordered, "decoder.embed_tokens.weight"),
+        "source_embedding.weight": computed(reordered, f"{source}.embed_tokens.weight"),
+        "target_embedding.weight": computed(reordered, "decoder.embed_tokens.weight"),
     }
 
 
@@ -143,37 +155,39 @@ def _positions(options: Options) -> Positions:
 
 
 def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint) -> Recipes:
-    found = embeddings(config.tie)
+    recipes = embedding_recipes(config.tie)
     if config.positions == "learned":
-        found |= positions(checkpoint, config.max_positions)
+        recipes |= position_recipes(checkpoint, config.max_positions)
     if config.tie == "none":
         old = "decoder.embed_out" in checkpoint.views
         name = "decoder.embed_out" if old else "decoder.output_projection.weight"
-        found["output_weight"] = of(reordered, name)
+        recipes["output_weight"] = computed(reordered, name)
     if config.norm == "pre":
         for side in ("encoder", "decoder"):
-            found |= affine(f"{side}_norm", f"{side}.layer_norm")
-    for place in range(config.encoder_depth):
-        ours, theirs = f"encoder.{place}", f"encoder.layers.{place}"
-        found |= _self_attention(f"{ours}.attention", f"{theirs}.self_attn", checkpoint)
-        found |= _feed_forward(f"{ours}.feed_forward", theirs, inner[0], config.feed_forward_size)
+            recipes |= linear(f"{side}_norm", f"{side}.layer_norm")
+    for layer in range(config.encoder_depth):
+        prefix, key = f"encoder.{layer}", f"encoder.layers.{layer}"
+        recipes |= _self_attention(f"{prefix}.attention", f"{key}.self_attn", checkpoint)
+        recipes |= _feed_forward(f"{prefix}.feed_forward", key, inner[0], config.feed_forward_size)
         norms = ("add_attention", "self_attn"), ("add_feed_forward", "final")
-        found |= _norms(ours, theirs, norms, checkpoint)
-    keys: list[Recipe] = []
-    for place in range(config.decoder_depth):
-        ours, theirs = f"decoder.{place}", f"decoder.layers.{place}"
-        found |= _self_attention(f"{ours}.self_attention", f"{theirs}.self_attn", checkpoint)
-        parts = {kind: _attention(f"{theirs}.encoder_attn", kind, checkpoint) for kind in _KINDS}
-        found |= {f"{ours}.source_attention.query_map.{kind}": parts[kind][0] for kind in _KINDS}
-        keys += [part for kind in _KINDS for part in parts[kind][1:]]
-        found |= affine(f"{ours}.source_attention.output_map", f"{theirs}.encoder_attn.out_proj")
-        found |= _feed_forward(f"{ours}.feed_forward", theirs, inner[1], config.feed_forward_size)
+        recipes |= _norms(prefix, key, norms, checkpoint)
+    # Keys and values of all decoder blocks are one projection of the source in ours.
+    fused: dict[str, list[Recipe]] = {kind: [] for kind in _KINDS}
+    for layer in range(config.decoder_depth):
+        prefix, key = f"decoder.{layer}", f"decoder.layers.{layer}"
+        recipes |= _self_attention(f"{prefix}.self_attention", f"{key}.self_attn", checkpoint)
+        attention = f"{key}.encoder_attn"
+        for kind in _KINDS:
+            query, *keys_and_values = _attention(attention, kind, checkpoint)
+            recipes[f"{prefix}.source_attention.query_map.{kind}"] = query
+            fused[kind] += keys_and_values
+        recipes |= linear(f"{prefix}.source_attention.output_map", f"{attention}.out_proj")
+        recipes |= _feed_forward(f"{prefix}.feed_forward", key, inner[1], config.feed_forward_size)
         sides = ("add_self", "self_attn"), ("add_source", "encoder_attn"), _LAST
-        found |= _norms(ours, theirs, sides, checkpoint)
-    for at, kind in enumerate(_KINDS):
-        pairs = [keys[n + 2 * at : n + 2 * at + 2] for n in range(0, len(keys), 4)]
-        found[f"source_projection.{kind}"] = _joined([part for pair in pairs for part in pair])
-    return found
+        recipes |= _norms(prefix, key, sides, checkpoint)
+    for kind in _KINDS:
+        recipes[f"source_projection.{kind}"] = _joined(fused[kind])
+    return recipes
 
 
 _KINDS = ("weight", "bias")
@@ -181,54 +195,59 @@ _LAST = ("add_feed_forward", "final")
 _OLD_NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
 
 
-def _attention(theirs: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
-    """Return the recipes of the maps to queries, keys and values: apart, or in one."""
-    fused = f"{theirs}.in_proj_{kind}"
+def _attention(key: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
+    """Return the recipes of the projections to queries, keys and values: separate or fused."""
+    fused = f"{key}.in_proj_{kind}"
     if fused in checkpoint.views:
-        return [of(lambda t, n=n: t.chunk(3)[n], fused) for n in range(3)]
-    found = [f"{theirs}.{part}_proj.{kind}" for part in "qkv"]
-    old = [f"{theirs}.{part}_proj_{kind}" for part in "qkv"]
-    return [same(o if o in checkpoint.views else n) for o, n in zip(old, found, strict=True)]
+        return [computed(lambda t, n=n: t.chunk(3)[n], fused) for n in range(3)]
+    names = [f"{key}.{part}_proj.{kind}" for part in "qkv"]
+    old_names = [f"{key}.{part}_proj_{kind}" for part in "qkv"]
+    pairs = zip(old_names, names, strict=True)
+    return [copied(old if old in checkpoint.views else name) for old, name in pairs]
 
 
-def _self_attention(ours: str, theirs: str, checkpoint: Checkpoint) -> Recipes:
-    found = affine(f"{ours}.output_map", f"{theirs}.out_proj")
+def _self_attention(prefix: str, key: str, checkpoint: Checkpoint) -> Recipes:
+    recipes = linear(f"{prefix}.output_map", f"{key}.out_proj")
     for kind in _KINDS:
-        found[f"{ours}.input_map.{kind}"] = _joined(_attention(theirs, kind, checkpoint))
-    return found
+        recipes[f"{prefix}.input_map.{kind}"] = _joined(_attention(key, kind, checkpoint))
+    return recipes
 
 
 def _joined(parts: list[Recipe]) -> Recipe:
-    """Return the recipe of several tensors of one name each, one below another."""
-    makes = [part.make for part in parts]
+    """Return the recipe of the concatenated rows of tensors with one source each."""
     names = tuple(part.names[0] for part in parts)
-    return Recipe(names, lambda *held: torch.cat([m(t) for m, t in zip(makes, held, strict=True)]))
+
+    def join(*tensors: Tensor) -> Tensor:
+        return torch.cat([part.fn(t) for part, t in zip(parts, tensors, strict=True)])
+
+    return Recipe(names, join)
 
 
-def _feed_forward(ours: str, theirs: str, inner: int, size: int) -> Recipes:
-    """Return the recipes of maps to `inner` units and back; units up to `size` stay zero."""
+def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
+    """Return the recipes of a feed-forward network; units from `inner` up to `size` are zero."""
 
-    def below(tensor: Tensor) -> Tensor:
+    def padded(tensor: Tensor) -> Tensor:
         if len(tensor) != inner:
             raise ValueError(f"{len(tensor)} units, not {inner}")
         return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
     return {
-        f"{ours}.widen.weight": of(below, f"{theirs}.fc1.weight"),
-        f"{ours}.widen.bias": of(below, f"{theirs}.fc1.bias"),
-        f"{ours}.narrow.weight": of(lambda t: below(t.t()).t(), f"{theirs}.fc2.weight"),
-        f"{ours}.narrow.bias": same(f"{theirs}.fc2.bias"),
+        f"{prefix}.widen.weight": computed(padded, f"{key}.fc1.weight"),
+        f"{prefix}.widen.bias": computed(padded, f"{key}.fc1.bias"),
+        f"{prefix}.narrow.weight": computed(lambda t: padded(t.t()).t(), f"{key}.fc2.weight"),
+        f"{prefix}.narrow.bias": copied(f"{key}.fc2.bias"),
     }
 
 
 def _norms(
-    ours: str, theirs: str, pairs: tuple[tuple[str, str], ...], checkpoint: Checkpoint
+    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: Checkpoint
 ) -> Recipes:
     """Return the recipes of a block's norms, which old checkpoints number."""
-    numbered = _OLD_NORMS[theirs.partition(".")[0]]
-    found: Recipes = {}
-    for mine, name in pairs:
-        old = f"{theirs}.layer_norms.{numbered.index(name)}"
+    numbered = _OLD_NORMS[key.partition(".")[0]]
+    recipes: Recipes = {}
+    for norm, name in pairs:
+        old = f"{key}.layer_norms.{numbered.index(name)}"
+        # Old checkpoints number the norms of a block, new ones name them.
         is_old = f"{old}.weight" in checkpoint.views
-        found |= affine(f"{ours}.{mine}.norm", old if is_old else f"{theirs}.{name}_layer_norm")
-    return found
+        recipes |= linear(f"{prefix}.{norm}.norm", old if is_old else f"{key}.{name}_layer_norm")
+    return recipes

@@ -3,6 +3,7 @@
 Karpathy's file has each picture with its split and sentences,
 `{"images": [{"cocoid", "filename", "split", "sentences": [{"raw", "tokens"}]}]}`; COCO's own files
 have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_id", "caption"}]}`.
+`build.py` chooses the splits of the dataset from them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.atomic import explain
+from nmtgrid.base.io.atomic import storage_error
 
 _LAYOUTS = (
     "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
     "`captions_*.json` (`images` and `annotations`)."
 )
 _MOST_NAMED = 5
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Caption:
 
 
 @dataclasses.dataclass(frozen=True)
-class Captioned:
-    """A picture: what its features may be named by, and its captions."""
+class CaptionedPicture:
+    """A picture: the names that its features may have, and its captions."""
 
     keys: tuple[str, ...]
     captions: tuple[Caption, ...]
@@ -46,28 +47,33 @@ class Captioned:
         return self.keys[0]
 
 
-def read_captions(path: Path) -> dict[str, list[Captioned]]:
+def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
     """Return the pictures of a file by split; COCO's own files have one split, called "".
 
-    Raises InputError naming the place of what is wrong.
+    Raises InputError naming the entry that is wrong.
     """
     values = _read(path)
     images = values.get("images") if isinstance(values, dict) else None
-    if not isinstance(images, list) or not all(isinstance(one, dict) for one in images):
+    if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
         raise InputError("it holds no list `images` of tables.", _LAYOUTS, path=path)
     if not images:
         raise InputError("its list `images` is empty.", "Give another file.", path=path)
-    found: dict[str, list[Captioned]] = {}
+    # Karpathy's file has no `annotations`: sentences stand with their pictures.
+    splits: dict[str, list[CaptionedPicture]] = {}
     if isinstance(values.get("annotations"), list):
-        found[""] = _of_coco(path, images, values["annotations"])
+        splits[""] = _read_coco(path, images, values["annotations"])
     else:
-        for split, picture in _of_karpathy(path, images):
-            found.setdefault(split, []).append(picture)
-    _check_keys(path, [picture for held in found.values() for picture in held])
-    return found
+        for split, picture in _read_karpathy(path, images):
+            splits.setdefault(split, []).append(picture)
+    seen: set[str] = set()
+    for picture in (picture for pictures in splits.values() for picture in pictures):
+        if picture.name in seen:
+            raise _duplicate_error(path, picture.name)
+        seen.add(picture.name)
+    return splits
 
 
-def named(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return the first of `names` for a message, and how many more there are."""
     shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
     more = len(names) - _MOST_NAMED
@@ -78,7 +84,7 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as fault:
-        raise explain(path, fault, "read") from fault
+        raise storage_error(path, fault, "read") from fault
     except json.JSONDecodeError as fault:
         raise InputError(
             f"it is not JSON: {fault.msg} at column {fault.colno}.",
@@ -90,86 +96,79 @@ def _read(path: Path) -> Any:
         raise InputError(f"it is not JSON ({fault}).", _LAYOUTS, path=path) from fault
 
 
-def _of_karpathy(path: Path, images: list[dict[str, Any]]) -> Iterator[tuple[str, Captioned]]:
-    # `imgid` counts the file's pictures: where they have numbers of their own, it may be another's.
-    are_numbered = any("cocoid" in image for image in images)
-    fields = ("cocoid", "filename") if are_numbered else ("filename", "imgid")
-    for place, image in enumerate(images):
+def _read_karpathy(
+    path: Path, images: list[dict[str, Any]]
+) -> Iterator[tuple[str, CaptionedPicture]]:
+    # `imgid` counts the file's pictures: next to ids of COCO it could be the id of another picture.
+    has_ids = any("cocoid" in image for image in images)
+    fields = ("cocoid", "filename") if has_ids else ("filename", "imgid")
+    for index, image in enumerate(images):
         split, sentences = image.get("split"), image.get("sentences")
         keys = _keys(image, fields)
         if not isinstance(split, str) or not isinstance(sentences, list) or not keys:
-            raise _misses(path, f"images[{place}]", "a `split`, `sentences` and a name")
+            raise _lacks_error(path, f"images[{index}]", "a `split`, `sentences` and a name")
         captions = []
         for number, sentence in enumerate(sentences):
-            raw = sentence.get("raw") if isinstance(sentence, dict) else None
-            tokens = sentence.get("tokens") if isinstance(sentence, dict) else None
-            if not _is_text(raw) or not (tokens is None or _are_words(tokens)):
-                where = f"images[{place}].sentences[{number}]"
-                raise _misses(path, where, "a text `raw` and, if any, words `tokens`")
+            fields_of = sentence if isinstance(sentence, dict) else {}
+            raw, tokens = fields_of.get("raw"), fields_of.get("tokens")
+            are_words = isinstance(tokens, list) and all(map(_is_text, tokens))
+            if not _is_text(raw) or not (tokens is None or are_words):
+                where = f"images[{index}].sentences[{number}]"
+                raise _lacks_error(path, where, "a text `raw` and, if any, words `tokens`")
             captions.append(Caption(raw, None if tokens is None else tuple(tokens)))
-        yield split, Captioned(keys, tuple(captions))
+        yield split, CaptionedPicture(keys, tuple(captions))
 
 
-def _of_coco(path: Path, images: list[dict[str, Any]], annotations: list[Any]) -> list[Captioned]:
+def _read_coco(
+    path: Path, images: list[dict[str, Any]], annotations: list[Any]
+) -> list[CaptionedPicture]:
     captions: dict[str, list[Caption]] = {}
     keys: dict[str, tuple[str, ...]] = {}
-    for place, image in enumerate(images):
-        held = _keys(image, ("id", "file_name"))
-        if "id" not in image or not held:
-            raise _misses(path, f"images[{place}]", "an `id`")
-        if held[0] in keys:
-            raise _twice(path, held[0])
-        keys[held[0]], captions[held[0]] = held, []
-    for place, annotation in enumerate(annotations):
+    for index, image in enumerate(images):
+        names = _keys(image, ("id", "file_name"))
+        if "id" not in image or not names:
+            raise _lacks_error(path, f"images[{index}]", "an `id`")
+        if names[0] in keys:
+            raise _duplicate_error(path, names[0])
+        keys[names[0]], captions[names[0]] = names, []
+    for index, annotation in enumerate(annotations):
         text = annotation.get("caption") if isinstance(annotation, dict) else None
         if not _is_text(text):
-            raise _misses(path, f"annotations[{place}]", "a text `caption`")
+            raise _lacks_error(path, f"annotations[{index}]", "a text `caption`")
         owner = str(annotation.get("image_id"))
         if owner not in captions:
             raise InputError(
-                f"annotations[{place}] is of the picture `{owner}`, which `images` does not have.",
+                f"annotations[{index}] is of the picture `{owner}`, which `images` does not have.",
                 "Mend the file.",
                 path=path,
             )
         captions[owner].append(Caption(text))
-    return [Captioned(keys[name], tuple(captions[name])) for name in keys]
+    return [CaptionedPicture(keys[name], tuple(captions[name])) for name in keys]
 
 
 def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
-    """Return what a picture may be called: its numbers, its file's name with and without ending."""
-    found: list[str] = []
+    """Return the names of a picture: its ids, its file's name with and without ending."""
+    keys: list[str] = []
     for field in fields:
         value = image.get(field)
         if isinstance(value, bool) or not (isinstance(value, int) or _is_text(value)):
             continue
         if value == "":
             continue
-        found.append(str(value))
+        keys.append(str(value))
         if field in ("filename", "file_name"):
-            found.append(PurePosixPath(str(value)).stem)
-    return tuple(dict.fromkeys(found))
-
-
-def _check_keys(path: Path, pictures: list[Captioned]) -> None:
-    seen: set[str] = set()
-    for picture in pictures:
-        if picture.name in seen:
-            raise _twice(path, picture.name)
-        seen.add(picture.name)
-
-
-def _are_words(tokens: Any) -> bool:
-    return isinstance(tokens, list) and all(map(_is_text, tokens))
+            keys.append(PurePosixPath(str(value)).stem)
+    return tuple(dict.fromkeys(keys))
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    """Return whether it is a string; JSON can escape halves of characters, which are no text."""
-    return isinstance(value, str) and not _HALVES.search(value)
+    # JSON can escape halves of surrogate pairs, which are not text.
+    return isinstance(value, str) and not _SURROGATES.search(value)
 
 
-def _misses(path: Path, where: str, what: str) -> InputError:
+def _lacks_error(path: Path, where: str, what: str) -> InputError:
     return InputError(f"{where} lacks {what}.", _LAYOUTS, path=path)
 
 
-def _twice(path: Path, name: str) -> InputError:
+def _duplicate_error(path: Path, name: str) -> InputError:
     return InputError(f"the picture `{name}` stands twice.", "Keep one of them.", path=path)

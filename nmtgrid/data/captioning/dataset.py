@@ -1,7 +1,7 @@
-"""The pictures of a split: regions' features as a memory map, and which captions are whose.
+"""Features of pictures: read from users' files, stored in a dataset, collated into batches.
 
-`pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in regions and
-`captions` [pictures + 1]: the lines of the text from captions[p] on belong to picture p.
+In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in
+regions and `captions` [pictures + 1]: the lines of text from captions[p] on belong to picture p.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
-from nmtgrid.base.io.arrays import ArrayFile, map_arrays, read_header
-from nmtgrid.data.captioning.coco import named
+from nmtgrid.base.io.arrays import ArrayFile, map_named, read_header
+from nmtgrid.data.captioning.coco import list_names
 from nmtgrid.text.vocabulary import PAD, Vocabulary
 
+# Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept.
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept."""
-_WHOLE = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
+_INTEGERS = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
 _LAYOUT = (
     "A file of features has one tensor [regions, F] for each picture, called by its id or file "
     "name; or `features` [total, F] with `offsets` and `ids`."
@@ -37,13 +37,14 @@ _LAYOUT = (
 def as_floats(values: NDArray[Any]) -> NDArray[numpy.float32]:
     """Return features as float32; whole numbers are the bits of bfloat16."""
     if values.dtype == numpy.uint16:
+        # A bfloat16 is the upper half of a float32.
         return (values.astype(numpy.uint32) << 16).view(numpy.float32)
     return values.astype(numpy.float32)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a picture's features lie: a file, the first byte, the number of regions."""
+class _Location:
+    """Where a picture's features are stored: a file, the first byte, the number of regions."""
 
     path: Path
     start: int
@@ -55,114 +56,121 @@ class FeatureFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Raises InputError for what is no file of features, all of a kind and size."""
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _Location] = {}
         shapes: Counter[tuple[str, int]] = Counter()
         for path in paths:
-            for name, place, shape in _places(path):
-                if name in self._places:
+            for name, location, shape in _locate(path):
+                if name in self._locations:
                     raise InputError(
                         f"the picture `{name}` has features twice.", "Keep one.", path=path
                     )
-                self._places[name] = place
+                self._locations[name] = location
                 shapes[shape] += 1
                 if len(shapes) > 1:
-                    raise _unlike(path, name, shape, shapes.most_common(1)[0][0])
-        if not self._places:
+                    usual = shapes.most_common(1)[0][0]
+                    raise InputError(
+                        f"the picture `{name}` has {shape[1]:,} features of {shape[0]}, others "
+                        f"have {usual[1]:,} of {usual[0]}.",
+                        "All pictures need features of one size and number type.",
+                        path=path,
+                    )
+        if not self._locations:
             raise InputError("there are no features in it.", _LAYOUT, path=paths[0])
-        (self.kind, self.size), _ = shapes.most_common(1)[0]
+        ((self.kind, self.size),) = shapes
 
     @property
     def names(self) -> list[str]:
         """The pictures, in the order in which the files list them."""
-        return list(self._places)
+        return list(self._locations)
 
     def find(self, keys: Sequence[str]) -> str | None:
         """Return the first of `keys` that has features."""
-        return next((key for key in keys if key in self._places), None)
+        return next((key for key in keys if key in self._locations), None)
 
     def read(self, name: str) -> NDArray[Any]:
         """Return the features [regions, F] of a picture, as the file has them.
 
         Raises InputError when they are not finite.
         """
-        place = self._places[name]
-        kind = numpy.dtype(KINDS[self.kind])
-        count = place.regions * self.size
-        values = numpy.fromfile(place.path, kind, count, offset=place.start)
+        location = self._locations[name]
+        count = location.regions * self.size
+        values = numpy.fromfile(location.path, KINDS[self.kind], count, offset=location.start)
+        # One NaN would spoil the parameters of a whole run.
         if not numpy.isfinite(as_floats(values)).all():
             raise InputError(
                 f"the features of the picture `{name}` are not all finite (NaN or infinity).",
                 "Extract them again, or leave the picture out.",
-                path=place.path,
+                path=location.path,
             )
-        return values.reshape(place.regions, self.size)
+        return values.reshape(location.regions, self.size)
 
 
-def _places(path: Path) -> list[tuple[str, _Place, tuple[str, int]]]:
-    """Return (picture, place, (number type, F)) of all pictures in a file."""
+def _locate(path: Path) -> list[tuple[str, _Location, tuple[str, int]]]:
+    """Return (picture, location, (number type, F)) of all pictures in a file."""
     try:
         header, facts, start = read_header(path)
     except StorageError as fault:
         raise InputError(fault.problem, fault.advice or _LAYOUT) from fault
-    entries = {name: _Entry.read(path, name, entry) for name, entry in header.items()}
+    entries = {name: _Entry.read(path, name, entry, start) for name, entry in header.items()}
     if "features" in entries:
-        return _flat(path, entries, facts, start)
+        return _locate_flat(path, entries, facts)
     wrong = [name for name, entry in entries.items() if not entry.is_features((1, 2))]
     if wrong:
-        shape = entries[wrong[0]]
+        first = entries[wrong[0]]
         raise InputError(
             f"{len(wrong):,} of {len(entries):,} tensors are no features [regions, F] of F32, F16 "
-            f"or BF16: {named(wrong)} ({shape.kind} {list(shape.shape)}).",
+            f"or BF16: {list_names(wrong)} ({first.kind} {list(first.shape)}).",
             _LAYOUT,
             path=path,
         )
     return [
-        (name, _Place(path, start + one.first, one.rows), (one.kind, one.shape[-1]))
-        for name, one in entries.items()
+        (
+            name,
+            _Location(path, entry.start, entry.shape[0] if len(entry.shape) == 2 else 1),
+            (entry.kind, entry.shape[-1]),
+        )
+        for name, entry in entries.items()
     ]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """What a header says of a tensor."""
+    """A tensor in a header; `start` is its first byte in the file."""
 
     kind: str
     shape: tuple[int, ...]
-    first: int
+    start: int
 
     @classmethod
-    def read(cls, path: Path, name: str, entry: Any) -> _Entry:
+    def read(cls, path: Path, name: str, entry: Any, start: int) -> _Entry:
         try:
             kind, shape = str(entry["dtype"]), tuple(map(_size, entry["shape"]))
             first, last = map(_size, entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as fault:
             raise InputError(f"its entry `{name}` makes no sense.", _LAYOUT, path=path) from fault
-        kinds = {**KINDS, **_WHOLE}
-        width = numpy.dtype(kinds.get(kind, "V1")).itemsize
-        if kind in kinds and math.prod(shape) * width != last - first:
+        dtype = {**KINDS, **_INTEGERS}.get(kind)
+        # Tensors of other kinds are not read, so their sizes do not matter.
+        if dtype and math.prod(shape) * numpy.dtype(dtype).itemsize != last - first:
             raise InputError(
                 f"the size of `{name}` does not fit its shape.", "Make it again.", path=path
             )
-        return cls(kind, shape, first)
+        return cls(kind, shape, start + first)
 
     def is_features(self, ranks: tuple[int, ...]) -> bool:
         return self.kind in KINDS and len(self.shape) in ranks and 0 not in self.shape
 
-    @property
-    def rows(self) -> int:
-        return self.shape[0] if len(self.shape) == 2 else 1
-
 
 def _size(value: Any) -> int:
-    """Return a number of a header. Raises ValueError for what is no whole number from 0 on."""
+    """Return a number of a header. Raises ValueError for what is not a whole number from 0 on."""
     if not isinstance(value, int) or value < 0:
         raise ValueError(value)
     return value
 
 
-def _flat(
-    path: Path, entries: dict[str, _Entry], facts: dict[str, str], start: int
-) -> list[tuple[str, _Place, tuple[str, int]]]:
+def _locate_flat(
+    path: Path, entries: dict[str, _Entry], facts: dict[str, str]
+) -> list[tuple[str, _Location, tuple[str, int]]]:
+    """Return the same of a file with the features of all pictures in one tensor."""
     whole = entries["features"]
     if not whole.is_features((2,)) or "offsets" not in entries:
         raise InputError(
@@ -171,8 +179,16 @@ def _flat(
             _LAYOUT,
             path=path,
         )
-    offsets = _whole_numbers(path, "offsets", entries, start)
-    names = _ids(path, entries, facts, start)
+    offsets = _integers(path, "offsets", entries)
+    if "ids" in entries:
+        names = _integers(path, "ids", entries).tolist()
+    else:
+        try:
+            names = json.loads(facts.get("ids", ""))
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
+            raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path)
     fits = len(offsets) == len(names) + 1 and offsets[0] == 0 and offsets[-1] == whole.shape[0]
     if not fits or bool((numpy.diff(offsets) < 1).any()):
         raise InputError(
@@ -181,51 +197,30 @@ def _flat(
             _LAYOUT,
             path=path,
         )
-    width = numpy.dtype(KINDS[whole.kind]).itemsize * whole.shape[1]
+    size = whole.shape[1]
+    width = numpy.dtype(KINDS[whole.kind]).itemsize * size
     return [
-        (name, _Place(path, start + whole.first + int(first) * width, int(last - first)),
-         (whole.kind, whole.shape[1]))
-        for name, first, last in zip(names, offsets[:-1], offsets[1:], strict=True)
-    ]  # fmt: skip
+        (str(name), _Location(path, whole.start + first * width, last - first), (whole.kind, size))
+        for name, (first, last) in zip(names, itertools.pairwise(offsets.tolist()), strict=True)
+    ]
 
 
-def _whole_numbers(path: Path, name: str, entries: dict[str, _Entry], start: int) -> NDArray[Any]:
+def _integers(path: Path, name: str, entries: dict[str, _Entry]) -> NDArray[Any]:
     entry = entries[name]
-    if entry.kind not in _WHOLE or len(entry.shape) != 1 or 0 in entry.shape:
+    if entry.kind not in _INTEGERS or len(entry.shape) != 1 or 0 in entry.shape:
         raise InputError(f"`{name}` must be a list of whole numbers.", _LAYOUT, path=path)
-    return numpy.fromfile(path, _WHOLE[entry.kind], entry.shape[0], offset=start + entry.first)
+    return numpy.fromfile(path, _INTEGERS[entry.kind], entry.shape[0], offset=entry.start)
 
 
-def _ids(path: Path, entries: dict[str, _Entry], facts: dict[str, str], start: int) -> list[str]:
-    if "ids" in entries:
-        return [str(one) for one in _whole_numbers(path, "ids", entries, start).tolist()]
-    try:
-        names = json.loads(facts.get("ids", ""))
-    except ValueError:
-        names = None
-    if not isinstance(names, list) or not all(isinstance(one, (str, int)) for one in names):
-        raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path)
-    return [str(one) for one in names]
-
-
-def _unlike(path: Path, name: str, shape: tuple[str, int], others: tuple[str, int]) -> InputError:
-    return InputError(
-        f"the picture `{name}` has {shape[1]:,} features of {shape[0]}, others have {others[1]:,} "
-        f"of {others[0]}.",
-        "All pictures need features of one size and number type.",
-        path=path,
-    )
-
-
+# The name in place of a source language.
 SOURCE_LANG = "pictures"
-"""What stands in the place of a source language."""
 FOLDER = "pictures"
 _AGAIN = "Make the dataset again with `nmtgrid preprocess`, or restore a copy."
 
 
 def feature_vocabulary(size: int) -> Vocabulary:
-    """Return what stands in the place of source types: one for each feature of a region."""
-    return Vocabulary([f"feature{place}" for place in range(1, size + 1)])
+    """Return the vocabulary that replaces that of a source language: a type for each feature."""
+    return Vocabulary([f"feature{number}" for number in range(1, size + 1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,8 +253,8 @@ class PictureSource:
         return {"kind": "features", "size": self.size, "type": self.kind}
 
 
-def no_text(path: Path) -> DataError:
-    """Return the error for source text asked of a dataset of pictures."""
+def no_text_error(path: Path) -> DataError:
+    """Return the error for a use of source text in a dataset of pictures."""
     return DataError(
         f"The sources of the dataset {path} are pictures, not text.",
         "Captions are made and scored by `nmtgrid train` and `nmtgrid decode`; this needs a "
@@ -267,47 +262,35 @@ def no_text(path: Path) -> DataError:
     )
 
 
-class PictureWriter:
+class PictureWriter(ArrayFile):
     """Writes the pictures of a split, one after the other."""
 
     def __init__(self, path: Path, source: PictureSource) -> None:
         # Bits of bfloat16 go into the file as whole numbers.
         kinds = {"features": "U16" if source.kind == "BF16" else source.kind}
-        self._file = ArrayFile(path, {**kinds, "offsets": "I64", "captions": "I64"})
+        super().__init__(path, {**kinds, "offsets": "I64", "captions": "I64"})
         self._regions = self._captions = 0
         self._mark()
 
-    def append(self, features: NDArray[Any], captions: int) -> None:
+    def append_picture(self, features: NDArray[Any], captions: int) -> None:
         """Add a picture: features [regions, F], and how many captions it has."""
-        self._file.append("features", features.reshape(-1))
+        self.append("features", features.reshape(-1))
         self._regions += len(features)
         self._captions += captions
         self._mark()
 
-    def close(self) -> None:
-        """Put the file into its place."""
-        self._file.close()
-
-    def discard(self) -> None:
-        """Leave nothing behind."""
-        self._file.discard()
-
     def _mark(self) -> None:
-        self._file.append("offsets", numpy.array([self._regions]))
-        self._file.append("captions", numpy.array([self._captions]))
+        self.append("offsets", numpy.array([self._regions]))
+        self.append("captions", numpy.array([self._captions]))
 
 
 class Pictures:
-    """The pictures of a split, read from its file when they are asked for."""
+    """The pictures of a split, mapped from its file."""
 
     def __init__(self, path: Path, source: PictureSource) -> None:
         """Raises StorageError when the file is damaged."""
-        arrays = map_arrays(path)
-        missing = [name for name in ("features", "offsets", "captions") if name not in arrays]
-        if missing:
-            raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
-        features, self._offsets = arrays["features"], numpy.array(arrays["offsets"])
-        self.captions = numpy.array(arrays["captions"])
+        features, offsets, captions = map_named(path, ("features", "offsets", "captions"), _AGAIN)
+        self._offsets, self.captions = numpy.array(offsets), numpy.array(captions)
         """[pictures + 1]: where the captions of each picture begin."""
         total = int(self._offsets[-1]) if len(self._offsets) else -1
         fits = len(self._offsets) == len(self.captions) and total * source.size == len(features)
@@ -340,12 +323,12 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
 def collate_references(references: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """Return all references of each picture as ids [B, K, L], `<pad>` where there is none."""
     most = max(map(len, references))
-    longest = max((len(tokens) for held in references for tokens in held), default=0)
-    found = torch.full((len(references), most, longest), PAD)
-    for row, held in enumerate(references):
-        for place, tokens in enumerate(held):
-            found[row, place, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
-    return found
+    longest = max((len(tokens) for captions in references for tokens in captions), default=0)
+    ids = torch.full((len(references), most, longest), PAD)
+    for row, captions in enumerate(references):
+        for index, tokens in enumerate(captions):
+            ids[row, index, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+    return ids
 
 
 def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.float32]:
@@ -359,14 +342,13 @@ def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.flo
 
 
 def region_names(count: int) -> list[str]:
-    """Return what the regions of a picture are called in traces."""
-    return [f"region{place}" for place in range(1, count + 1)]
+    """Return the names of a picture's regions in traces."""
+    return [f"region{number}" for number in range(1, count + 1)]
 
 
-def grouped(lines: Sequence[str], starts: Iterable[int]) -> list[list[str]]:
+def group_captions(lines: Sequence[str], starts: Iterable[int]) -> list[list[str]]:
     """Return the captions of each picture, for `starts` [pictures + 1]."""
-    bounds = [int(start) for start in starts]
-    return [list(lines[a:b]) for a, b in itertools.pairwise(bounds)]
+    return [list(lines[first:last]) for first, last in itertools.pairwise(map(int, starts))]
 
 
 def _rises(offsets: NDArray[Any]) -> bool:

@@ -1,34 +1,38 @@
-"""The embedded toy corpus: parallel sentences whose needed delay is known, from a seed."""
+"""The embedded toy corpus: parallel sentences whose needed delay is known, from a seed.
+
+`nmtgrid preprocess --toy` writes these sentences as a dataset (`data/build.py`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.toy.language import (
-    ACCUSATIVE,
+    DITRANSITIVE,
     INTRANSITIVE,
     LINK,
     Choice,
-    Chooser,
     Item,
-    Nominal,
-    PhraseWriter,
-    Piece,
     Rules,
     ToySettings,
     Verb,
+    Word,
     build_lexicon,
     settings_for,
 )
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+_NOMINATIVE, _ACCUSATIVE, _DATIVE = range(3)
+
+# So many draws in a row without a new sentence mean that the grammar has no more of them.
+_PATIENCE = 2_000
+# So many draws look for a sentence whose every word training holds.
+_REPLACEMENTS = 50
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,56 +69,56 @@ class ToyPair:
         """The number of source words, punctuation included."""
         return self.reads[-1]
 
-    @property
-    def is_reordered(self) -> bool:
-        """Whether two of its links cross."""
-        highest = -1
-        for _, links in groupby(self.links, key=itemgetter(0)):
-            sources = [source for _, source in links]
-            if min(sources) < highest:
-                return True
-            highest = max(highest, *sources)
-        return False
 
+class Chooser:
+    """Decides between the rules of the grammar by chance; tests have it try them all.
 
-def average_lagging(path: Sequence[int], source_length: int) -> float:
-    """Return the average lagging, in source words, of a path z [|y|] of words read. Eq. (4.48)."""
-    rate = source_length / len(path)
-    full = (t for t, read in enumerate(path, 1) if read >= source_length)
-    last = next(full, len(path))
-    return sum(path[t] - rate * t for t in range(last)) / last
-
-
-def least_average_lagging(pair: ToyPair) -> float:
-    """Return the least average lagging, in source words, that never writes a word too early.
-
-    The path `reads` need not be the best one: the measure ends where the source is read, so it
-    may pay to read all of it early. Hence the least over every place to do so. Eq. (4.48).
+    Only `random()` is used: its stream is the same in every Python.
     """
-    length, reads = pair.source_length, pair.reads
-    paths = (
-        (*reads[:place], *[length] * (len(reads) - place))
-        for place in range(reads.index(length) + 1)
-    )
-    return min(average_lagging(path, length) for path in paths)
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed).random
+
+    def pick(self, choice: Choice[Item]) -> Item:
+        """Return one item."""
+        return choice.at(self._random())
+
+    def chance(self, percent: int) -> bool:
+        """Return True in `percent` of the cases."""
+        return self._random() * 100 < percent
 
 
-def smallest_wait_k(pair: ToyPair) -> int:
-    """Return the least k for which wait-k, min(k + t - 1, |x|), has read enough for each word."""
-    return max(needed - t for t, needed in enumerate(pair.reads))
+class Piece(NamedTuple):
+    """A target word, the number of source words it waits for, and the ones it is linked to.
+
+    It waits for its own source words, for those that decide its agreement and, where something
+    optional could still stand before it, for the word that shows that nothing does.
+    """
+
+    word: str
+    waits_for: int
+    links: tuple[int, ...]
+
+
+class Nominal(NamedTuple):
+    """A phrase's target side and what agrees with it: 2 * target gender + number."""
+
+    pieces: list[Piece]
+    agreement: int
 
 
 def write_pair(rules: Rules, chooser: Chooser) -> ToyPair:
     """Return the sentence pair that the chooser's decisions make."""
     writer = _SentenceWriter(rules, chooser)
     pieces = writer.sentence()
-    reads, links, done = [], [], 1
-    for place, piece in enumerate(pieces):
-        done = max(done, piece.waits_for)
-        reads.append(done)
-        links += [(place, source - 1) for source in piece.links]
-    target = [piece.word for piece in pieces]
-    return ToyPair(_text(writer.words), _text(target), tuple(reads), tuple(links))
+    reads, links, read = [], [], 1
+    for position, piece in enumerate(pieces):
+        # A word cannot be written before those in front of it: the reads never fall.
+        read = max(read, piece.waits_for)
+        reads.append(read)
+        links += [(position, source - 1) for source in piece.links]
+    target = _text([piece.word for piece in pieces])
+    return ToyPair(_text(writer.words), target, tuple(reads), tuple(links))
 
 
 def _text(words: Sequence[str]) -> str:
@@ -123,64 +127,119 @@ def _text(words: Sequence[str]) -> str:
     return text[0].upper() + text[1:]
 
 
-class Finite(NamedTuple):
-    """The word in second place, its position, and its valency unless it is a modal verb."""
+class _SentenceWriter:
+    """Writes the source of one sentence into `words`; its rules return their target side.
 
-    verb: Verb
-    place: int
-    valency: int
-    is_modal: bool
+    The rules write from left to right in the source, so each position is known when it is written.
+    """
 
+    def __init__(self, rules: Rules, chooser: Chooser) -> None:
+        self.rules, self.lexicon, self.settings = rules, rules.lexicon, rules.settings
+        self.pick, self.chance = chooser.pick, chooser.chance
+        self.words: list[str] = []
+        self.may_nest = False
 
-class _SentenceWriter(PhraseWriter):
-    """Writes sentences and clauses."""
+    def put(self, word: str) -> int:
+        """Write a source word; return its position, from 1."""
+        self.words.append(word)
+        return len(self.words)
 
-    may_nest = False
+    def piece(self, source: str, target: str) -> Piece:
+        """Write a source word whose translation waits for nothing else."""
+        position = self.put(source)
+        return Piece(target, position, (position,))
+
+    def word(self, choice: Choice[Word]) -> Piece:
+        word = self.pick(choice)
+        return self.piece(word.source, word.target)
+
+    def has_room(self) -> bool:
+        return len(self.words) <= self.settings.room
+
+    def number(self) -> int:
+        return int(self.chance(self.settings.plural))
+
+    def valency(self, has_object: bool) -> int:
+        return self.pick(self.rules.object_valencies if has_object else self.rules.valencies)
+
+    def verb(self, valency: int) -> Verb:
+        is_separable = self.chance(self.settings.separable)
+        return self.pick(self.lexicon.verbs[valency][is_separable])
 
     def sentence(self) -> list[Piece]:
         opening = self.pick(self.rules.openings)
+        pieces = []
         if opening == "clause":
-            pieces = self.fronted_clause() + self.main_clause(opening)
-        else:
-            pieces = self.main_clause(opening)
-            if self.settings.depth and self.has_room() and self.chance(self.settings.subordinate):
-                self.put(",")
-                pieces += self.subordinate_clause(self.settings.depth)
-        asks = opening == "verb"
-        mark = self.pick(self.rules.question_marks if asks else self.rules.statement_marks)
-        place = self.put(mark)
-        return [*pieces, Piece(mark, place, (place,))]
-
-    def fronted_clause(self) -> list[Piece]:
-        """Write a subordinate clause and its comma, before the main clause."""
-        pieces = self.subordinate_clause(self.settings.depth)
-        place = self.put(",")
-        # The target marks only this comma. While a further subordinate clause could follow, the
-        # source comma does not tell: only the finite verb behind it does.
-        return [*pieces, Piece(",", place + 1 if self.may_nest else 0, (place,))]
+            pieces = self.subordinate_clause(self.settings.depth)
+            comma = self.put(",")
+            # The target marks only this comma. While a further subordinate clause could follow,
+            # the source comma does not tell: only the finite verb behind it does.
+            pieces.append(Piece(",", comma + 1 if self.may_nest else 0, (comma,)))
+        pieces += self.main_clause(opening)
+        may_follow = opening != "clause" and self.settings.depth and self.has_room()
+        if may_follow and self.chance(self.settings.subordinate):
+            self.put(",")
+            pieces += self.subordinate_clause(self.settings.depth)
+        is_question = opening == "verb"
+        marks = self.rules.question_marks if is_question else self.rules.statement_marks
+        mark = self.pick(marks)
+        return [*pieces, self.piece(mark, mark)]
 
     def main_clause(self, opening: str) -> list[Piece]:
         """Write a clause with the finite verb in second place, after what `opening` names."""
-        front, subject, fronted = self.before_verb(opening)
+        front: list[Piece] = []
+        fronted: list[Piece] = []
+        subject = None
+        if opening == "adverb":
+            front = [self.word(self.lexicon.adverbs)]
+        elif opening == "subject":
+            subject = self.subject(self.number())
+        elif opening == "object":
+            fronted = self.noun_phrase(_ACCUSATIVE, self.number()).pieces
         number = subject.agreement % 2 if subject else self.number()
-        finite = self.finite_verb(number, bool(fronted))
+        is_modal = self.chance(self.settings.modal)
+        if is_modal:
+            finite, valency = self.pick(self.lexicon.modals), INTRANSITIVE
+        else:
+            valency = self.valency(bool(fronted))
+            finite = self.verb(valency)
+        second = self.put(finite.finite[number])
         if opening == "verb":
-            front = [Piece(self.lexicon.question, finite.place, (finite.place,))]
+            front = [Piece(self.lexicon.question, second, (second,))]
         subject = subject or self.subject(number)
         adverb = self.adverb() if opening != "adverb" else []
-        valency = self.valency(bool(fronted)) if finite.is_modal else finite.valency
+        if is_modal:
+            valency = self.valency(bool(fronted))
         objects = self.objects(valency, fronted)
         phrase, settled = self.place()
-        verbs = self.close_main_clause(finite, valency, subject.agreement)
-        return [*front, *subject.pieces, *verbs, *objects, *phrase, *_late(adverb, settled)]
+        # The adverb waits until no phrase of place can come before it.
+        adverb = [Piece(word, max(waits_for, settled), links) for word, waits_for, links in adverb]
+        if is_modal:
+            verbs = self.modal_and_infinitive(finite, second, valency, subject.agreement)
+        else:
+            verbs = [self.close_finite_verb(finite, second, subject.agreement)]
+        return [*front, *subject.pieces, *verbs, *objects, *phrase, *adverb]
 
-    def before_verb(self, opening: str) -> tuple[list[Piece], Nominal | None, list[Piece]]:
-        """Write what stands before the finite verb: an adverb, the subject or the object."""
-        if opening == "subject":
-            return [], self.subject(self.number()), []
-        if opening == "object":
-            return [], None, self.noun_phrase(ACCUSATIVE, self.number()).pieces
-        return [self.word(self.lexicon.adverbs)] if opening == "adverb" else [], None, []
+    def modal_and_infinitive(
+        self, modal: Verb, second: int, valency: int, agreement: int
+    ) -> list[Piece]:
+        """Write the infinitive that ends a clause with a modal verb in second place."""
+        target = modal.readings.items[0].target[agreement]
+        verb = self.verb(valency)
+        reading = self.pick(verb.readings)
+        infinitive = self.piece(reading.prefix + verb.infinitive, reading.infinitive)
+        return [Piece(target, second, (second,)), infinitive]
+
+    def close_finite_verb(self, verb: Verb, second: int, agreement: int) -> Piece:
+        """Write the prefix, if any, that ends a clause; return the verb's translation."""
+        reading = self.pick(verb.readings)
+        word = reading.target[agreement]
+        if reading.prefix:
+            last = self.put(reading.prefix)
+            return Piece(word, last, (second, last))
+        # A separable verb is known to have no prefix when the clause ends without one.
+        is_separable = len(verb.readings.items) > 1
+        return Piece(word, len(self.words) + 1 if is_separable else second, (second,))
 
     def subordinate_clause(self, depth: int) -> list[Piece]:
         """Write a clause with its verb last, and perhaps the next one that hangs on it."""
@@ -192,88 +251,75 @@ class _SentenceWriter(PhraseWriter):
         phrase, _ = self.place()
         verb = self.verb(valency)
         reading = self.pick(verb.readings)
-        place = self.put(reading.prefix + verb.finite[number])
-        word = Piece(reading.target[subject.agreement], place, (place,))
-        pieces = [opening, *subject.pieces, word, *objects, *phrase, *adverb]
+        last = self.piece(reading.prefix + verb.finite[number], reading.target[subject.agreement])
+        pieces = [opening, *subject.pieces, last, *objects, *phrase, *adverb]
         self.may_nest = depth > 1 and self.settings.nested > 0 and self.has_room()
         if self.may_nest and self.chance(self.settings.nested):
             self.put(",")
             pieces += self.subordinate_clause(depth - 1)
         return pieces
 
-    # -- verbs
+    def adverb(self) -> list[Piece]:
+        if self.has_room() and self.chance(self.settings.adverb):
+            return [self.word(self.lexicon.adverbs)]
+        return []
 
-    def valency(self, has_object: bool) -> int:
-        return self.pick(self.rules.object_valencies if has_object else self.rules.valencies)
+    def place(self) -> tuple[list[Piece], int]:
+        """Write a phrase of place or nothing; return also the position that settles which."""
+        if not (self.settings.place and self.has_room()):
+            return [], 0
+        settled = len(self.words) + 1
+        if not self.chance(self.settings.place):
+            return [], settled
+        preposition = self.word(self.lexicon.prepositions)
+        return [preposition, *self.noun_phrase(_DATIVE, self.number()).pieces], settled
 
-    def verb(self, valency: int) -> Verb:
-        is_separable = self.chance(self.settings.separable)
-        return self.pick(self.lexicon.verbs[valency][is_separable])
+    def objects(self, valency: int, fronted: list[Piece]) -> list[Piece]:
+        """Write recipient and object; the target has the object first."""
+        recipient: list[Piece] = []
+        if valency == DITRANSITIVE:
+            # Linked to the determiner that follows, but certain before it is read.
+            recipient = [Piece(self.lexicon.recipient, 0, (len(self.words) + 1,))]
+            recipient += self.noun_phrase(_DATIVE, self.number()).pieces
+        if valency != INTRANSITIVE and not fronted:
+            fronted = self.noun_phrase(_ACCUSATIVE, self.number()).pieces
+        return fronted + recipient
 
-    def finite_verb(self, number: int, has_object: bool) -> Finite:
-        """Write the second place: a modal verb, whose infinitive comes last, or the verb."""
-        if self.chance(self.settings.modal):
-            verb, valency, is_modal = self.pick(self.lexicon.modals), INTRANSITIVE, True
+    def subject(self, number: int) -> Nominal:
+        """Write a pronoun, a name or a noun phrase."""
+        if self.chance(self.settings.pronoun):
+            persons = self.lexicon.pronouns[number]
+        elif not number and self.chance(self.settings.name):
+            persons = self.lexicon.names
         else:
-            valency, is_modal = self.valency(has_object), False
-            verb = self.verb(valency)
-        return Finite(verb, self.put(verb.finite[number]), valency, is_modal)
+            return self.noun_phrase(_NOMINATIVE, number)
+        person = self.pick(persons)
+        return Nominal([self.piece(person.source, person.target)], 2 * person.gender + number)
 
-    def close_main_clause(self, finite: Finite, valency: int, agreement: int) -> list[Piece]:
-        """Write the clause's last word, an infinitive or a prefix; return the target's verbs."""
-        verb, place = finite.verb, finite.place
-        if finite.is_modal:
-            modal = verb.readings.items[0].target[agreement]
-            verb = self.verb(valency)
-            reading = self.pick(verb.readings)
-            last = self.put(reading.prefix + verb.infinitive)
-            return [Piece(modal, place, (place,)), Piece(reading.infinitive, last, (last,))]
-        reading = self.pick(verb.readings)
-        word = reading.target[agreement]
-        if reading.prefix:
-            last = self.put(reading.prefix)
-            return [Piece(word, last, (place, last))]
-        # A separable verb is known to have no prefix when the clause ends without one.
-        is_separable = len(verb.readings.items) > 1
-        return [Piece(word, len(self.words) + 1 if is_separable else place, (place,))]
-
-
-def _late(adverb: list[Piece], settled: int) -> list[Piece]:
-    """Let the adverb wait until no phrase of place can come before it."""
-    return [Piece(piece.word, max(piece.waits_for, settled), piece.links) for piece in adverb]
-
-
-__all__ = [
-    "SOURCE_LANG",
-    "TARGET_LANG",
-    "ToyGrammar",
-    "ToyPair",
-    "ToySettings",
-    "average_lagging",
-    "least_average_lagging",
-    "smallest_wait_k",
-    "toy_splits",
-]
-
-SOURCE_LANG, TARGET_LANG = "qa", "qb"
-
-# So many draws in a row without a new sentence mean that the grammar has no more of them.
-_PATIENCE = 2_000
-# So many draws look for a sentence whose every word training holds.
-_REPLACEMENTS = 50
-
-
-class _Dice:
-    """Decides by chance. Only `random()` is used: its stream is the same in every Python."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed).random
-
-    def pick(self, choice: Choice[Item]) -> Item:
-        return choice.at(self.random())
-
-    def chance(self, percent: int) -> bool:
-        return self.random() * 100 < percent
+    def noun_phrase(self, case: int, number: int) -> Nominal:
+        """Write determiner, adjectives and noun; all of the target waits for the noun's gender."""
+        gender = self.pick(self.rules.genders)
+        column = len(self.lexicon.nouns) if number else gender
+        determiner = self.pick(self.lexicon.determiners)
+        first = self.put(determiner.source[case][column])
+        adjectives = []
+        for percent in (self.settings.adjective, self.settings.second_adjective):
+            if not (self.has_room() and self.chance(percent)):
+                break
+            adjective = self.pick(self.lexicon.adjectives)
+            adjectives.append((adjective, self.put(adjective.source[column])))
+        modifiers = []
+        for percent in (self.settings.compound, self.settings.triple_compound):
+            if not self.chance(percent):
+                break
+            modifiers.append(self.pick(self.lexicon.modifiers))
+        noun = self.pick(self.lexicon.nouns[gender])
+        last = self.put("".join(m.joint for m in modifiers) + noun.source[number])
+        agreement = 2 * noun.target_gender + number
+        words = [(determiner.target[agreement], first), (noun.target[number], last)]
+        words += [(modifier.genitive, last) for modifier in reversed(modifiers)]
+        words += [(a.target[agreement], position) for a, position in reversed(adjectives)]
+        return Nominal([Piece(word, last, (position,)) for word, position in words], agreement)
 
 
 class ToyGrammar:
@@ -293,11 +339,11 @@ class ToyGrammar:
         self.settings = settings_for(difficulty) if settings is None else settings
         self.lexicon = build_lexicon(self.settings, seed)
         self._rules = Rules(self.lexicon, self.settings)
-        self._dice = _Dice(100 * seed + stream)
+        self._chooser = Chooser(100 * seed + stream)
 
     def sample(self, count: int) -> list[ToyPair]:
         """Return the next `count` sentence pairs; a sentence may come twice."""
-        return [write_pair(self._rules, self._dice) for _ in range(count)]
+        return [write_pair(self._rules, self._chooser) for _ in range(count)]
 
 
 def toy_splits(
@@ -317,6 +363,7 @@ def toy_splits(
 
     Raises: ConfigError if a size is negative or the grammar has too few sentences.
     """
+    # Drawn before train, valid and test do not depend on its size.
     sizes = {"valid": valid, "test": test, "train": train}
     faults = [f"`{name}` must not be negative, but is {n}." for name, n in sizes.items() if n < 0]
     if faults:
@@ -325,6 +372,7 @@ def toy_splits(
     streams = {"train": 0, "valid": 1, "test": 2}
     grammars = {name: ToyGrammar(seed, difficulty, settings, streams[name]) for name in sizes}
     splits = {name: _draw(grammars[name], sizes[name], barred) for name in sizes}
+    # A word that training lacks would have no learnable translation.
     known = {part for pair in splits["train"] for part in word_parts(pair)}
     for name in ("valid", "test"):
         splits[name] = [_known_pair(p, grammars[name], barred, known) for p in splits[name]]
@@ -339,25 +387,24 @@ def word_parts(pair: ToyPair) -> set[str]:
 
 def _draw(grammar: ToyGrammar, count: int, barred: set[str]) -> list[ToyPair]:
     """Return new pairs of which no side is barred, and bar both sides for other splits."""
-    kept: dict[str, ToyPair] = {}
+    pairs: dict[str, ToyPair] = {}
     misses = 0
-    while len(kept) < count and misses < _PATIENCE:
+    while len(pairs) < count and misses < _PATIENCE:
         pair = grammar.sample(1)[0]
-        is_new = pair.source not in kept and barred.isdisjoint((pair.source, pair.target))
-        misses = 0 if is_new else misses + 1
-        if is_new:
-            kept[pair.source] = pair
-    if len(kept) < count:
+        if pair.source in pairs or not barred.isdisjoint((pair.source, pair.target)):
+            misses += 1
+        else:
+            pairs[pair.source], misses = pair, 0
+    if len(pairs) < count:
         raise ConfigError(
             f"The toy grammar has no {count} different sentences.", "Ask for fewer sentences."
         )
-    for pair in kept.values():
-        barred.update((pair.source, pair.target))
-    return list(kept.values())
+    barred.update(side for pair in pairs.values() for side in (pair.source, pair.target))
+    return list(pairs.values())
 
 
 def _known_pair(pair: ToyPair, grammar: ToyGrammar, barred: set[str], known: set[str]) -> ToyPair:
-    """Return the pair if every word of it is known, else another one, if one is found."""
+    """Return the pair if every word of it is known, else another one, if there is one."""
     if word_parts(pair) <= known:
         return pair
     for _ in range(_REPLACEMENTS):

@@ -136,7 +136,7 @@ class CaptionLSTM(CaptionModel):
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
-        shown, states = batch.encoded(self._picture), self.embedded(batch)
+        shown, states = batch.encode_source(self._picture), self.embedded(batch)
         is_input = self.config.picture == "input"
         if is_input:
             states = torch.cat([shown[None].to(states.dtype), states])

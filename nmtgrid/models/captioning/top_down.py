@@ -135,7 +135,7 @@ class CaptionTopDown(CaptionModel):
 
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
-        mean, keys, regions, mask = batch.encoded(self._see)
+        mean, keys, regions, mask = batch.encode_source(self._see)
         memory = SourceCache((keys,), (regions,), mask)
         below = linear(self.embedded(batch), self._of_word()) + mean
         states, shares = run_top_down(below, memory, self._weights())

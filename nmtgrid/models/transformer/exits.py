@@ -136,7 +136,7 @@ class TransformerExits(TransformerSource):
                 "`--objective exits-halting`.",
             )
         if self.config.halting == "sequence":
-            return self._source_logits(batch.encoded(self._read_whole))
+            return self._source_logits(batch.encode_source(self._read_whole))
         if self.config.halting == "multinomial":
             logits: Tensor = self.halting_map(states[0])
             return logits

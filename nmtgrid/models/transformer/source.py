@@ -325,10 +325,10 @@ class TransformerSource(ExitModel):
     def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, Shape]:
         """Return the source, or its prefixes, as `sites` read it, and how to show them a memory."""
         if sites.reads is None:
-            return batch.encoded(self._read_whole), _whole
+            return batch.encode_source(self._read_whole), _whole
         path = path_of(batch, sites)
         if not self.traits.reencodes:
-            return batch.encoded(self._read_whole), lambda memory: memory.limited(path)
+            return batch.encode_source(self._read_whole), lambda memory: memory.limited(path)
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))
