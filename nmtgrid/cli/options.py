@@ -1,25 +1,39 @@
-"""Whether a dataset is one that a model can be measured on."""
+"""What the subcommands share: option types, commands with one record of arguments, their checks.
+
+A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
+parameters are, a table of rules on which of them go together, and a function:
+
+    @takes(DecodeArguments)
+    def command(arguments: DecodeArguments) -> None:
+        check_rules(arguments, RULES)
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import numbered
 from nmtgrid.base.io.text import STANDARD, is_stream, open_writer
-from nmtgrid.data.dataset import Dataset
-from nmtgrid.models.directory import LoadedModel
-from nmtgrid.search.translate import Translator
+
+if TYPE_CHECKING:
+    from nmtgrid.data.dataset import Dataset
+    from nmtgrid.models.directory import LoadedModel
+    from nmtgrid.search.translate import Translator
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["fp32", "bf16"]
+WeightsName = Literal["best", "last", "average"]
 
 Device = Annotated[
     DeviceName, typer.Option("--device", help="Where to compute; `auto`: on a GPU if there is one.")
@@ -27,7 +41,6 @@ Device = Annotated[
 Precision = Annotated[
     PrecisionName, typer.Option("--precision", help="`bf16` may be faster, above all on a GPU.")
 ]
-WeightsName = Literal["best", "last", "average"]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
 Ensemble = Annotated[
     list[Path] | None,
@@ -46,8 +59,178 @@ Workers = Annotated[
 ]
 
 
-ONE_LEAVES = "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
-"""What is said where both are given."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandArguments:
+    """The arguments of a command, each field annotated as Typer's parameters are."""
+
+
+Arguments = TypeVar("Arguments", bound=CommandArguments)
+
+
+def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+    """Turn a function of one dataclass of arguments into a command for Typer.
+
+    Each field becomes a parameter with the field's annotation and default. The function's
+    docstring is the help.
+    """
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    hints = get_type_hints(kind, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default(field, inspect.Parameter.empty),
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(kind)
+    ]
+
+    def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            function(kind(**values))
+
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__module__ = function.__module__
+        # Typer, and the reference of commands in docs/, read these instead of `**values`.
+        command.__annotations__ = {**hints, "return": None}
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _default(field: dataclasses.Field[Any], missing: Any) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return missing if field.default is dataclasses.MISSING else field.default
+
+
+def option_names(kind: type[CommandArguments]) -> dict[str, str]:
+    """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
+    names = {}
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        info = next(
+            info for info in hint.__metadata__ if isinstance(info, (ArgumentInfo, OptionInfo))
+        )
+        if isinstance(info, ArgumentInfo):
+            names[field] = (info.metavar or field.upper()).partition("|")[0]
+        else:
+            # Typer keeps the first name in an annotation as the default.
+            declared = info.default if isinstance(info.default, str) else f"--{field}"
+            names[field] = f"`{declared.replace('_', '-')}`"
+    return names
+
+
+def explicit_options(arguments: CommandArguments) -> list[str]:
+    """Return the fields that differ from their defaults.
+
+    An option with its default value changes nothing, so no rule forbids it.
+    """
+    return [
+        field.name
+        for field in dataclasses.fields(arguments)
+        if getattr(arguments, field.name) not in (_default(field, None), [])
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule for `options`, fields of a command's arguments, that depends on `others`.
+
+    Both hold names separated by spaces. `message` and `advice` may refer to `{option}` and
+    `{other}`, or to `{options}`: then one message names all options at fault. The rule does not
+    apply where one of the fields in `unless` is explicit.
+    """
+
+    options: str
+    others: str = ""
+    message: str = ""
+    advice: str = ""
+    unless: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Requires(Rule):
+    """Each of `options` has a meaning only together with one of `others`."""
+
+    message: str = "{option} belongs to {other}: add it."
+
+
+@dataclasses.dataclass(frozen=True)
+class Excludes(Rule):
+    """None of `options` goes together with any of `others`."""
+
+    message: str = "{option} and {other} contradict each other; give one of them."
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs(Rule):
+    """Each of `options` must be given; where there are `others`, then only with one of those."""
+
+    message: str = "{option} is missing."
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone(Rule):
+    """Beside `options`, a single one, only `others` may be given: all else would be ignored."""
+
+    advice: str = "Leave out {options}."
+
+
+EXIT_EXCLUDES_ENSEMBLE = Excludes(
+    "exit", "ensemble", "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
+)
+
+
+def check_rules(
+    arguments: CommandArguments,
+    rules: Iterable[Rule],
+    faults: Iterable[str] = (),
+    advice: str = "",
+) -> None:
+    """Raise ConfigError with all rules that the arguments break, and all further `faults`."""
+    explicit = explicit_options(arguments)
+    names = option_names(type(arguments))
+    # Dictionaries, as they keep the order and drop what two rules repeat.
+    messages: dict[str, None] = {}
+    advices = dict.fromkeys([advice] if advice else [])
+    for rule in rules:
+        options, other = _violations(rule, explicit)
+        for option in options:
+            words = {
+                "option": names[option],
+                "options": ", ".join(names[option] for option in options),
+                "other": names.get(other, ""),
+            }
+            messages[rule.message.format(**words)] = None
+            if rule.advice:
+                advices[rule.advice.format(**words)] = None
+    messages |= dict.fromkeys(faults)
+    if messages:
+        raise ConfigError(list(messages), " ".join(advices))
+
+
+def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the options that break the rule, and which one of the others a message names."""
+    options, others = rule.options.split(), rule.others.split()
+    if any(name in explicit for name in rule.unless.split()):
+        return [], ""
+    other = next((name for name in others if name in explicit), "")
+    given = [name for name in options if name in explicit]
+    match rule:
+        case Requires():
+            return [] if other else given, others[0]
+        case Excludes():
+            return given if other else [], other
+        case Needs():
+            applies = other or not others
+            return [name for name in options if name not in given] if applies else [], other
+        case Alone():
+            surplus = [name for name in explicit if name not in (*options, *others)]
+            return surplus if given else [], options[0]
+    raise TypeError(rule)
+
+
 PIPE_CLOSED = 1
 """The exit code when the reader of standard output has gone away."""
 

@@ -9,7 +9,7 @@ import typer
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import (
-    ONE_LEAVES,
+    EXIT_EXCLUDES_ENSEMBLE,
     Device,
     Ensemble,
     JsonFile,
@@ -197,7 +197,7 @@ def command(
     if exit is not None and forced:
         faults.append("`--exit` is for decoding; `--forced` runs all blocks: leave one of them.")
     if exit is not None and ensemble:
-        faults.append(ONE_LEAVES)
+        faults.append(EXIT_EXCLUDES_ENSEMBLE.message)
     if energies and not forced:
         faults.append("`--energies` are those of given translations: add `--forced`.")
     if split is not None and data is None:

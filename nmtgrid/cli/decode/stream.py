@@ -17,7 +17,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.decode.run import chosen
-from nmtgrid.cli.options import ONE_LEAVES, PIPE_CLOSED, DeviceName, Leave, write_report
+from nmtgrid.cli.options import EXIT_EXCLUDES_ENSEMBLE, PIPE_CLOSED, DeviceName, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.policies import Threshold, WaitK
@@ -67,7 +67,7 @@ def check(order: StreamArguments, meaningless: Iterable[str]) -> None:
     if order.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {order.max_source}.")
     if order.exit is not None and len(order.models) > 1:
-        faults.append(ONE_LEAVES)
+        faults.append(EXIT_EXCLUDES_ENSEMBLE.message)
     for one in (order.k, None), (None, order.threshold):
         try:
             if one != (None, None):
