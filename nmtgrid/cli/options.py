@@ -75,34 +75,21 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     """
     # Resolved against the module that declares the fields, whose annotations are strings.
     hints = get_type_hints(kind, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field, inspect.Parameter.empty),
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(kind)
-    ]
+    parameters = inspect.signature(kind).parameters.values()
 
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
             function(kind(**values))
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
-        command.__module__ = function.__module__
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
-        command.__annotations__ = {**hints, "return": None}
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = hints
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+        )
         return command
 
     return decorate
-
-
-def _default(field: dataclasses.Field[Any], missing: Any) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return missing if field.default is dataclasses.MISSING else field.default
 
 
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
@@ -129,7 +116,7 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
     return [
         field.name
         for field in dataclasses.fields(arguments)
-        if getattr(arguments, field.name) not in (_default(field, None), [])
+        if getattr(arguments, field.name) not in (field.default, [])
     ]
 
 
