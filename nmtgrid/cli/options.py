@@ -145,7 +145,7 @@ class Requires(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Excludes(Rule):
-    """None of `options` goes together with any of `others`."""
+    """None of `options` goes together with any of `others`; without those none may be given."""
 
     message: str = "{option} and {other} contradict each other; give one of them."
 
@@ -208,7 +208,7 @@ def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str
         case Requires():
             return [] if other else given, others[0]
         case Excludes():
-            return given if other else [], other
+            return given if other or not others else [], other
         case Needs():
             applies = other or not others
             return [name for name in options if name not in given] if applies else [], other
