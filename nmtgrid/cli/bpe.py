@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option, Typer
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
@@ -21,52 +21,52 @@ from nmtgrid.cli.options import (
     write_report,
 )
 
-app = typer.Typer(
+app = Typer(
     help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True
 )
 
-_Input = Annotated[Path, typer.Option("--input", metavar="FILE", help="`-`: standard input.")]
-_Output = Annotated[Path, typer.Option("--out", metavar="FILE", help="`-`: standard output.")]
+_Input = Annotated[Path, Option("--input", metavar="FILE", help="`-`: standard input.")]
+_Output = Annotated[Path, Option("--out", metavar="FILE", help="`-`: standard output.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnArguments(CommandArguments):
     """The arguments of `bpe learn`."""
 
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset directory.")]
-    merges: Annotated[
-        int | None, typer.Option(help="Merge operations to learn.  [default: 10000]")
-    ] = None
+    data: Annotated[Path, Argument(metavar="DATA", help="A dataset directory.")]
+    merges: Annotated[int | None, Option(help="Merge operations to learn.  [default: 10000]")] = (
+        None
+    )
     joint: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--joint/--separate",
             help="One set of merges for both languages, or one for each.  [default: joint]",
         ),
     ] = None
     codes: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             metavar="FILE", help="Use these codes; twice: those of the source and of the target."
         ),
     ] = None
     joint_vocabulary: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--joint-vocabulary",
             help="One vocabulary for both languages, as `model.tie=all` needs it.",
         ),
     ] = False
-    words: Annotated[bool, typer.Option("--words", help="Whole words instead of BPE.")] = False
+    words: Annotated[bool, Option("--words", help="Whole words instead of BPE.")] = False
     min_count: Annotated[
-        int, typer.Option(metavar="N", help="Leave out types seen less than N times in training.")
+        int, Option(metavar="N", help="Leave out types seen less than N times in training.")
     ] = 1
     vocab_source: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Use this dictionary: ours, fairseq's or a word list."),
+        Option(metavar="F", help="Use this dictionary: ours, fairseq's or a word list."),
     ] = None
     vocab_target: Annotated[
-        Path | None, typer.Option(metavar="F", help="The same for the target language.")
+        Path | None, Option(metavar="F", help="The same for the target language.")
     ] = None
     workers: Workers = 1
     json: JsonFile = None
@@ -168,7 +168,7 @@ def _print_facts(facts: dict[str, Any], merges: int) -> None:
 
 @app.command("apply")
 def apply(
-    codes: Annotated[Path, typer.Argument(metavar="CODES", help="A codes file.")],
+    codes: Annotated[Path, Argument(metavar="CODES", help="A codes file.")],
     source: _Input = Path("-"),
     out: _Output = Path("-"),
     workers: Workers = 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import JsonFile, Weights, check_outputs, write_report
@@ -17,14 +17,14 @@ Quantization = Literal[
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")],
-    to: Annotated[Literal["ctranslate2"], typer.Option("--to", help="The program to write for.")],
+    model: Annotated[Path, Argument(metavar="MODEL", help="A model directory.")],
+    to: Annotated[Literal["ctranslate2"], Option("--to", help="The program to write for.")],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A new folder for the model and its text.")
+        Path, Option("--out", metavar="DIR", help="A new folder for the model and its text.")
     ],
     quantization: Annotated[
         Quantization,
-        typer.Option("--quantization", help="How weights are stored; int8 is smallest, fastest."),
+        Option("--quantization", help="How weights are stored; int8 is smallest, fastest."),
     ] = "float32",
     weights: Weights = "best",
     json: JsonFile = None,

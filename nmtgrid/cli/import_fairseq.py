@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from nmtgrid.base import console
 from nmtgrid.base.config import to_json
@@ -14,20 +14,20 @@ from nmtgrid.cli.options import JsonFile, check_outputs, write_report
 
 def command(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as checkpoint_best.pt.")
+        Path, Argument(metavar="CHECKPOINT", help="A checkpoint, such as checkpoint_best.pt.")
     ],
     dict_source: Annotated[
-        Path, typer.Option("--dict-source", metavar="FILE", help="fairseq's `dict.<source>.txt`.")
+        Path, Option("--dict-source", metavar="FILE", help="fairseq's `dict.<source>.txt`.")
     ],
     dict_target: Annotated[
-        Path, typer.Option("--dict-target", metavar="FILE", help="fairseq's `dict.<target>.txt`.")
+        Path, Option("--dict-target", metavar="FILE", help="fairseq's `dict.<target>.txt`.")
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="MODEL", help="A new folder for the model directory.")
+        Path, Option("--out", metavar="MODEL", help="A new folder for the model directory.")
     ],
     codes: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--codes",
             metavar="FILE",
             help="BPE codes of subword-nmt or fastBPE; without them the units are words.",
@@ -35,20 +35,20 @@ def command(
     ] = None,
     codes_target: Annotated[
         Path | None,
-        typer.Option("--codes-target", metavar="FILE", help="The target's codes, if of its own."),
+        Option("--codes-target", metavar="FILE", help="The target's codes, if of its own."),
     ] = None,
     source_lang: Annotated[
-        str | None, typer.Option("--source-lang", help="Where the checkpoint does not say it.")
+        str | None, Option("--source-lang", help="Where the checkpoint does not say it.")
     ] = None,
     target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="Where the checkpoint does not say it.")
+        str | None, Option("--target-lang", help="Where the checkpoint does not say it.")
     ] = None,
     tokenize: Annotated[
         Literal["moses", "none"],
-        typer.Option("--tokenize", help="How its training text was tokenised."),
+        Option("--tokenize", help="How its training text was tokenised."),
     ] = "moses",
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Its training text was lower-cased.")
+        bool, Option("--lowercase", help="Its training text was lower-cased.")
     ] = False,
     json: JsonFile = None,
 ) -> None:
@@ -63,27 +63,27 @@ def command(
     files = TextFiles(
         dict_source, dict_target, codes, codes_target, source_lang, target_lang, tokenize, lowercase
     )
-    found = import_checkpoint(checkpoint, files, out)
+    model = import_checkpoint(checkpoint, files, out)
     console.table("Taken over", ("what", "value"), [
-        ("theirs", found.theirs),
-        ("ours", found.arch),
-        ("parameters", f"{found.parameters:,}"),
-        ("source types", f"{found.vocabularies[0]:,}"),
-        ("target types", f"{found.vocabularies[1]:,}"),
+        ("theirs", model.theirs),
+        ("ours", model.arch),
+        ("parameters", f"{model.parameters:,}"),
+        ("source types", f"{model.vocabularies[0]:,}"),
+        ("target types", f"{model.vocabularies[1]:,}"),
     ])  # fmt: skip
-    for note in found.notes:
+    for note in model.notes:
         console.say(f"Note: {note}.")
     console.say(f"`nmtgrid decode {out}` translates with it.")
     write_report(
         json,
         {
-            "theirs": found.theirs,
-            "arch": found.arch,
-            "model": to_json(found.config),
-            "parameters": found.parameters,
-            "source_types": found.vocabularies[0],
-            "target_types": found.vocabularies[1],
-            "notes": found.notes,
+            "theirs": model.theirs,
+            "arch": model.arch,
+            "model": to_json(model.config),
+            "parameters": model.parameters,
+            "source_types": model.vocabularies[0],
+            "target_types": model.vocabularies[1],
+            "notes": model.notes,
             "out": str(out),
         },
     )

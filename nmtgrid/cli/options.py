@@ -203,18 +203,18 @@ def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str
     if any(name in explicit for name in rule.unless.split()):
         return [], ""
     other = next((name for name in others if name in explicit), "")
-    given = [name for name in options if name in explicit]
+    present = [name for name in options if name in explicit]
     match rule:
         case Requires():
-            return [] if other else given, others[0]
+            return [] if other else present, others[0]
         case Excludes():
-            return given if other or not others else [], other
+            return present if other or not others else [], other
         case Needs():
             applies = other or not others
-            return [name for name in options if name not in given] if applies else [], other
+            return [name for name in options if name not in present] if applies else [], other
         case Alone():
             surplus = [name for name in explicit if name not in (*options, *others)]
-            return surplus if given else [], options[0]
+            return surplus if present else [], options[0]
     raise TypeError(rule)
 
 
@@ -223,7 +223,7 @@ PIPE_CLOSED = 1
 
 
 class Leave(Exception):
-    """Ends the program with `code`: all that is to be said has been said."""
+    """Ends the program with `code`; messages have been printed already."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -238,19 +238,19 @@ def check_outputs(
     Asked before the work begins: nobody should learn after hours that a folder is missing.
     """
     faults: list[str] = []
-    taken: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, path in (inputs or {}).items():
         if path is not None and str(path) != STANDARD:
-            taken[os.path.realpath(path)] = name
+            options[os.path.realpath(path)] = name
     for name, path in outputs.items():
         if path is None:
             continue
         faults += unwritable(name, path)
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
-        if key in taken and not (key != STANDARD and is_stream(path)):
-            faults.append(f"`{name} {path}` is what `{taken[key]}` names: give another file.")
-        taken[key] = name
+        if key in options and not (key != STANDARD and is_stream(path)):
+            faults.append(f"`{name} {path}` is what `{options[key]}` names: give another file.")
+        options[key] = name
     if faults:
         raise ConfigError(faults)
 
@@ -260,18 +260,18 @@ def check_alone(context: typer.Context, what: str, fits: Collection[str]) -> Non
 
     `what` is the option that has no use for them, and what it does: "--log scores ...".
     """
-    given = [
-        "MODEL" if one.param_type_name == "argument" else f"`{one.opts[0]}`"
-        for one in context.command.params
-        if one.name not in fits
-        and (source := context.get_parameter_source(one.name or "")) is not None
+    ignored = [
+        "MODEL" if parameter.param_type_name == "argument" else f"`{parameter.opts[0]}`"
+        for parameter in context.command.params
+        if parameter.name not in fits
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
         and source.name == "COMMANDLINE"
     ]
-    if given:
+    if ignored:
         option, _, does = what.partition(" ")
         raise ConfigError(
-            f"`{option}` {does}, so that {', '.join(given)} would be ignored.",
-            f"Leave out {', '.join(given)}.",
+            f"`{option}` {does}, so that {', '.join(ignored)} would be ignored.",
+            f"Leave out {', '.join(ignored)}.",
         )
 
 
@@ -295,12 +295,12 @@ def unusable(name: str, folder: Path | None) -> list[str]:
     """
     if folder is None:
         return []
-    held = next(one for one in (folder, *folder.parents) if os.path.exists(one))
-    if not held.is_dir():
-        where = "" if held == folder else f": {held}"
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not existing.is_dir():
+        where = "" if existing == folder else f": {existing}"
         return [f"`{name} {folder}`{where} is a file: name a folder."]
-    if not os.access(held, os.W_OK | os.X_OK):
-        return [f"`{name} {folder}` cannot be written: {held} may only be read."]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [f"`{name} {folder}` cannot be written: {existing} may only be read."]
     return []
 
 
@@ -322,30 +322,31 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
 
     Warns where words or cases of their texts are made in different ways.
     """
-    ours, theirs = translator.pipeline.facts, dataset.pipeline.facts
-    if (ours.source_lang, ours.target_lang) != (theirs.source_lang, theirs.target_lang):
+    model, data = translator.pipeline.facts, dataset.pipeline.facts
+    if (model.source_lang, model.target_lang) != (data.source_lang, data.target_lang):
         raise DataError(
-            f"The model translates {ours.source_lang}-{ours.target_lang}, but {dataset.path} "
-            f"is {theirs.source_lang}-{theirs.target_lang}.",
+            f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
+            f"is {data.source_lang}-{data.target_lang}.",
             "Use a dataset of the model's direction.",
         )
     for name in ("tokenize", "lowercase"):
-        made, given = getattr(ours, name), getattr(theirs, name)
-        if made != given:
+        if getattr(model, name) != getattr(data, name):
             console.warn(
-                f"{dataset.path} has {name}={given}, but the model's text {name}={made}: scores "
-                "compare what was prepared in different ways."
+                f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
+                f"{name}={getattr(model, name)}: scores compare what was prepared in different "
+                "ways."
             )
 
 
 def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
     """Raise DataError unless the dataset's ids are the model's."""
-    ours, theirs = model.pipeline, dataset.pipeline
     for side in ("source", "target"):
-        types = [getattr(one, f"{side}_vocabulary").types for one in (ours, theirs)]
-        if types[0] != types[1]:
+        types, data_types = (
+            getattr(owner.pipeline, f"{side}_vocabulary").types for owner in (model, dataset)
+        )
+        if types != data_types:
             raise DataError(
                 f"The {side} vocabularies of the model and of {dataset.path} differ "
-                f"({len(types[0]):,} and {len(types[1]):,} types).",
+                f"({len(types):,} and {len(data_types):,} types).",
                 "Use the dataset that the model was trained on.",
             )

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
@@ -66,24 +66,24 @@ _PICTURE_RULES = [
 class PreprocessArguments(CommandArguments):
     """The arguments of `preprocess`."""
 
-    out: Annotated[Path, typer.Option("--out", metavar="DATA", help="The new dataset directory.")]
+    out: Annotated[Path, Option("--out", metavar="DATA", help="The new dataset directory.")]
     source_lang: Annotated[
-        str | None, typer.Option(metavar="LANG", help="Suffix of the source files, such as `de`.")
+        str | None, Option(metavar="LANG", help="Suffix of the source files, such as `de`.")
     ] = None
     target_lang: Annotated[
-        str | None, typer.Option(metavar="LANG", help="Suffix of the target files, such as `en`.")
+        str | None, Option(metavar="LANG", help="Suffix of the target files, such as `en`.")
     ] = None
     train: Annotated[
         list[str] | None,
-        typer.Option(metavar="P", help="Prefix: reads P.de and P.en, also .gz, .xz, .bz2."),
+        Option(metavar="P", help="Prefix: reads P.de and P.en, also .gz, .xz, .bz2."),
     ] = None
     valid: Annotated[
         list[str] | None,
-        typer.Option(metavar="P", help="Validation text (of captions: a file or a number)."),
+        Option(metavar="P", help="Validation text (of captions: a file or a number)."),
     ] = None
     test: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="[NAME=]P",
             help="Test text (of captions: a file or a number); the same name again is put behind "
             "the first.",
@@ -91,59 +91,53 @@ class PreprocessArguments(CommandArguments):
     ] = None
     toy: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Build the toy corpus with N training pairs."),
+        Option(min=1, metavar="N", help="Build the toy corpus with N training pairs."),
     ] = None
-    toy_difficulty: Annotated[
-        int | None, typer.Option(metavar="D", help="1, 2 or 3.  [default: 1]")
-    ] = None
-    toy_seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the toy corpus.  [default: 1]")
-    ] = None
+    toy_difficulty: Annotated[int | None, Option(metavar="D", help="1, 2 or 3.  [default: 1]")] = (
+        None
+    )
+    toy_seed: Annotated[int | None, Option(min=0, help="Seed of the toy corpus.  [default: 1]")] = (
+        None
+    )
     captions: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.",
         ),
     ] = None
     features: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Features of the pictures (safetensors); may be repeated."
-        ),
+        Option(metavar="FILE", help="Features of the pictures (safetensors); may be repeated."),
     ] = None
     restval: Annotated[
-        bool, typer.Option("--restval", help="Karpathy's `restval` pictures train too.")
+        bool, Option("--restval", help="Karpathy's `restval` pictures train too.")
     ] = False
     toy_pictures: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Build the toy pictures, N of them for training."),
+        Option(min=1, metavar="N", help="Build the toy pictures, N of them for training."),
     ] = None
-    xml: Annotated[bool, typer.Option("--xml", help="Read IWSLT's XML files.")] = False
+    xml: Annotated[bool, Option("--xml", help="Read IWSLT's XML files.")] = False
     tokenize: Annotated[
-        Literal["moses", "none"], typer.Option(help="`none`: the text is tokenised already.")
+        Literal["moses", "none"], Option(help="`none`: the text is tokenised already.")
     ] = "moses"
     lowercase: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--lowercase/--cased",
             help="Whether to lower-case all text.  [default: captions alone]",
         ),
     ] = None
-    max_words: Annotated[
-        int, typer.Option(help="Drop training pairs with a side of more words.")
-    ] = 175
+    max_words: Annotated[int, Option(help="Drop training pairs with a side of more words.")] = 175
     max_ratio: Annotated[
-        float, typer.Option(help="Drop training pairs whose lengths differ by a larger factor.")
+        float, Option(help="Drop training pairs whose lengths differ by a larger factor.")
     ] = 1.5
     valid_every: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Move each N-th kept training pair to validation."),
+        Option(metavar="N", help="Move each N-th kept training pair to validation."),
     ] = None
     workers: Workers = 1
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = (
-        False
-    )
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing dataset.")] = False
     json: JsonFile = None
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
@@ -27,70 +27,70 @@ from nmtgrid.cli.options import (
 class DecodeArguments(CommandArguments):
     """The arguments of `decode`."""
 
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")]
+    model: Annotated[Path, Argument(metavar="MODEL", help="A model directory.")]
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="INPUT|-",
             help="Raw text, one sentence a line; or features of pictures (.safetensors).  "
             "[default: -]",
         ),
     ] = None
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the text goes.  [default: -]")
+        Path | None, Option(metavar="FILE", help="Where the text goes.  [default: -]")
     ] = None
-    data: Annotated[
-        Path | None, typer.Option(metavar="DATA", help="Translate a split and score it.")
-    ] = None
+    data: Annotated[Path | None, Option(metavar="DATA", help="Translate a split and score it.")] = (
+        None
+    )
     split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The split of `--data`.  [default: test]")
+        str | None, Option(metavar="NAME", help="The split of `--data`.  [default: test]")
     ] = None
     ter: Annotated[
-        bool, typer.Option("--ter", help="With `--data`: TER too (slow, minutes for bad ones).")
+        bool, Option("--ter", help="With `--data`: TER too (slow, minutes for bad ones).")
     ] = False
     forced: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--forced", help="Write no translations: force the split's references (perplexity)."
         ),
     ] = False
     energies: Annotated[
         bool,
-        typer.Option("--energies", help="With `--forced`: what each source unit adds to a score."),
+        Option("--energies", help="With `--forced`: what each source unit adds to a score."),
     ] = False
     beam: Annotated[
-        int | None, typer.Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
+        int | None, Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
     ] = None
     length_penalty: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="A",
             help="Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
             "the length.  [default: the model's]",
         ),
     ] = None
     coverage_penalty: Annotated[
-        float | None, typer.Option(metavar="B", help="Weight of what is left untranslated.")
+        float | None, Option(metavar="B", help="Weight of what is left untranslated.")
     ] = None
     nbest: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Write N lines `line ||| text ||| log-prob. ||| score`."),
+        Option(metavar="N", help="Write N lines `line ||| text ||| log-prob. ||| score`."),
     ] = None
     ensemble: Ensemble = None
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draw translations instead of seeking the best.")
+        bool, Option("--sample", help="Draw translations instead of seeking the best.")
     ] = False
     temperature: Annotated[
-        float | None, typer.Option(help="Of sampling; below 1 is sharper.  [default: 1]")
+        float | None, Option(help="Of sampling; below 1 is sharper.  [default: 1]")
     ] = None
-    top_k: Annotated[int | None, typer.Option(help="Sample among the K likeliest.")] = None
+    top_k: Annotated[int | None, Option(help="Sample among the K likeliest.")] = None
     top_p: Annotated[
-        float | None, typer.Option(help="Sample among the likeliest that hold this share.")
+        float | None, Option(help="Sample among the likeliest that hold this share.")
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Of sampling.  [default: 1]")] = None
+    seed: Annotated[int | None, Option(help="Of sampling.  [default: 1]")] = None
     prefix: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Raw text, a line for each of INPUT: whole words that its translation begins "
             "with, perhaps none.",
@@ -98,31 +98,31 @@ class DecodeArguments(CommandArguments):
     ] = None
     traces: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write one JSON record a line, with alignments."),
+        Option(metavar="FILE", help="Write one JSON record a line, with alignments."),
     ] = None
     alignments: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write links of words, `source-target` from 0."),
+        Option(metavar="FILE", help="Write links of words, `source-target` from 0."),
     ] = None
     replace_unknown: Annotated[
-        bool, typer.Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
+        bool, Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
     ] = False
     batch_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]"),
+        Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]"),
     ] = None
     max_source: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Units of the longest source taken whole.  [default: 512]"),
+        Option(metavar="N", help="Units of the longest source taken whole.  [default: 512]"),
     ] = None
     long_lines: Annotated[
         Literal["split", "cut"] | None,
-        typer.Option(help="Translate longer ones in pieces, or cut them.  [default: split]"),
+        Option(help="Translate longer ones in pieces, or cut them.  [default: split]"),
     ] = None
     weights: Weights = "best"
     exit: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME|N|auto",
             help="Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
             "after block N, or where the model's own predictor says so.",
@@ -130,20 +130,18 @@ class DecodeArguments(CommandArguments):
     ] = None
     stream: Annotated[
         bool,
-        typer.Option(
-            "--stream", help="Translate words as they come; needs one of `--k`, `--threshold`."
-        ),
+        Option("--stream", help="Translate words as they come; needs one of `--k`, `--threshold`."),
     ] = False
     k: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Streams: stay N source units behind; `inf` waits for all."),
+        Option(metavar="N", help="Streams: stay N source units behind; `inf` waits for all."),
     ] = None
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="TAU", help="Streams: the model's agent reads on above this."),
+        Option(metavar="TAU", help="Streams: the model's agent reads on above this."),
     ] = None
     finish_reading: Annotated[
-        bool, typer.Option("--finish-reading", help="Streams: no end before all has been read.")
+        bool, Option("--finish-reading", help="Streams: no end before all has been read.")
     ] = False
     changes: Overrides = None
     precision: Precision = "fp32"

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from nmtgrid.cli.options import (
     CommandArguments,
@@ -20,7 +20,7 @@ from nmtgrid.cli.options import (
 
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"] | None,
-    typer.Option(help="`auto`: bf16 where it is faster than fp32.", show_default="auto"),
+    Option(help="`auto`: bf16 where it is faster than fp32.", show_default="auto"),
 ]
 
 
@@ -28,36 +28,32 @@ Precision = Annotated[
 class TrainArguments(CommandArguments):
     """The arguments of `train`."""
 
-    data: Annotated[Path | None, typer.Argument(metavar="DATA", help="Dataset directory.")] = None
-    out: Annotated[Path | None, typer.Option(metavar="MODEL", help="Model directory to write.")] = (
-        None
-    )
+    data: Annotated[Path | None, Argument(metavar="DATA", help="Dataset directory.")] = None
+    out: Annotated[Path | None, Option(metavar="MODEL", help="Model directory to write.")] = None
     arch: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Architecture; see `--list`.", show_default="pervasive"),
+        Option(metavar="NAME", help="Architecture; see `--list`.", show_default="pervasive"),
     ] = None
     preset: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="The architecture's settings by name.", show_default="none"
-        ),
+        Option(metavar="NAME", help="The architecture's settings by name.", show_default="none"),
     ] = None
     objective: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What is minimised.", show_default="likelihood"),
+        Option(metavar="NAME", help="What is minimised.", show_default="likelihood"),
     ] = None
     changes: Overrides = None
     device: Device = "auto"
     precision: Precision = None
     max_updates: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N", help="Updates to do; 0: no limit.", show_default="the preset's, or 50,000"
         ),
     ] = None
     max_minutes: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="M",
             help="Minutes to train, validation and saving included, carried over `--resume`; "
             "the last validation comes after them.",
@@ -66,40 +62,40 @@ class TrainArguments(CommandArguments):
     ] = None
     max_epochs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Epochs to do.", show_default="the preset's, or no limit"),
+        Option(metavar="N", help="Epochs to do.", show_default="the preset's, or no limit"),
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Seed of everything that is random.", show_default="1"),
+        Option(metavar="N", help="Seed of everything that is random.", show_default="1"),
     ] = None
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N."),
+        Option(metavar="LIST", help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N."),
     ] = None
     init: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="Begin from another model's weights.")
+        Path | None, Option(metavar="MODEL", help="Begin from another model's weights.")
     ] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUT.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in OUT.")] = False
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run in OUT.")] = False
     average: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N",
             help="Also try the mean of the last N checkpoints.",
             show_default="the preset's, or 0",
         ),
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and its cost; train nothing.")
+        bool, Option("--dry-run", help="Show the plan and its cost; train nothing.")
     ] = False
     list_: Annotated[
-        bool, typer.Option("--list", help="Show architectures, presets, objectives, settings.")
+        bool, Option("--list", help="Show architectures, presets, objectives, settings.")
     ] = False
     source_vocab_size: Annotated[
-        int | None, typer.Option(metavar="N", help="For `--dry-run` without data.")
+        int | None, Option(metavar="N", help="For `--dry-run` without data.")
     ] = None
     target_vocab_size: Annotated[
-        int | None, typer.Option(metavar="N", help="For `--dry-run` without data.")
+        int | None, Option(metavar="N", help="For `--dry-run` without data.")
     ] = None
     json: JsonFile = None
 
