@@ -21,9 +21,7 @@ from nmtgrid.cli.options import (
     write_report,
 )
 
-app = Typer(
-    help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True
-)
+app = Typer(help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True)
 
 _Input = Annotated[Path, Option("--input", metavar="FILE", help="`-`: standard input.")]
 _Output = Annotated[Path, Option("--out", metavar="FILE", help="`-`: standard output.")]
@@ -73,10 +71,7 @@ class LearnArguments(CommandArguments):
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
-_RULES = [
-    Excludes("merges", "words codes", _INEFFECTIVE),
-    Excludes("joint", "words", _INEFFECTIVE),
-]
+_RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
 
 
 @app.command("learn")

@@ -44,8 +44,7 @@ def command(
         str | None, Option("--target-lang", help="Where the checkpoint does not say it.")
     ] = None,
     tokenize: Annotated[
-        Literal["moses", "none"],
-        Option("--tokenize", help="How its training text was tokenised."),
+        Literal["moses", "none"], Option("--tokenize", help="How its training text was tokenised.")
     ] = "moses",
     lowercase: Annotated[
         bool, Option("--lowercase", help="Its training text was lower-cased.")

@@ -170,10 +170,7 @@ EXIT_EXCLUDES_ENSEMBLE = Excludes(
 
 
 def check_rules(
-    arguments: CommandArguments,
-    rules: Iterable[Rule],
-    faults: Iterable[str] = (),
-    advice: str = "",
+    arguments: CommandArguments, rules: Iterable[Rule], faults: Iterable[str] = (), advice: str = ""
 ) -> None:
     """Raise ConfigError with all rules that the arguments break, and all further `faults`."""
     explicit = explicit_options(arguments)

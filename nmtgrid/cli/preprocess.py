@@ -90,8 +90,7 @@ class PreprocessArguments(CommandArguments):
         ),
     ] = None
     toy: Annotated[
-        int | None,
-        Option(min=1, metavar="N", help="Build the toy corpus with N training pairs."),
+        int | None, Option(min=1, metavar="N", help="Build the toy corpus with N training pairs.")
     ] = None
     toy_difficulty: Annotated[int | None, Option(metavar="D", help="1, 2 or 3.  [default: 1]")] = (
         None
@@ -124,8 +123,7 @@ class PreprocessArguments(CommandArguments):
     lowercase: Annotated[
         bool | None,
         Option(
-            "--lowercase/--cased",
-            help="Whether to lower-case all text.  [default: captions alone]",
+            "--lowercase/--cased", help="Whether to lower-case all text.  [default: captions alone]"
         ),
     ] = None
     max_words: Annotated[int, Option(help="Drop training pairs with a side of more words.")] = 175
@@ -133,8 +131,7 @@ class PreprocessArguments(CommandArguments):
         float, Option(help="Drop training pairs whose lengths differ by a larger factor.")
     ] = 1.5
     valid_every: Annotated[
-        int | None,
-        Option(metavar="N", help="Move each N-th kept training pair to validation."),
+        int | None, Option(metavar="N", help="Move each N-th kept training pair to validation.")
     ] = None
     workers: Workers = 1
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing dataset.")] = False

@@ -55,8 +55,7 @@ class DecodeArguments(CommandArguments):
         ),
     ] = False
     energies: Annotated[
-        bool,
-        Option("--energies", help="With `--forced`: what each source unit adds to a score."),
+        bool, Option("--energies", help="With `--forced`: what each source unit adds to a score.")
     ] = False
     beam: Annotated[
         int | None, Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
@@ -97,19 +96,16 @@ class DecodeArguments(CommandArguments):
         ),
     ] = None
     traces: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write one JSON record a line, with alignments."),
+        Path | None, Option(metavar="FILE", help="Write one JSON record a line, with alignments.")
     ] = None
     alignments: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Write links of words, `source-target` from 0."),
+        Path | None, Option(metavar="FILE", help="Write links of words, `source-target` from 0.")
     ] = None
     replace_unknown: Annotated[
         bool, Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
     ] = False
     batch_tokens: Annotated[
-        int | None,
-        Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]"),
+        int | None, Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]")
     ] = None
     max_source: Annotated[
         int | None,
@@ -137,8 +133,7 @@ class DecodeArguments(CommandArguments):
         Option(metavar="N", help="Streams: stay N source units behind; `inf` waits for all."),
     ] = None
     threshold: Annotated[
-        float | None,
-        Option(metavar="TAU", help="Streams: the model's agent reads on above this."),
+        float | None, Option(metavar="TAU", help="Streams: the model's agent reads on above this.")
     ] = None
     finish_reading: Annotated[
         bool, Option("--finish-reading", help="Streams: no end before all has been read.")
@@ -164,9 +159,7 @@ RULES = [
         "{option} has no effect with `--forced`, which translates nothing.",
     ),
     Excludes(
-        "exit",
-        "forced",
-        "`--exit` is for decoding; `--forced` runs all blocks: leave one of them.",
+        "exit", "forced", "`--exit` is for decoding; `--forced` runs all blocks: leave one of them."
     ),
     EXIT_EXCLUDES_ENSEMBLE,
     Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),
@@ -195,9 +188,7 @@ STREAM_RULES = [
         unless="threshold",
     ),
     Excludes(
-        "k",
-        "threshold",
-        "`--stream` needs one of `--k` and `--threshold`, but both are given.",
+        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."
     ),
     EXIT_EXCLUDES_ENSEMBLE,
 ]

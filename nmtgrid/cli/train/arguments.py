@@ -39,8 +39,7 @@ class TrainArguments(CommandArguments):
         Option(metavar="NAME", help="The architecture's settings by name.", show_default="none"),
     ] = None
     objective: Annotated[
-        str | None,
-        Option(metavar="NAME", help="What is minimised.", show_default="likelihood"),
+        str | None, Option(metavar="NAME", help="What is minimised.", show_default="likelihood")
     ] = None
     changes: Overrides = None
     device: Device = "auto"
@@ -65,8 +64,7 @@ class TrainArguments(CommandArguments):
         Option(metavar="N", help="Epochs to do.", show_default="the preset's, or no limit"),
     ] = None
     seed: Annotated[
-        int | None,
-        Option(metavar="N", help="Seed of everything that is random.", show_default="1"),
+        int | None, Option(metavar="N", help="Seed of everything that is random.", show_default="1")
     ] = None
     seeds: Annotated[
         str | None,
