@@ -15,8 +15,11 @@ from nmtgrid.cli.options import (
     Excludes,
     JsonFile,
     Workers,
+    argument,
     check_outputs,
     check_rules,
+    flag,
+    option,
     takes,
     write_report,
 )
@@ -31,41 +34,23 @@ _Output = Annotated[Path, Option("--out", metavar="FILE", help="`-`: standard ou
 class LearnArguments(CommandArguments):
     """The arguments of `bpe learn`."""
 
-    data: Annotated[Path, Argument(metavar="DATA", help="A dataset directory.")]
-    merges: Annotated[int | None, Option(help="Merge operations to learn.  [default: 10000]")] = (
-        None
+    data: Path = argument("A dataset directory.", "DATA")
+    merges: int | None = option("Merge operations to learn.  [default: 10000]")
+    joint: bool | None = option(
+        "One set of merges for both languages, or one for each.  [default: joint]",
+        None,
+        "--joint/--separate",
     )
-    joint: Annotated[
-        bool | None,
-        Option(
-            "--joint/--separate",
-            help="One set of merges for both languages, or one for each.  [default: joint]",
-        ),
-    ] = None
-    codes: Annotated[
-        list[Path] | None,
-        Option(
-            metavar="FILE", help="Use these codes; twice: those of the source and of the target."
-        ),
-    ] = None
-    joint_vocabulary: Annotated[
-        bool,
-        Option(
-            "--joint-vocabulary",
-            help="One vocabulary for both languages, as `model.tie=all` needs it.",
-        ),
-    ] = False
-    words: Annotated[bool, Option("--words", help="Whole words instead of BPE.")] = False
-    min_count: Annotated[
-        int, Option(metavar="N", help="Leave out types seen less than N times in training.")
-    ] = 1
-    vocab_source: Annotated[
-        Path | None,
-        Option(metavar="F", help="Use this dictionary: ours, fairseq's or a word list."),
-    ] = None
-    vocab_target: Annotated[
-        Path | None, Option(metavar="F", help="The same for the target language.")
-    ] = None
+    codes: list[Path] | None = option(
+        "Use these codes; twice: those of the source and of the target.", "FILE"
+    )
+    joint_vocabulary: bool = flag(
+        "--joint-vocabulary", "One vocabulary for both languages, as `model.tie=all` needs it."
+    )
+    words: bool = flag("--words", "Whole words instead of BPE.")
+    min_count: int = option("Leave out types seen less than N times in training.", "N", default=1)
+    vocab_source: Path | None = option("Use this dictionary: ours, fairseq's or a word list.", "F")
+    vocab_target: Path | None = option("The same for the target language.", "F")
     workers: Workers = 1
     json: JsonFile = None
 

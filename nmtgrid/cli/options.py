@@ -61,7 +61,35 @@ Workers = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandArguments:
-    """The arguments of a command, each field annotated as Typer's parameters are."""
+    """The arguments of a command: fields made by `argument`, `option` and `flag`.
+
+    What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
+    """
+
+
+def argument(help: str, metavar: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """Return a field for a positional argument; without a default it is required."""
+    return dataclasses.field(
+        default=default, metadata={"typer": typer.Argument(help=help, metavar=metavar)}
+    )
+
+
+def option(
+    help: str,
+    metavar: str | None = None,
+    *names: str,
+    default: Any = None,
+    min: int | None = None,
+    show_default: bool | str = True,
+) -> Any:
+    """Return a field for an option, whose name is the field's unless `names` says otherwise."""
+    info = typer.Option(*names, help=help, metavar=metavar, min=min, show_default=show_default)
+    return dataclasses.field(default=default, metadata={"typer": info})
+
+
+def flag(name: str, help: str) -> Any:
+    """Return a field for a switch that is off by default."""
+    return option(help, None, name, default=False)
 
 
 Arguments = TypeVar("Arguments", bound=CommandArguments)
@@ -70,11 +98,10 @@ Arguments = TypeVar("Arguments", bound=CommandArguments)
 def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
     """Turn a function of one dataclass of arguments into a command for Typer.
 
-    Each field becomes a parameter with the field's annotation and default. The function's
-    docstring is the help.
+    Each field becomes a parameter with the field's type and default. The function's docstring is
+    the help.
     """
-    # Resolved against the module that declares the fields, whose annotations are strings.
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _annotations(kind)
     parameters = inspect.signature(kind).parameters.values()
 
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
@@ -92,10 +119,22 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     return decorate
 
 
+def _annotations(kind: type[CommandArguments]) -> dict[str, Any]:
+    """Return the fields' annotations in Typer's form, `Annotated[type, typer.Option(...)]`."""
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: Annotated[hints[field.name], field.metadata["typer"]]
+        if field.metadata
+        else hints[field.name]
+        for field in dataclasses.fields(kind)
+    }
+
+
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names = {}
-    for field, hint in get_type_hints(kind, include_extras=True).items():
+    for field, hint in _annotations(kind).items():
         info = next(
             info for info in hint.__metadata__ if isinstance(info, (ArgumentInfo, OptionInfo))
         )

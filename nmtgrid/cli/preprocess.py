@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from typer import Option
+from typing import Any, Literal
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
@@ -21,6 +19,8 @@ from nmtgrid.cli.options import (
     Workers,
     check_outputs,
     check_rules,
+    flag,
+    option,
     takes,
     write_report,
 )
@@ -66,75 +66,40 @@ _PICTURE_RULES = [
 class PreprocessArguments(CommandArguments):
     """The arguments of `preprocess`."""
 
-    out: Annotated[Path, Option("--out", metavar="DATA", help="The new dataset directory.")]
-    source_lang: Annotated[
-        str | None, Option(metavar="LANG", help="Suffix of the source files, such as `de`.")
-    ] = None
-    target_lang: Annotated[
-        str | None, Option(metavar="LANG", help="Suffix of the target files, such as `en`.")
-    ] = None
-    train: Annotated[
-        list[str] | None,
-        Option(metavar="P", help="Prefix: reads P.de and P.en, also .gz, .xz, .bz2."),
-    ] = None
-    valid: Annotated[
-        list[str] | None,
-        Option(metavar="P", help="Validation text (of captions: a file or a number)."),
-    ] = None
-    test: Annotated[
-        list[str] | None,
-        Option(
-            metavar="[NAME=]P",
-            help="Test text (of captions: a file or a number); the same name again is put behind "
-            "the first.",
-        ),
-    ] = None
-    toy: Annotated[
-        int | None, Option(min=1, metavar="N", help="Build the toy corpus with N training pairs.")
-    ] = None
-    toy_difficulty: Annotated[int | None, Option(metavar="D", help="1, 2 or 3.  [default: 1]")] = (
-        None
+    out: Path = option("The new dataset directory.", "DATA", default=dataclasses.MISSING)
+    source_lang: str | None = option("Suffix of the source files, such as `de`.", "LANG")
+    target_lang: str | None = option("Suffix of the target files, such as `en`.", "LANG")
+    train: list[str] | None = option("Prefix: reads P.de and P.en, also .gz, .xz, .bz2.", "P")
+    valid: list[str] | None = option("Validation text (of captions: a file or a number).", "P")
+    test: list[str] | None = option(
+        "Test text (of captions: a file or a number); the same name again is put behind the first.",
+        "[NAME=]P",
     )
-    toy_seed: Annotated[int | None, Option(min=0, help="Seed of the toy corpus.  [default: 1]")] = (
-        None
+    toy: int | None = option("Build the toy corpus with N training pairs.", "N", min=1)
+    toy_difficulty: int | None = option("1, 2 or 3.  [default: 1]", "D")
+    toy_seed: int | None = option("Seed of the toy corpus.  [default: 1]", min=0)
+    captions: Path | None = option(
+        "Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.", "FILE"
     )
-    captions: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.",
-        ),
-    ] = None
-    features: Annotated[
-        list[Path] | None,
-        Option(metavar="FILE", help="Features of the pictures (safetensors); may be repeated."),
-    ] = None
-    restval: Annotated[
-        bool, Option("--restval", help="Karpathy's `restval` pictures train too.")
-    ] = False
-    toy_pictures: Annotated[
-        int | None,
-        Option(min=1, metavar="N", help="Build the toy pictures, N of them for training."),
-    ] = None
-    xml: Annotated[bool, Option("--xml", help="Read IWSLT's XML files.")] = False
-    tokenize: Annotated[
-        Literal["moses", "none"], Option(help="`none`: the text is tokenised already.")
-    ] = "moses"
-    lowercase: Annotated[
-        bool | None,
-        Option(
-            "--lowercase/--cased", help="Whether to lower-case all text.  [default: captions alone]"
-        ),
-    ] = None
-    max_words: Annotated[int, Option(help="Drop training pairs with a side of more words.")] = 175
-    max_ratio: Annotated[
-        float, Option(help="Drop training pairs whose lengths differ by a larger factor.")
-    ] = 1.5
-    valid_every: Annotated[
-        int | None, Option(metavar="N", help="Move each N-th kept training pair to validation.")
-    ] = None
+    features: list[Path] | None = option(
+        "Features of the pictures (safetensors); may be repeated.", "FILE"
+    )
+    restval: bool = flag("--restval", "Karpathy's `restval` pictures train too.")
+    toy_pictures: int | None = option("Build the toy pictures, N of them for training.", "N", min=1)
+    xml: bool = flag("--xml", "Read IWSLT's XML files.")
+    tokenize: Literal["moses", "none"] = option(
+        "`none`: the text is tokenised already.", default="moses"
+    )
+    lowercase: bool | None = option(
+        "Whether to lower-case all text.  [default: captions alone]", None, "--lowercase/--cased"
+    )
+    max_words: int = option("Drop training pairs with a side of more words.", default=175)
+    max_ratio: float = option(
+        "Drop training pairs whose lengths differ by a larger factor.", default=1.5
+    )
+    valid_every: int | None = option("Move each N-th kept training pair to validation.", "N")
     workers: Workers = 1
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing dataset.")] = False
+    overwrite: bool = flag("--overwrite", "Replace an existing dataset.")
     json: JsonFile = None
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
-
-from typer import Argument, Option
+from typing import Literal
 
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
@@ -20,6 +18,9 @@ from nmtgrid.cli.options import (
     Precision,
     Requires,
     Weights,
+    argument,
+    flag,
+    option,
 )
 
 
@@ -27,117 +28,59 @@ from nmtgrid.cli.options import (
 class DecodeArguments(CommandArguments):
     """The arguments of `decode`."""
 
-    model: Annotated[Path, Argument(metavar="MODEL", help="A model directory.")]
-    source: Annotated[
-        Path | None,
-        Argument(
-            metavar="INPUT|-",
-            help="Raw text, one sentence a line; or features of pictures (.safetensors).  "
-            "[default: -]",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help="Where the text goes.  [default: -]")
-    ] = None
-    data: Annotated[Path | None, Option(metavar="DATA", help="Translate a split and score it.")] = (
-        None
+    model: Path = argument("A model directory.", "MODEL")
+    source: Path | None = argument(
+        "Raw text, one sentence a line; or features of pictures (.safetensors).  [default: -]",
+        "INPUT|-",
+        default=None,
     )
-    split: Annotated[
-        str | None, Option(metavar="NAME", help="The split of `--data`.  [default: test]")
-    ] = None
-    ter: Annotated[
-        bool, Option("--ter", help="With `--data`: TER too (slow, minutes for bad ones).")
-    ] = False
-    forced: Annotated[
-        bool,
-        Option(
-            "--forced", help="Write no translations: force the split's references (perplexity)."
-        ),
-    ] = False
-    energies: Annotated[
-        bool, Option("--energies", help="With `--forced`: what each source unit adds to a score.")
-    ] = False
-    beam: Annotated[
-        int | None, Option(metavar="N", help="Width; 1 is greedy.  [default: the model's]")
-    ] = None
-    length_penalty: Annotated[
-        float | None,
-        Option(
-            metavar="A",
-            help="Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
-            "the length.  [default: the model's]",
-        ),
-    ] = None
-    coverage_penalty: Annotated[
-        float | None, Option(metavar="B", help="Weight of what is left untranslated.")
-    ] = None
-    nbest: Annotated[
-        int | None,
-        Option(metavar="N", help="Write N lines `line ||| text ||| log-prob. ||| score`."),
-    ] = None
+    out: Path | None = option("Where the text goes.  [default: -]", "FILE")
+    data: Path | None = option("Translate a split and score it.", "DATA")
+    split: str | None = option("The split of `--data`.  [default: test]", "NAME")
+    ter: bool = flag("--ter", "With `--data`: TER too (slow, minutes for bad ones).")
+    forced: bool = flag(
+        "--forced", "Write no translations: force the split's references (perplexity)."
+    )
+    energies: bool = flag("--energies", "With `--forced`: what each source unit adds to a score.")
+    beam: int | None = option("Width; 1 is greedy.  [default: the model's]", "N")
+    length_penalty: float | None = option(
+        "Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
+        "the length.  [default: the model's]",
+        "A",
+    )
+    coverage_penalty: float | None = option("Weight of what is left untranslated.", "B")
+    nbest: int | None = option("Write N lines `line ||| text ||| log-prob. ||| score`.", "N")
     ensemble: Ensemble = None
-    sample: Annotated[
-        bool, Option("--sample", help="Draw translations instead of seeking the best.")
-    ] = False
-    temperature: Annotated[
-        float | None, Option(help="Of sampling; below 1 is sharper.  [default: 1]")
-    ] = None
-    top_k: Annotated[int | None, Option(help="Sample among the K likeliest.")] = None
-    top_p: Annotated[
-        float | None, Option(help="Sample among the likeliest that hold this share.")
-    ] = None
-    seed: Annotated[int | None, Option(help="Of sampling.  [default: 1]")] = None
-    prefix: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Raw text, a line for each of INPUT: whole words that its translation begins "
-            "with, perhaps none.",
-        ),
-    ] = None
-    traces: Annotated[
-        Path | None, Option(metavar="FILE", help="Write one JSON record a line, with alignments.")
-    ] = None
-    alignments: Annotated[
-        Path | None, Option(metavar="FILE", help="Write links of words, `source-target` from 0.")
-    ] = None
-    replace_unknown: Annotated[
-        bool, Option("--replace-unknown", help="Copy the aligned word for `<unk>`.")
-    ] = False
-    batch_tokens: Annotated[
-        int | None, Option(metavar="N", help="Source tokens x beam of a batch.  [default: 4000]")
-    ] = None
-    max_source: Annotated[
-        int | None,
-        Option(metavar="N", help="Units of the longest source taken whole.  [default: 512]"),
-    ] = None
-    long_lines: Annotated[
-        Literal["split", "cut"] | None,
-        Option(help="Translate longer ones in pieces, or cut them.  [default: split]"),
-    ] = None
+    sample: bool = flag("--sample", "Draw translations instead of seeking the best.")
+    temperature: float | None = option("Of sampling; below 1 is sharper.  [default: 1]")
+    top_k: int | None = option("Sample among the K likeliest.")
+    top_p: float | None = option("Sample among the likeliest that hold this share.")
+    seed: int | None = option("Of sampling.  [default: 1]")
+    prefix: Path | None = option(
+        "Raw text, a line for each of INPUT: whole words that its translation begins "
+        "with, perhaps none.",
+        "FILE",
+    )
+    traces: Path | None = option("Write one JSON record a line, with alignments.", "FILE")
+    alignments: Path | None = option("Write links of words, `source-target` from 0.", "FILE")
+    replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
+    batch_tokens: int | None = option("Source tokens x beam of a batch.  [default: 4000]", "N")
+    max_source: int | None = option("Units of the longest source taken whole.  [default: 512]", "N")
+    long_lines: Literal["split", "cut"] | None = option(
+        "Translate longer ones in pieces, or cut them.  [default: split]"
+    )
     weights: Weights = "best"
-    exit: Annotated[
-        str | None,
-        Option(
-            metavar="NAME|N|auto",
-            help="Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
-            "after block N, or where the model's own predictor says so.",
-        ),
-    ] = None
-    stream: Annotated[
-        bool,
-        Option("--stream", help="Translate words as they come; needs one of `--k`, `--threshold`."),
-    ] = False
-    k: Annotated[
-        str | None,
-        Option(metavar="N", help="Streams: stay N source units behind; `inf` waits for all."),
-    ] = None
-    threshold: Annotated[
-        float | None, Option(metavar="TAU", help="Streams: the model's agent reads on above this.")
-    ] = None
-    finish_reading: Annotated[
-        bool, Option("--finish-reading", help="Streams: no end before all has been read.")
-    ] = False
+    exit: str | None = option(
+        "Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
+        "after block N, or where the model's own predictor says so.",
+        "NAME|N|auto",
+    )
+    stream: bool = flag(
+        "--stream", "Translate words as they come; needs one of `--k`, `--threshold`."
+    )
+    k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
+    threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
+    finish_reading: bool = flag("--finish-reading", "Streams: no end before all has been read.")
     changes: Overrides = None
     precision: Precision = "fp32"
     device: Device = "auto"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
-
-from typer import Argument, Option
+from typing import Literal
 
 from nmtgrid.cli.options import (
     CommandArguments,
@@ -16,85 +14,48 @@ from nmtgrid.cli.options import (
     Needs,
     Overrides,
     Requires,
+    argument,
+    flag,
+    option,
 )
-
-Precision = Annotated[
-    Literal["auto", "fp32", "bf16"] | None,
-    Option(help="`auto`: bf16 where it is faster than fp32.", show_default="auto"),
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainArguments(CommandArguments):
     """The arguments of `train`."""
 
-    data: Annotated[Path | None, Argument(metavar="DATA", help="Dataset directory.")] = None
-    out: Annotated[Path | None, Option(metavar="MODEL", help="Model directory to write.")] = None
-    arch: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Architecture; see `--list`.", show_default="pervasive"),
-    ] = None
-    preset: Annotated[
-        str | None,
-        Option(metavar="NAME", help="The architecture's settings by name.", show_default="none"),
-    ] = None
-    objective: Annotated[
-        str | None, Option(metavar="NAME", help="What is minimised.", show_default="likelihood")
-    ] = None
+    data: Path | None = argument("Dataset directory.", "DATA", default=None)
+    out: Path | None = option("Model directory to write.", "MODEL")
+    arch: str | None = option("Architecture; see `--list`.", "NAME", show_default="pervasive")
+    preset: str | None = option("The architecture's settings by name.", "NAME", show_default="none")
+    objective: str | None = option("What is minimised.", "NAME", show_default="likelihood")
     changes: Overrides = None
     device: Device = "auto"
-    precision: Precision = None
-    max_updates: Annotated[
-        int | None,
-        Option(
-            metavar="N", help="Updates to do; 0: no limit.", show_default="the preset's, or 50,000"
-        ),
-    ] = None
-    max_minutes: Annotated[
-        float | None,
-        Option(
-            metavar="M",
-            help="Minutes to train, validation and saving included, carried over `--resume`; "
-            "the last validation comes after them.",
-            show_default="the preset's, or no limit",
-        ),
-    ] = None
-    max_epochs: Annotated[
-        int | None,
-        Option(metavar="N", help="Epochs to do.", show_default="the preset's, or no limit"),
-    ] = None
-    seed: Annotated[
-        int | None, Option(metavar="N", help="Seed of everything that is random.", show_default="1")
-    ] = None
-    seeds: Annotated[
-        str | None,
-        Option(metavar="LIST", help="Several runs, such as 1,2,3 or 1..3, into OUT/seed-N."),
-    ] = None
-    init: Annotated[
-        Path | None, Option(metavar="MODEL", help="Begin from another model's weights.")
-    ] = None
-    resume: Annotated[bool, Option("--resume", help="Go on with the run in OUT.")] = False
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run in OUT.")] = False
-    average: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            help="Also try the mean of the last N checkpoints.",
-            show_default="the preset's, or 0",
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the plan and its cost; train nothing.")
-    ] = False
-    list_: Annotated[
-        bool, Option("--list", help="Show architectures, presets, objectives, settings.")
-    ] = False
-    source_vocab_size: Annotated[
-        int | None, Option(metavar="N", help="For `--dry-run` without data.")
-    ] = None
-    target_vocab_size: Annotated[
-        int | None, Option(metavar="N", help="For `--dry-run` without data.")
-    ] = None
+    precision: Literal["auto", "fp32", "bf16"] | None = option(
+        "`auto`: bf16 where it is faster than fp32.", show_default="auto"
+    )
+    max_updates: int | None = option(
+        "Updates to do; 0: no limit.", "N", show_default="the preset's, or 50,000"
+    )
+    max_minutes: float | None = option(
+        "Minutes to train, validation and saving included, carried over `--resume`; "
+        "the last validation comes after them.",
+        "M",
+        show_default="the preset's, or no limit",
+    )
+    max_epochs: int | None = option("Epochs to do.", "N", show_default="the preset's, or no limit")
+    seed: int | None = option("Seed of everything that is random.", "N", show_default="1")
+    seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, into OUT/seed-N.", "LIST")
+    init: Path | None = option("Begin from another model's weights.", "MODEL")
+    resume: bool = flag("--resume", "Go on with the run in OUT.")
+    overwrite: bool = flag("--overwrite", "Replace the run in OUT.")
+    average: int | None = option(
+        "Also try the mean of the last N checkpoints.", "N", show_default="the preset's, or 0"
+    )
+    dry_run: bool = flag("--dry-run", "Show the plan and its cost; train nothing.")
+    list_: bool = flag("--list", "Show architectures, presets, objectives, settings.")
+    source_vocab_size: int | None = option("For `--dry-run` without data.", "N")
+    target_vocab_size: int | None = option("For `--dry-run` without data.", "N")
     json: JsonFile = None
 
 
