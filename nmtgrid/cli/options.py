@@ -67,8 +67,12 @@ class CommandArguments:
     """
 
 
-def argument(help: str, metavar: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """Return a field for a positional argument; without a default it is required."""
+REQUIRED = dataclasses.MISSING
+"""The default of what must be given."""
+
+
+def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:
+    """Return a field for a positional argument."""
     return dataclasses.field(
         default=default, metadata={"typer": typer.Argument(help=help, metavar=metavar)}
     )

@@ -11,6 +11,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import NOTES
 from nmtgrid.cli.options import (
+    REQUIRED,
     CommandArguments,
     Excludes,
     JsonFile,
@@ -66,7 +67,7 @@ _PICTURE_RULES = [
 class PreprocessArguments(CommandArguments):
     """The arguments of `preprocess`."""
 
-    out: Path = option("The new dataset directory.", "DATA", default=dataclasses.MISSING)
+    out: Path = option("The new dataset directory.", "DATA", default=REQUIRED)
     source_lang: str | None = option("Suffix of the source files, such as `de`.", "LANG")
     target_lang: str | None = option("Suffix of the target files, such as `en`.", "LANG")
     train: list[str] | None = option("Prefix: reads P.de and P.en, also .gz, .xz, .bz2.", "P")
