@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
 from nmtgrid.analysis.training_curves import NAME, read_run
 from nmtgrid.base.io.arrays import load_tensors
-from nmtgrid.cli.train.run import show
+from nmtgrid.cli.train.run import print_event
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
@@ -86,8 +86,8 @@ def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("nmtgrid.base.console.say", told.append)
     event = events.Validated(4, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 1.0, None, 3.25)
-    show(event, None)
-    show(dataclasses.replace(event, criterion=None), None)
+    print_event(event, None)
+    print_event(dataclasses.replace(event, criterion=None), None)
     assert "criterion 3.2500" in told[0] and "criterion" not in told[1]
 
 

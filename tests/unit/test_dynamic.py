@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.dynamic import Dynamic, DynamicSettings
 from nmtgrid.online.policies import Threshold
-from nmtgrid.training.api import LossParts, objectives
+from nmtgrid.training.api import LossParts
 from tests.unit.all_paths import all_paths
 
 BATCH = collate([[5, 6, 7], [8], []], [[4, 5], [6, 7, 4], [5]])

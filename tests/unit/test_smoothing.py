@@ -49,7 +49,7 @@ CPU = torch.device("cpu")
 def settings(*changes: str, objective: str = "likelihood") -> RunSettings:
     more = () if objective in ("likelihood", "dynamic") else ("model.exits=tied",)
     arch = "pervasive" if objective == "dynamic" else "transformer"
-    return resolve(Request(arch, None, objective, (*more, *changes)))
+    return resolve(Request(arch, None, objective, (*more, *changes)), objectives)
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +114,9 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
     more = ("model.halting=geometric",) if objective == "exits-halting" else ()
     asked = settings("smoothing.sequence.alpha=0.5", *more, objective=objective)
     with pytest.raises(ConfigError, match=r"sequence.lazy=true"):
-        make_objective(asked, dataset, CPU)
+        make_objective(asked, dataset, CPU, objectives)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
-    found = make_objective(lazy, dataset, CPU)
+    found = make_objective(lazy, dataset, CPU, objectives)
     assert isinstance(found, Smoothed) and isinstance(found.spread, VectorDistribution)
 
 
@@ -124,7 +124,7 @@ def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
     kinds = {(): VectorDistribution, ("smoothing.token.neighbours=7",): NeighbourDistribution}
     for few, kind in kinds.items():
         asked = settings("smoothing.token.alpha=0.5", *few)
-        found = make_objective(asked, Dataset.open(data), CPU)
+        found = make_objective(asked, Dataset.open(data), CPU, objectives)
         assert isinstance(found, Smoothed) and isinstance(found.spread, kind)
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.options import ONE_LEAVES, DeviceName, PrecisionName, WeightsName, unusable
+from nmtgrid.cli.options import (
+    EXIT_EXCLUDES_ENSEMBLE,
+    DeviceName,
+    PrecisionName,
+    WeightsName,
+    unusable,
+)
 from nmtgrid.online.published import curves
 from nmtgrid.online.settings import Setting, SourceText
 
@@ -53,7 +59,7 @@ class Arguments:
                 "lays results side by side."
             )
         if self.ensemble and self.exit is not None:
-            found.append(ONE_LEAVES)
+            found.append(EXIT_EXCLUDES_ENSEMBLE.message)
         if self.convention == "simuleval" and self.unit == "token":
             found.append("SimulEval's convention counts words: leave out `--unit token`.")
         elif self.published and (self.unit, self.convention) != ("token", "thesis"):

@@ -14,7 +14,7 @@ from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.decode.run import chosen
+from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.arguments import Arguments
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
@@ -255,7 +255,7 @@ def _systems(order: Arguments, settings: Sequence[Setting], dataset: Dataset) ->
                 default_plan(loaded[0]), beam=order.beam, nbest=1, sample=False
             )
             options = TranslationOptions(batch_tokens=order.batch_tokens)
-            halt = None if order.exit is None else chosen(order.exit, loaded[0])
+            halt = None if order.exit is None else choose_halt(order.exit, loaded[0])
             translator = Translator(
                 loaded, plan, options, device=device, precision=order.precision, halt=halt
             )
