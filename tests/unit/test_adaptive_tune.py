@@ -252,7 +252,7 @@ def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     two = ("--baselines", "plain", "--baselines", "plain=plain")
     assert "Two baselines" in said("exits", "--data", "data", *two)
     assert "`--only fixed`" in said("exits", "--data", "data", "--only", "fixed", "--allow-loss", 1)
-    message = said("exits", "--results", tmp_path, "--no-keep", "--beam", 1)
+    message = said("exits", "--results", tmp_path, "--no-keep", "--beam", 2)
     assert "Leave out MODEL, `--keep`, `--beam`, `--device`." in message
 
 

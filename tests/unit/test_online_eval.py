@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import INTERRUPTED, main
-from nmtgrid.cli.online_eval.run import tell_skipped
+from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models import zoo
@@ -121,7 +121,7 @@ def test_sentences_without_latency_are_told_of_by_setting(
         )
 
     def told(*ways: Latency) -> str:
-        tell_skipped({f"k={k}": found for k, found in enumerate(ways)})
+        print_skipped({f"k={k}": found for k, found in enumerate(ways)})
         return " ".join(capsys.readouterr().err.split())
 
     assert told(way(0, 0), way(0, 0)) == ""
