@@ -147,7 +147,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
         else:
             # Typer keeps the first name in an annotation as the default.
             declared = info.default if isinstance(info.default, str) else f"--{field}"
-            names[field] = f"`{declared.partition("/")[0].replace('_', '-')}`"
+            names[field] = f"`{declared.partition('/')[0].replace('_', '-')}`"
     return names
 
 
