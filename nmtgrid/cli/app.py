@@ -87,6 +87,7 @@ def _attempt(words: list[str], debug: bool, signals: list[int]) -> int:
             raise KeyboardInterrupt from fault
         return _report(fault, words, debug)
     if code == INTERRUPTED:
+        # Typer turns KeyboardInterrupt into this code; `main` gives the signal's own.
         raise KeyboardInterrupt
     return code
 
@@ -153,6 +154,7 @@ def _interruptible(signals: list[int]) -> Iterator[None]:
         sys.unraisablehook = report
 
 
+# click lists commands by their names.
 class _InOrder(typer.core.TyperGroup):
     """Lists the subcommands in the order of the work, groups among the others."""
 

@@ -139,6 +139,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names = {}
     for field, hint in _annotations(kind).items():
+        # Fields have other metadata too, such as Typer's parsers would be.
         info = next(
             info for info in hint.__metadata__ if isinstance(info, (ArgumentInfo, OptionInfo))
         )

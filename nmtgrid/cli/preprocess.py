@@ -28,7 +28,7 @@ from nmtgrid.cli.options import (
 
 _NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _HELP = "See `nmtgrid preprocess --help`"
-_TEXT_RULES = [
+TEXT_RULES = [
     Requires(
         "toy_difficulty toy_seed",
         "toy",
@@ -38,7 +38,7 @@ _TEXT_RULES = [
     Needs("source_lang target_lang train", advice=f"{_HELP}, or use `--toy N`.", unless="toy"),
     Excludes("train valid test xml", "toy", "{other} makes its own text: leave {option} out."),
 ]
-_PICTURE_RULES = [
+PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",
         "captions features restval toy_pictures",
@@ -114,6 +114,7 @@ def command(arguments: PreprocessArguments) -> None:
     With `--captions` and `--features` sources are pictures, whose captions are the targets; words
     are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
     """
+    # Tests of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)
     if (
         arguments.captions is not None
@@ -129,7 +130,7 @@ def command(arguments: PreprocessArguments) -> None:
                     f"`{option}` is given {len(values)} times: name one file, or a number of "
                     "pictures."
                 )
-        check_rules(arguments, _PICTURE_RULES, faults, f"{_HELP}.")
+        check_rules(arguments, PICTURE_RULES, faults, f"{_HELP}.")
         check_outputs({"--json": arguments.json})
         manifest = _preprocess_pictures(arguments, files)
         _print_pictures(manifest, arguments.out)
@@ -138,7 +139,7 @@ def command(arguments: PreprocessArguments) -> None:
         faults = []
         if arguments.toy is not None and languages != ("qa", "qb"):
             faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
-        check_rules(arguments, _TEXT_RULES, faults)
+        check_rules(arguments, TEXT_RULES, faults)
         check_outputs({"--json": arguments.json})
         manifest = _preprocess_text(arguments, files)
         _print_text(manifest, arguments.out)
@@ -155,6 +156,7 @@ def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
     if arguments.valid:
         files["valid"] = arguments.valid
     for text in arguments.test or []:
+        # A prefix may hold a `=` too, but then what stands before it is no name: `./a=b`.
         match = _NAMED_TEST.fullmatch(text)
         name, prefix = match.groups() if match else ("test", text)
         if name in ("train", "valid"):
@@ -170,6 +172,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
     from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
     from nmtgrid.text.cleaning import Filters
 
+    # `qa` and `qb` are the languages of the toy corpus; without it both are required.
     plan = TextPlan(
         source_lang="qa" if arguments.source_lang is None else arguments.source_lang,
         target_lang="qb" if arguments.target_lang is None else arguments.target_lang,
@@ -184,6 +187,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
 
         def report(meter: Meter, pairs: int) -> None:
             seconds = bar.tasks[0].elapsed or 1.0
+            # Files are known by their size, the toy corpus by its pairs; neither by its lines.
             bar.update(
                 bar.task_ids[0],
                 completed=pairs if toy else meter.done >> 20,

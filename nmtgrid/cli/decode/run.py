@@ -77,6 +77,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     device = find_device(arguments.device)
     values = {name: getattr(arguments, name) for name in explicit_options(arguments)}
     search = {name: value for name, value in values.items() if name in _SEARCH}
+    # Before models are loaded, which may take minutes.
     options = from_json(
         TranslationOptions, {name: value for name, value in values.items() if name in _TEXT}
     )
@@ -137,6 +138,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
         console.say("Write a sentence on each line; Ctrl-D ends.")
+    # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = _read_prefixes(arguments.prefix, total)
     begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
@@ -279,6 +281,7 @@ def _write_translations(
 
     `begin(align=.., advance=..)` is the translator's `stream` or `caption` of what is to be read.
     """
+    # Only the scores of a split need all translations at once; a pipe may never end.
     is_split = arguments.data is not None
     # A split is scored: its text is written only where a file is named.
     text_path = Path(STANDARD) if arguments.out is None and not is_split else arguments.out
@@ -289,6 +292,7 @@ def _write_translations(
     started = time.perf_counter()
     with console.progress("translating", total) as bar, contextlib.ExitStack() as stack:
         meter = _Meter(bar)
+        # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
         text, traces, alignments = _open_all(
             stack, text_path, arguments.traces, arguments.alignments
@@ -334,6 +338,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
         ] or [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
     try:
         file.write("".join(f"{line}\n" for line in lines).encode())
+        # Often enough for whoever watches, and seldom enough to cost nothing.
         if translation.line % _FLUSH_EVERY == 0:
             file.flush()
     except BrokenPipeError as fault:
@@ -372,7 +377,7 @@ def _print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: s
         ["score" if is_text else "score, all references", "value"],
         [[titles[name], values[name]] for name in names],
     )
-    # The signature of BLEU-4 is that of the shorter ones, too.
+    # BLEU-1 to BLEU-4 are one computation, with one signature.
     for name in names if is_text else ("bleu_4", "cider"):
         console.say(f"signature of {name}: {values[f'signature_{name}']}")
     if "average_exit" in report:

@@ -21,6 +21,7 @@ def command(arguments: TrainArguments) -> None:
     from nmtgrid.training.distributed import asked_for
 
     processes = asked_for()
+    # Every process does the same up to the training; the first one speaks and writes for all.
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
@@ -54,6 +55,7 @@ def command(arguments: TrainArguments) -> None:
     if arguments.dry_run:
         from nmtgrid.cli.train.plan import print_plan
 
+        # Of several seeds each has a folder of its own, so that there is no single run to resume.
         resumed = arguments.out if arguments.resume and seeds is None else None
         settings = resolve_request(request, resumed)
         sizes = arguments.source_vocab_size, arguments.target_vocab_size
@@ -67,5 +69,6 @@ def command(arguments: TrainArguments) -> None:
     with joined(processes, device):
         code, report = run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)
+    # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:
         raise Leave(code)

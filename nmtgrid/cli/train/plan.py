@@ -46,6 +46,7 @@ def print_plan(
     with torch.device("meta"):
         # Counted, not run: no memory is taken and no weight is drawn.
         model = zoo.from_config(settings.arch, settings.model, source_size, target_size)
+    # A training makes these checks before its first update: the plan refuses what it would refuse.
     check_smoothing(settings, objectives)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
     if dataset is None:
@@ -178,6 +179,7 @@ def _vocabulary_sizes(
 def _assumed_work(model: TranslationModel, settings: RunSettings) -> dict[str, float]:
     """Return what an update costs if all pairs have an assumed length."""
     batches, length = settings.batches, ASSUMED_LENGTH
+    # A batch is full when its padded tokens, or its grid cells, are.
     pairs = max(1, batches.max_tokens // length)
     if batches.max_cells:
         pairs = max(1, min(pairs, batches.max_cells // length**2))
@@ -204,6 +206,7 @@ def _measured_work(
     # Batches hold pairs of like lengths: each of them adds some to the sample.
     sample = numpy.concatenate(first)
     sample = sample[:: max(1, len(sample) // _SAMPLE)]
+    # The cost is no linear function of the lengths: a mean over pairs, not that of the mean pair.
     source, target = split.source_lengths[sample] + 1, split.target_lengths[sample] + 1
     flops = [
         model.report(float(source_length), float(target_length)).flops_per_pair

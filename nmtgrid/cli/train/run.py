@@ -1,4 +1,4 @@
-"""Running trainings for the command line: signals, progress, one line for each event."""
+"""`nmtgrid train` at work: one run or several seeds, signals, one printed line for each event."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def run_all(
         for folder in folders.values():
             check_folder(folder, overwrite=arguments.overwrite)
     for seed, folder in folders.items():
+        # After an interruption `--resume` goes on with one run and begins those that had to wait.
         begun = resume and folder.exists()
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
@@ -62,6 +63,7 @@ def run_all(
         code, report = _run_one(arguments, settings, folder, device, processes, resume=begun)
         reports.append({"seed": seed, **report})
         if code:
+            # Interrupted: the seeds that are left are not begun.
             return code, {"seeds": reports}
     return 0, {"seeds": reports, **_print_spread(reports)}
 
@@ -114,6 +116,7 @@ def _run_one(
         for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
             console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
     else:
+        # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
         console.speak()
     finished, gradient_ratio = None, None
@@ -266,6 +269,7 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
     def ask(number: int, frame: FrameType | None) -> None:
         if caught:
             console.say("Interrupted.")
+            # The second one: whoever waits no longer gets the state of the last save.
             raise Leave(128 + caught[0])
         caught.append(number)
         stop.reason = f"stopped by {signal.Signals(number).name}"
