@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import ArgumentInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
@@ -139,10 +139,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names = {}
     for field, hint in _annotations(kind).items():
-        # Fields have other metadata too, such as Typer's parsers would be.
-        info = next(
-            info for info in hint.__metadata__ if isinstance(info, (ArgumentInfo, OptionInfo))
-        )
+        info = hint.__metadata__[0]
         if isinstance(info, ArgumentInfo):
             names[field] = (info.metavar or field.upper()).partition("|")[0]
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
-from nmtgrid.cli.train.arguments import RULES, TrainArguments
+from nmtgrid.cli.train.arguments import RULES, SETTINGS, TrainArguments
 
 
 @takes(TrainArguments)
@@ -42,14 +42,7 @@ def command(arguments: TrainArguments) -> None:
         preset=arguments.preset,
         objective=arguments.objective,
         changes=tuple(arguments.changes or ()),
-        flags={
-            "training.precision": arguments.precision,
-            "training.max_updates": arguments.max_updates,
-            "training.max_minutes": arguments.max_minutes,
-            "training.max_epochs": arguments.max_epochs,
-            "training.seed": arguments.seed,
-            "training.average": arguments.average,
-        },
+        flags={f"training.{name}": getattr(arguments, name) for name in SETTINGS},
     )
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     if arguments.dry_run:

@@ -59,6 +59,8 @@ class TrainArguments(CommandArguments):
     json: JsonFile = None
 
 
+SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
+"""Options that are settings `training.*`, as `--set` takes them."""
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
 RULES = [

@@ -26,6 +26,7 @@ from nmtgrid.training.prepare import METRICS, check_folder, prepare
 from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
@@ -44,8 +45,7 @@ def run_all(
     assert out is not None
     check_shared(out, processes)
     if seeds is None:
-        settings = resolve_request(request, out if resume else None)
-        return _run_one(arguments, settings, out, device, processes, resume=resume)
+        return _train(arguments, request, out, device, processes, resume=resume)
     reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
     if processes.is_first and not resume:
@@ -57,10 +57,8 @@ def run_all(
         begun = resume and folder.exists()
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
-        settings = resolve_request(
-            dataclasses.replace(request, flags=flags), folder if begun else None
-        )
-        code, report = _run_one(arguments, settings, folder, device, processes, resume=begun)
+        seeded = dataclasses.replace(request, flags=flags)
+        code, report = _train(arguments, seeded, folder, device, processes, resume=begun)
         reports.append({"seed": seed, **report})
         if code:
             # Interrupted: the seeds that are left are not begun.
@@ -75,9 +73,9 @@ def resolve_request(request: Request, resumed: Path | None) -> RunSettings:
     return resolve_resumed(resumed, request, objectives)
 
 
-def _run_one(
+def _train(
     arguments: TrainArguments,
-    settings: RunSettings,
+    request: Request,
     out: Path,
     device: torch.device,
     processes: Processes,
@@ -89,6 +87,7 @@ def _run_one(
     Of several processes the first one prints and writes the log.
     """
     assert arguments.data is not None
+    settings = resolve_request(request, out if resume else None)
     check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
@@ -109,12 +108,7 @@ def _run_one(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
             f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
         )
-        objective = trainer.weights.objective
-        notes = objective.notes if isinstance(objective, Prepared) else ()
-        for note in [*settings.notes(), *notes]:
-            console.warn(note)
-        for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
-            console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
+        _print_warnings(trainer, log)
     else:
         # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
@@ -135,7 +129,11 @@ def _run_one(
     assert finished is not None
     if processes.is_first:
         console.say(f"The model is in {out}.")
-    return 128 + signals[0] if signals else 0, {
+    return 128 + signals[0] if signals else 0, _report(finished, trainer)
+
+
+def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
+    return {
         "updates": finished.update,
         "epochs": finished.epoch,
         "minutes": finished.minutes,
@@ -149,6 +147,16 @@ def _run_one(
         "valid_cider": finished.cider,
         "parameters": trainer.model.count_parameters(),
     }
+
+
+def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
+    """Print what is to be known before a training; cut from the log what a resumed run repeats."""
+    objective = trainer.weights.objective
+    notes = objective.notes if isinstance(objective, Prepared) else ()
+    for note in [*trainer.settings.notes(), *notes]:
+        console.warn(note)
+    for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
+        console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
 
 
 def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = None) -> None:
