@@ -33,7 +33,7 @@ from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search.api import Halt
+from nmtgrid.search.api import Halt, SearchPlan
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.inputs import unequal_prefixes
 from nmtgrid.search.postprocess import Translation, scores, scores_of_captions
@@ -49,11 +49,6 @@ from nmtgrid.search.translate import (
 _FLUSH_EVERY = 64
 _FEW_ESCAPED = 0.01
 """Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-_SEARCH = {
-    "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
-    "top_p", "seed",
-}  # fmt: skip
-_TEXT = {"batch_tokens", "max_source", "long_lines", "replace_unknown"}
 _TRANSLATION_SCORES = {
     "bleu_tokenized": "BLEU, tokenised (%)",
     "bleu": "BLEU, raw text (%)",
@@ -76,13 +71,10 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     """
     device = find_device(arguments.device)
     values = {name: getattr(arguments, name) for name in explicit_options(arguments)}
-    search = {name: value for name, value in values.items() if name in _SEARCH}
     # Before models are loaded, which may take minutes.
-    options = from_json(
-        TranslationOptions, {name: value for name, value in values.items() if name in _TEXT}
-    )
+    options = from_json(TranslationOptions, _fields_in(values, TranslationOptions))
     models = [load_model(path, None, arguments.weights) for path in arguments.models]
-    plan = default_plan(models[0])
+    plan, search = default_plan(models[0]), _fields_in(values, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
@@ -103,6 +95,13 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         warn=console.warn,
         halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
     )
+
+
+def _fields_in(
+    values: Mapping[str, Any], kind: type[TranslationOptions | SearchPlan]
+) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: values[name] for name in names if name in values}
 
 
 def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
@@ -150,28 +149,29 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
 
 
 def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Translate a split of a dataset; return its scores and what was done."""
+    """Translate or caption a split of a dataset; return its scores and what was done."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
     split = dataset.split(arguments.split or "test")
     check_same_text(translator, dataset)
-    lines = split.raw_source()
-    prefixes = _read_prefixes(arguments.prefix, len(lines))
-    begin = functools.partial(translator.stream, lines, prefixes=prefixes)
-    report, translations = _write_translations(translator, begin, len(lines), arguments)
-    lowercase = dataset.pipeline.facts.lowercase
-    values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
-    _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
-    if values["references_lowercased"]:
-        console.say(
-            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
-        )
-    if values["references_escaped"] > _FEW_ESCAPED * report["sentences"]:
-        console.warn(
-            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
-            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
-            "high; quote tokenised BLEU."
-        )
+    if isinstance(split, PictureSplit):
+        total = len(split.pictures)
+        pictures = (split.pictures.features(index) for index in range(total))
+        begin = functools.partial(translator.caption, pictures)
+    else:
+        lines = split.raw_source()
+        total = len(lines)
+        prefixes = _read_prefixes(arguments.prefix, total)
+        begin = functools.partial(translator.stream, lines, prefixes=prefixes)
+    report, translations = _write_translations(translator, begin, total, arguments)
+    if isinstance(split, PictureSplit):
+        values = scores_of_captions(translations, split)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
+    else:
+        lowercase = dataset.pipeline.facts.lowercase
+        values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
+        _print_reference_notes(values, report["sentences"])
     return {**values, "split": split.name, **report}
 
 
@@ -196,21 +196,6 @@ def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str
     begin = functools.partial(translator.caption, pictures)
     report, _ = _write_translations(translator, begin, len(files.names), arguments)
     return {**report, "pictures": files.names}
-
-
-def caption_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Caption the pictures of a dataset's split; return the scores and what was done."""
-    assert arguments.data is not None
-    dataset = Dataset.open(arguments.data)
-    split = dataset.split(arguments.split or "test")
-    assert isinstance(split, PictureSplit)
-    check_same_text(translator, dataset)
-    pictures = (split.pictures.features(index) for index in range(len(split.pictures)))
-    begin = functools.partial(translator.caption, pictures)
-    report, captions = _write_translations(translator, begin, len(split.pictures), arguments)
-    values = scores_of_captions(captions, split)
-    _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
-    return {**values, "split": split.name, **report}
 
 
 def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
@@ -382,3 +367,17 @@ def _print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: s
         console.say(f"signature of {name}: {values[f'signature_{name}']}")
     if "average_exit" in report:
         console.say(f"average exit: {report['average_exit']:.2f} blocks per token")
+
+
+def _print_reference_notes(values: Mapping[str, Any], sentences: int) -> None:
+    """Print what about the references makes scores of raw text differ from published ones."""
+    if values["references_lowercased"]:
+        console.say(
+            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
+        )
+    if values["references_escaped"] > _FEW_ESCAPED * sentences:
+        console.warn(
+            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
+            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
+            "high; quote tokenised BLEU."
+        )
