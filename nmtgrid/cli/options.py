@@ -242,6 +242,7 @@ def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str
         return [], ""
     other = next((name for name in others if name in explicit), "")
     present = [name for name in options if name in explicit]
+    # By the type of the rule, so that a table of rules holds nothing but names and words.
     match rule:
         case Requires():
             return [] if other else present, others[0]
@@ -276,6 +277,7 @@ def check_outputs(
     Asked before the work begins: nobody should learn after hours that a folder is missing.
     """
     faults: list[str] = []
+    # By the file itself: two paths, one through a link, may name the same.
     options: dict[str, str] = {}
     for name, path in (inputs or {}).items():
         if path is not None and str(path) != STANDARD:
@@ -321,6 +323,7 @@ def unwritable(name: str, path: Path) -> list[str]:
         return [f"`{name} {path}` is a folder: name a file."]
     if not path.parent.is_dir():
         return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
+    # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else path.parent, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
     return []

@@ -38,6 +38,7 @@ TEXT_RULES = [
     Needs("source_lang target_lang train", advice=f"{_HELP}, or use `--toy N`.", unless="toy"),
     Excludes("train valid test xml", "toy", "{other} makes its own text: leave {option} out."),
 ]
+# Instead of the rules above, as soon as one option is about pictures.
 PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",

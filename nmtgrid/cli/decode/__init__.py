@@ -55,6 +55,7 @@ def command(arguments: DecodeArguments) -> None:
     )
     from nmtgrid.cli.decode import run
 
+    # A model that captions pictures has the size of their features; others have none.
     translator = run.make_translator(arguments)
     run.check_source(translator, arguments)
     if arguments.forced:

@@ -117,6 +117,7 @@ RULES = [
         "temperature top_k top_p seed", "sample", "{option} has no effect without `--sample`."
     ),
 ]
+# Instead of the rules above: a stream has little in common with what decodes whole sentences.
 STREAM_RULES = [
     Excludes(
         "out data split ter forced energies beam length_penalty coverage_penalty nbest sample "
@@ -135,6 +136,7 @@ STREAM_RULES = [
     ),
     EXIT_EXCLUDES_ENSEMBLE,
 ]
+# Checked when the model is there, as only it knows what it reads.
 PICTURE_RULES = [
     Excludes(
         "replace_unknown max_source long_lines prefix ter",

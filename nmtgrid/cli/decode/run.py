@@ -77,6 +77,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     plan, search = default_plan(models[0]), _fields_in(values, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
+    # `--set` reaches settings of the search, with or without their group's name.
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
     changed = {text.partition("=")[0].strip() for text in changes}
     faults = [
@@ -224,6 +225,7 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
         ):
             total += trace.log_probability
             _write_trace(trace, traces, alignments)
+    # Lengths are without the end symbols, which are predicted too.
     tokens = int(split.target_lengths.sum()) + len(split)
     nll = -total / max(tokens, 1)
     perplexity = math.exp(min(nll, 700.0))  # exp(710) is beyond a double

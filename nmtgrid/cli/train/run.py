@@ -113,6 +113,7 @@ def _train(
         # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
         console.speak()
+    # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
         _stop_on_signals(stop, processes) as signals,
@@ -168,6 +169,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
         case events.Started():
             _print_started(event)
         case events.Updated():
+            # Without a limit on time or updates the end is unknown, and the bar stays empty.
             share, left = 0.0, ""
             if event.minutes_left is not None:
                 share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
