@@ -193,7 +193,7 @@ class Excludes(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Needs(Rule):
-    """Each of `options` must be given; where there are `others`, then only with one of those."""
+    """Each of `options` must be given, or one of `others` instead."""
 
     message: str = "{option} is missing."
 
@@ -249,8 +249,7 @@ def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str
         case Excludes():
             return present if other or not others else [], other
         case Needs():
-            applies = other or not others
-            return [name for name in options if name not in present] if applies else [], other
+            return [] if other else [name for name in options if name not in present], other
         case Alone():
             surplus = [name for name in explicit if name not in (*options, *others)]
             return surplus if present else [], options[0]

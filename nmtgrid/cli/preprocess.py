@@ -35,7 +35,7 @@ TEXT_RULES = [
         "{option} belongs to `--toy N`: leave it out.",
         f"{_HELP}, or use `--toy N`.",
     ),
-    Needs("source_lang target_lang train", advice=f"{_HELP}, or use `--toy N`.", unless="toy"),
+    Needs("source_lang target_lang train", "toy", advice=f"{_HELP}, or use `--toy N`."),
     Excludes("train valid test xml", "toy", "{other} makes its own text: leave {option} out."),
 ]
 # Instead of the rules above, as soon as one option is about pictures.
@@ -52,14 +52,10 @@ PICTURE_RULES = [
     ),
     Requires("toy_seed", "toy_pictures", "{option} belongs to `--toy-pictures N`: leave it out."),
     Needs(
-        "captions",
-        message="{option} is missing: `--features` and `--restval` go with it.",
-        unless="toy_pictures",
+        "captions", "toy_pictures", "{option} is missing: `--features` and `--restval` go with it."
     ),
     Needs(
-        "features",
-        message="{option} is missing: name the file of the pictures' features.",
-        unless="toy_pictures",
+        "features", "toy_pictures", "{option} is missing: name the file of the pictures' features."
     ),
 ]
 
@@ -256,18 +252,23 @@ def _preprocess_pictures(
         )
 
 
-def _print_text(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, and what was put right."""
-    splits = manifest["splits"]
+def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -> None:
+    """Print a row for each split: the counts named by `columns`, and what each filter dropped."""
     reasons = list(next(iter(splits.values()))["dropped"])
     console.table(
-        f"{out}: pairs",
-        ["split", "read", "kept", *(f"dropped: {reason}" for reason in reasons)],
+        title,
+        ["split", *columns, *(f"dropped: {reason}" for reason in reasons)],
         [
-            [name, split["pairs_read"], split["pairs_kept"], *split["dropped"].values()]
+            [name, *(split[key] for key in columns.values()), *split["dropped"].values()]
             for name, split in splits.items()
         ],
     )
+
+
+def _print_text(manifest: dict[str, Any], out: Path) -> None:
+    """Print the counts, and what was put right."""
+    splits = manifest["splits"]
+    _print_counts(f"{out}: pairs", splits, {"read": "pairs_read", "kept": "pairs_kept"})
     for split in splits.values():
         if "moved_to_valid" in split:
             console.say(f"{split['moved_to_valid']:,} kept pairs were moved to valid.")
@@ -280,18 +281,12 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
 
 def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
     """Print the counts, and what was left out."""
-    splits = manifest["splits"]
-    source = manifest["source"]
-    reasons = list(next(iter(splits.values()))["dropped"])
-    console.table(
+    splits, source = manifest["splits"], manifest["source"]
+    _print_counts(
         f"{out}: pictures of {source['size']:,} features of {source['type']} a region",
-        ["split", "pictures", "captions read", "kept", *(f"dropped: {name}" for name in reasons)],
-        [
-            [name, split["pictures"], split["pairs_read"], split["pairs_kept"],
-             *split["dropped"].values()]
-            for name, split in splits.items()
-        ],
-    )  # fmt: skip
+        splits,
+        {"pictures": "pictures", "captions read": "pairs_read", "kept": "pairs_kept"},
+    )
     for name, split in splits.items():
         if count := split["pictures_without_captions"]:
             console.warn(f"{count:,} pictures of `{name}` have no caption and were left out.")

@@ -78,8 +78,8 @@ def test_names_are_those_of_the_command_line() -> None:
     [
         (Requires("top_k", "fast seed"), ["--seed", "2"], "`--top-k` belongs to `--fast`: add it."),
         (Requires("top_k", "fast", unless="names"), ["--name", "a"], "`--top-k` belongs"),
-        (Needs("names", "top_k"), ["--name", "a"], "`--name` is missing."),
-        (Needs("names seed", unless="fast"), ["--fast"], "`--name` is missing.\n`--seed` is"),
+        (Needs("names", "weights"), ["--name", "a"], "`--name` is missing."),
+        (Needs("names seed", "fast"), ["--fast"], "`--name` is missing.\n`--seed` is"),
         (Excludes("model", message="no {option}", unless="fast"), ["--fast"], "no MODEL"),
     ],
 )

@@ -127,9 +127,7 @@ STREAM_RULES = [
         "as soon as it is final, and never taken back.",
     ),
     Needs(
-        "k",
-        message="`--stream` needs one of `--k` and `--threshold`, but neither is given.",
-        unless="threshold",
+        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but neither is given."
     ),
     Excludes(
         "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."

@@ -76,10 +76,10 @@ RULES = [
     ),
     Needs(
         "data",
-        message="The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
-        unless="dry_run",
+        "dry_run",
+        "The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
     ),
-    Needs("out", message=_OUT_MESSAGE, unless="dry_run"),
+    Needs("out", "dry_run", _OUT_MESSAGE),
     Requires("resume", "out", _OUT_MESSAGE),
     Excludes("resume", "overwrite"),
     Excludes("seed", "seeds"),
