@@ -174,6 +174,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
+    # The one place that imports by name: a command is loaded only when it is needed.
     for name in names:
         module = importlib.import_module(COMMANDS[name])
         if hasattr(module, "app"):

@@ -207,6 +207,7 @@ def _measured_work(
     )
     walk = itertools.islice(plan.walk(DataCursor(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
+    # The order is drawn anew each epoch, but the first batches of one are like all others.
     pairs = sum(map(len, first)) / max(len(first), 1) * batches.accumulation
     # Batches hold pairs of like lengths: each of them adds some to the sample.
     sample = numpy.concatenate(first)
