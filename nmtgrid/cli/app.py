@@ -87,6 +87,7 @@ def _attempt(words: list[str], debug: bool, signals: list[int]) -> int:
             raise KeyboardInterrupt from fault
         return _report(fault, words, debug)
     if code == INTERRUPTED:
+        # Typer turns KeyboardInterrupt into this code; `main` gives the signal's own.
         raise KeyboardInterrupt
     return code
 
@@ -153,6 +154,7 @@ def _interruptible(signals: list[int]) -> Iterator[None]:
         sys.unraisablehook = report
 
 
+# click lists commands by their names.
 class _InOrder(typer.core.TyperGroup):
     """Lists the subcommands in the order of the work, groups among the others."""
 
@@ -172,6 +174,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
+    # The one place that imports by name: a command is loaded only when it is needed.
     for name in names:
         module = importlib.import_module(COMMANDS[name])
         if hasattr(module, "app"):
@@ -195,7 +198,7 @@ def _run(words: list[str]) -> int:
         return 0
     first = words[0] if words else "--help"
     if first in COMMANDS:
-        # Only this one is imported.
+        # Only this one is imported: together they would take most of the time to a first word.
         app = assemble([first])
         groups = {group.name for group in app.registered_groups}
         if len(words) == 1 and first in groups:

@@ -56,7 +56,7 @@ class LearnArguments(CommandArguments):
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
-_RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
+RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
 
 
 @app.command("learn")
@@ -67,7 +67,7 @@ def learn(arguments: LearnArguments) -> None:
     faults = []
     if arguments.joint and len(codes) == 2:
         faults.append("`--joint` shares the merges, but `--codes` is given twice: leave one out.")
-    check_rules(arguments, _RULES, faults)
+    check_rules(arguments, RULES, faults)
     check_outputs({"--json": arguments.json})
     from nmtgrid.base.io.workers import count_workers
     from nmtgrid.data.subwords import SubwordPlan, learn_subwords
@@ -84,11 +84,14 @@ def learn(arguments: LearnArguments) -> None:
         target_vocabulary=str(target) if target else None,
         workers=count_workers(arguments.workers),
     )
+    # Models trained with other ids still have their own vocabularies, but a run that is resumed
+    # would read the new ids: people must know.
     before = _vocabulary_files(arguments.data)
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
             task = bar.tasks[0]
+            # Reading, learning and encoding each start the bar anew.
             if task.description != stage:
                 bar.reset(task.id, description=stage)
             rate = f"{task.speed:,.0f}/s" if task.speed else ""

@@ -45,6 +45,7 @@ def command(arguments: ExportArguments) -> None:
 
     The folder holds vocabularies and BPE codes too, and a README that says how to run it.
     """
+    # Before the model is loaded, which takes the longest.
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model

@@ -74,6 +74,7 @@ def command(arguments: ImportArguments) -> None:
         ("target types", f"{model.vocabularies[1]:,}"),
     ]
     console.table("Taken over", ("what", "value"), rows)
+    # What was left out or read otherwise: no fault, but people should know.
     for note in model.notes:
         console.say(f"Note: {note}.")
     console.say(f"`nmtgrid decode {arguments.out}` translates with it.")

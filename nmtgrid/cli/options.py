@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import ArgumentInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
@@ -139,9 +139,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names = {}
     for field, hint in _annotations(kind).items():
-        info = next(
-            info for info in hint.__metadata__ if isinstance(info, (ArgumentInfo, OptionInfo))
-        )
+        info = hint.__metadata__[0]
         if isinstance(info, ArgumentInfo):
             names[field] = (info.metavar or field.upper()).partition("|")[0]
         else:
@@ -195,7 +193,7 @@ class Excludes(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Needs(Rule):
-    """Each of `options` must be given; where there are `others`, then only with one of those."""
+    """Each of `options` must be given, or one of `others` instead."""
 
     message: str = "{option} is missing."
 
@@ -244,14 +242,14 @@ def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str
         return [], ""
     other = next((name for name in others if name in explicit), "")
     present = [name for name in options if name in explicit]
+    # By the type of the rule, so that a table of rules holds nothing but names and words.
     match rule:
         case Requires():
             return [] if other else present, others[0]
         case Excludes():
             return present if other or not others else [], other
         case Needs():
-            applies = other or not others
-            return [name for name in options if name not in present] if applies else [], other
+            return [] if other else [name for name in options if name not in present], other
         case Alone():
             surplus = [name for name in explicit if name not in (*options, *others)]
             return surplus if present else [], options[0]
@@ -278,6 +276,7 @@ def check_outputs(
     Asked before the work begins: nobody should learn after hours that a folder is missing.
     """
     faults: list[str] = []
+    # By the file itself: two paths, one through a link, may name the same.
     options: dict[str, str] = {}
     for name, path in (inputs or {}).items():
         if path is not None and str(path) != STANDARD:
@@ -323,6 +322,7 @@ def unwritable(name: str, path: Path) -> list[str]:
         return [f"`{name} {path}` is a folder: name a file."]
     if not path.parent.is_dir():
         return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
+    # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else path.parent, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
     return []

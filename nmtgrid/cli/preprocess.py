@@ -28,17 +28,18 @@ from nmtgrid.cli.options import (
 
 _NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _HELP = "See `nmtgrid preprocess --help`"
-_TEXT_RULES = [
+TEXT_RULES = [
     Requires(
         "toy_difficulty toy_seed",
         "toy",
         "{option} belongs to `--toy N`: leave it out.",
         f"{_HELP}, or use `--toy N`.",
     ),
-    Needs("source_lang target_lang train", advice=f"{_HELP}, or use `--toy N`.", unless="toy"),
+    Needs("source_lang target_lang train", "toy", advice=f"{_HELP}, or use `--toy N`."),
     Excludes("train valid test xml", "toy", "{other} makes its own text: leave {option} out."),
 ]
-_PICTURE_RULES = [
+# Instead of the rules above, as soon as one option is about pictures.
+PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",
         "captions features restval toy_pictures",
@@ -51,14 +52,10 @@ _PICTURE_RULES = [
     ),
     Requires("toy_seed", "toy_pictures", "{option} belongs to `--toy-pictures N`: leave it out."),
     Needs(
-        "captions",
-        message="{option} is missing: `--features` and `--restval` go with it.",
-        unless="toy_pictures",
+        "captions", "toy_pictures", "{option} is missing: `--features` and `--restval` go with it."
     ),
     Needs(
-        "features",
-        message="{option} is missing: name the file of the pictures' features.",
-        unless="toy_pictures",
+        "features", "toy_pictures", "{option} is missing: name the file of the pictures' features."
     ),
 ]
 
@@ -114,6 +111,7 @@ def command(arguments: PreprocessArguments) -> None:
     With `--captions` and `--features` sources are pictures, whose captions are the targets; words
     are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
     """
+    # Tests of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)
     if (
         arguments.captions is not None
@@ -129,7 +127,7 @@ def command(arguments: PreprocessArguments) -> None:
                     f"`{option}` is given {len(values)} times: name one file, or a number of "
                     "pictures."
                 )
-        check_rules(arguments, _PICTURE_RULES, faults, f"{_HELP}.")
+        check_rules(arguments, PICTURE_RULES, faults, f"{_HELP}.")
         check_outputs({"--json": arguments.json})
         manifest = _preprocess_pictures(arguments, files)
         _print_pictures(manifest, arguments.out)
@@ -138,7 +136,7 @@ def command(arguments: PreprocessArguments) -> None:
         faults = []
         if arguments.toy is not None and languages != ("qa", "qb"):
             faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
-        check_rules(arguments, _TEXT_RULES, faults)
+        check_rules(arguments, TEXT_RULES, faults)
         check_outputs({"--json": arguments.json})
         manifest = _preprocess_text(arguments, files)
         _print_text(manifest, arguments.out)
@@ -155,6 +153,7 @@ def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
     if arguments.valid:
         files["valid"] = arguments.valid
     for text in arguments.test or []:
+        # A prefix may hold a `=` too, but then what stands before it is no name: `./a=b`.
         match = _NAMED_TEST.fullmatch(text)
         name, prefix = match.groups() if match else ("test", text)
         if name in ("train", "valid"):
@@ -170,6 +169,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
     from nmtgrid.data.build import TextPlan, preprocess_files, preprocess_toy
     from nmtgrid.text.cleaning import Filters
 
+    # `qa` and `qb` are the languages of the toy corpus; without it both are required.
     plan = TextPlan(
         source_lang="qa" if arguments.source_lang is None else arguments.source_lang,
         target_lang="qb" if arguments.target_lang is None else arguments.target_lang,
@@ -184,6 +184,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
 
         def report(meter: Meter, pairs: int) -> None:
             seconds = bar.tasks[0].elapsed or 1.0
+            # Files are known by their size, the toy corpus by its pairs; neither by its lines.
             bar.update(
                 bar.task_ids[0],
                 completed=pairs if toy else meter.done >> 20,
@@ -251,18 +252,23 @@ def _preprocess_pictures(
         )
 
 
-def _print_text(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, and what was put right."""
-    splits = manifest["splits"]
+def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -> None:
+    """Print a row for each split: the counts named by `columns`, and what each filter dropped."""
     reasons = list(next(iter(splits.values()))["dropped"])
     console.table(
-        f"{out}: pairs",
-        ["split", "read", "kept", *(f"dropped: {reason}" for reason in reasons)],
+        title,
+        ["split", *columns, *(f"dropped: {reason}" for reason in reasons)],
         [
-            [name, split["pairs_read"], split["pairs_kept"], *split["dropped"].values()]
+            [name, *(split[key] for key in columns.values()), *split["dropped"].values()]
             for name, split in splits.items()
         ],
     )
+
+
+def _print_text(manifest: dict[str, Any], out: Path) -> None:
+    """Print the counts, and what was put right."""
+    splits = manifest["splits"]
+    _print_counts(f"{out}: pairs", splits, {"read": "pairs_read", "kept": "pairs_kept"})
     for split in splits.values():
         if "moved_to_valid" in split:
             console.say(f"{split['moved_to_valid']:,} kept pairs were moved to valid.")
@@ -275,18 +281,12 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
 
 def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
     """Print the counts, and what was left out."""
-    splits = manifest["splits"]
-    source = manifest["source"]
-    reasons = list(next(iter(splits.values()))["dropped"])
-    console.table(
+    splits, source = manifest["splits"], manifest["source"]
+    _print_counts(
         f"{out}: pictures of {source['size']:,} features of {source['type']} a region",
-        ["split", "pictures", "captions read", "kept", *(f"dropped: {name}" for name in reasons)],
-        [
-            [name, split["pictures"], split["pairs_read"], split["pairs_kept"],
-             *split["dropped"].values()]
-            for name, split in splits.items()
-        ],
-    )  # fmt: skip
+        splits,
+        {"pictures": "pictures", "captions read": "pairs_read", "kept": "pairs_kept"},
+    )
     for name, split in splits.items():
         if count := split["pictures_without_captions"]:
             console.warn(f"{count:,} pictures of `{name}` have no caption and were left out.")

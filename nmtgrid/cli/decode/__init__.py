@@ -55,16 +55,15 @@ def command(arguments: DecodeArguments) -> None:
     )
     from nmtgrid.cli.decode import run
 
+    # A model that captions pictures has the size of their features; others have none.
     translator = run.make_translator(arguments)
     run.check_source(translator, arguments)
     if arguments.forced:
         report = run.force_split(translator, arguments)
-    elif translator.features and data is not None:
-        report = run.caption_split(translator, arguments)
+    elif data is not None:
+        report = run.translate_split(translator, arguments)
     elif translator.features:
         report = run.caption_file(translator, arguments)
-    elif data is None:
-        report = run.translate_text(translator, arguments)
     else:
-        report = run.translate_split(translator, arguments)
+        report = run.translate_text(translator, arguments)
     write_report(arguments.json, report)

@@ -117,6 +117,7 @@ RULES = [
         "temperature top_k top_p seed", "sample", "{option} has no effect without `--sample`."
     ),
 ]
+# Instead of the rules above: a stream has little in common with what decodes whole sentences.
 STREAM_RULES = [
     Excludes(
         "out data split ter forced energies beam length_penalty coverage_penalty nbest sample "
@@ -126,15 +127,14 @@ STREAM_RULES = [
         "as soon as it is final, and never taken back.",
     ),
     Needs(
-        "k",
-        message="`--stream` needs one of `--k` and `--threshold`, but neither is given.",
-        unless="threshold",
+        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but neither is given."
     ),
     Excludes(
         "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."
     ),
     EXIT_EXCLUDES_ENSEMBLE,
 ]
+# Checked when the model is there, as only it knows what it reads.
 PICTURE_RULES = [
     Excludes(
         "replace_unknown max_source long_lines prefix ter",

@@ -33,7 +33,7 @@ from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search.api import Halt
+from nmtgrid.search.api import Halt, SearchPlan
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.inputs import unequal_prefixes
 from nmtgrid.search.postprocess import Translation, scores, scores_of_captions
@@ -49,11 +49,6 @@ from nmtgrid.search.translate import (
 _FLUSH_EVERY = 64
 _FEW_ESCAPED = 0.01
 """Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-_SEARCH = {
-    "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
-    "top_p", "seed",
-}  # fmt: skip
-_TEXT = {"batch_tokens", "max_source", "long_lines", "replace_unknown"}
 _TRANSLATION_SCORES = {
     "bleu_tokenized": "BLEU, tokenised (%)",
     "bleu": "BLEU, raw text (%)",
@@ -76,14 +71,13 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     """
     device = find_device(arguments.device)
     values = {name: getattr(arguments, name) for name in explicit_options(arguments)}
-    search = {name: value for name, value in values.items() if name in _SEARCH}
-    options = from_json(
-        TranslationOptions, {name: value for name, value in values.items() if name in _TEXT}
-    )
+    # Before models are loaded, which may take minutes.
+    options = from_json(TranslationOptions, _fields_in(values, TranslationOptions))
     models = [load_model(path, None, arguments.weights) for path in arguments.models]
-    plan = default_plan(models[0])
+    plan, search = default_plan(models[0]), _fields_in(values, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
+    # `--set` reaches settings of the search, with or without their group's name.
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
     changed = {text.partition("=")[0].strip() for text in changes}
     faults = [
@@ -102,6 +96,13 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         warn=console.warn,
         halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
     )
+
+
+def _fields_in(
+    values: Mapping[str, Any], kind: type[TranslationOptions | SearchPlan]
+) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: values[name] for name in names if name in values}
 
 
 def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
@@ -137,6 +138,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
         console.say("Write a sentence on each line; Ctrl-D ends.")
+    # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = _read_prefixes(arguments.prefix, total)
     begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
@@ -148,28 +150,29 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
 
 
 def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Translate a split of a dataset; return its scores and what was done."""
+    """Translate or caption a split of a dataset; return its scores and what was done."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
     split = dataset.split(arguments.split or "test")
     check_same_text(translator, dataset)
-    lines = split.raw_source()
-    prefixes = _read_prefixes(arguments.prefix, len(lines))
-    begin = functools.partial(translator.stream, lines, prefixes=prefixes)
-    report, translations = _write_translations(translator, begin, len(lines), arguments)
-    lowercase = dataset.pipeline.facts.lowercase
-    values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
-    _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
-    if values["references_lowercased"]:
-        console.say(
-            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
-        )
-    if values["references_escaped"] > _FEW_ESCAPED * report["sentences"]:
-        console.warn(
-            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
-            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
-            "high; quote tokenised BLEU."
-        )
+    if isinstance(split, PictureSplit):
+        total = len(split.pictures)
+        pictures = (split.pictures.features(index) for index in range(total))
+        begin = functools.partial(translator.caption, pictures)
+    else:
+        lines = split.raw_source()
+        total = len(lines)
+        prefixes = _read_prefixes(arguments.prefix, total)
+        begin = functools.partial(translator.stream, lines, prefixes=prefixes)
+    report, translations = _write_translations(translator, begin, total, arguments)
+    if isinstance(split, PictureSplit):
+        values = scores_of_captions(translations, split)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
+    else:
+        lowercase = dataset.pipeline.facts.lowercase
+        values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
+        _print_reference_notes(values, report["sentences"])
     return {**values, "split": split.name, **report}
 
 
@@ -194,21 +197,6 @@ def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str
     begin = functools.partial(translator.caption, pictures)
     report, _ = _write_translations(translator, begin, len(files.names), arguments)
     return {**report, "pictures": files.names}
-
-
-def caption_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Caption the pictures of a dataset's split; return the scores and what was done."""
-    assert arguments.data is not None
-    dataset = Dataset.open(arguments.data)
-    split = dataset.split(arguments.split or "test")
-    assert isinstance(split, PictureSplit)
-    check_same_text(translator, dataset)
-    pictures = (split.pictures.features(index) for index in range(len(split.pictures)))
-    begin = functools.partial(translator.caption, pictures)
-    report, captions = _write_translations(translator, begin, len(split.pictures), arguments)
-    values = scores_of_captions(captions, split)
-    _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
-    return {**values, "split": split.name, **report}
 
 
 def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
@@ -237,6 +225,7 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
         ):
             total += trace.log_probability
             _write_trace(trace, traces, alignments)
+    # Lengths are without the end symbols, which are predicted too.
     tokens = int(split.target_lengths.sum()) + len(split)
     nll = -total / max(tokens, 1)
     perplexity = math.exp(min(nll, 700.0))  # exp(710) is beyond a double
@@ -279,6 +268,7 @@ def _write_translations(
 
     `begin(align=.., advance=..)` is the translator's `stream` or `caption` of what is to be read.
     """
+    # Only the scores of a split need all translations at once; a pipe may never end.
     is_split = arguments.data is not None
     # A split is scored: its text is written only where a file is named.
     text_path = Path(STANDARD) if arguments.out is None and not is_split else arguments.out
@@ -289,6 +279,7 @@ def _write_translations(
     started = time.perf_counter()
     with console.progress("translating", total) as bar, contextlib.ExitStack() as stack:
         meter = _Meter(bar)
+        # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
         text, traces, alignments = _open_all(
             stack, text_path, arguments.traces, arguments.alignments
@@ -334,6 +325,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
         ] or [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
     try:
         file.write("".join(f"{line}\n" for line in lines).encode())
+        # Often enough for whoever watches, and seldom enough to cost nothing.
         if translation.line % _FLUSH_EVERY == 0:
             file.flush()
     except BrokenPipeError as fault:
@@ -372,8 +364,22 @@ def _print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: s
         ["score" if is_text else "score, all references", "value"],
         [[titles[name], values[name]] for name in names],
     )
-    # The signature of BLEU-4 is that of the shorter ones, too.
+    # BLEU-1 to BLEU-4 are one computation, with one signature.
     for name in names if is_text else ("bleu_4", "cider"):
         console.say(f"signature of {name}: {values[f'signature_{name}']}")
     if "average_exit" in report:
         console.say(f"average exit: {report['average_exit']:.2f} blocks per token")
+
+
+def _print_reference_notes(values: Mapping[str, Any], sentences: int) -> None:
+    """Print what about the references makes scores of raw text differ from published ones."""
+    if values["references_lowercased"]:
+        console.say(
+            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
+        )
+    if values["references_escaped"] > _FEW_ESCAPED * sentences:
+        console.warn(
+            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
+            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
+            "high; quote tokenised BLEU."
+        )

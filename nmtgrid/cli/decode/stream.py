@@ -1,4 +1,8 @@
-"""What `nmtgrid decode --stream` does: translates words as they come, and writes what is final."""
+"""`nmtgrid decode --stream`: simultaneous translation of words as they arrive.
+
+An agent, wait-k or the model's own, decides between READ and WRITE (chapter 4); what it writes is
+final. `nmtgrid.online.stream` decodes, this reads and writes lines and measures latency.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +76,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     device = find_device(arguments.device)
     loaded = [load_model(path, device, arguments.weights) for path in arguments.models]
     check_shared(loaded)
+    # The model's own width and penalties are for whole sentences: a stream never takes words back.
     plan = dataclasses.replace(
         default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
     )
@@ -112,7 +117,9 @@ def translate_stream(arguments: DecodeArguments) -> None:
                 if line is not None and traces is not None:
                     traces.write(f"{line.trace().to_line()}\n".encode())
         except KeyboardInterrupt as caught:
-            interruption = caught  # for a writer it would be a fault, which leaves no file
+            # Passed on when the files are closed: for a writer it would be a fault, which leaves
+            # no file, but the lines that have ended are worth keeping.
+            interruption = caught
     values = {**setting.values(), "finish_reading": arguments.finish_reading, **run.report()}
     write_report(arguments.json, {**values, "complete": interruption is None})
     if interruption is not None:
@@ -133,6 +140,7 @@ class _Line:
         text = ""
         size = len(self._translator.pipeline.source_word(word))
         read = len(self.streams[-1].source) if self.streams else 0
+        # A word that is longer than the limit alone is not split: a piece has one word at least.
         if size and read and read + size > self._max_source:
             if len(self.streams) == 1:
                 console.warn(
@@ -165,13 +173,13 @@ class _Line:
             reads += [before + count for count in stream.hypothesis().reads or ()]
             before += len(stream.source)
         return Trace(
-            self.number,
-            [unit for stream in parts for unit in stream.source],
-            [unit for stream in parts for unit in stream.target],
-            self.text.text,
-            whole.log_probabilities,
-            whole.log_probability,
-            whole.score,
+            line=self.number,
+            source=[unit for stream in parts for unit in stream.source],
+            target=[unit for stream in parts for unit in stream.target],
+            text=self.text.text,
+            log_probabilities=whole.log_probabilities,
+            log_probability=whole.log_probability,
+            score=whole.score,
             reads=reads,
             exits=whole.exits,
             exit_scores=numbers(whole.exit_scores),
@@ -190,9 +198,8 @@ class _Run:
         self._started = time.perf_counter()
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
-        # Delays and source lengths of each stream.
-        self._delays: dict[Unit, list[list[int]]] = {"token": [], "word": []}
-        self._lengths: dict[Unit, list[int]] = {"token": [], "word": []}
+        # Delays and source length of each stream, which latency is the mean over.
+        self._measured: dict[Unit, list[tuple[list[int], int]]] = {"token": [], "word": []}
 
     def translate(self, words: Iterator[str | None]) -> Iterator[tuple[str, _Line | None]]:
         """Yield text as it becomes final, and with each line's end the line."""
@@ -214,8 +221,13 @@ class _Run:
         """
         unknown = dict.fromkeys(("laal", "yaal", "length_ratio"))
         token, word = (
-            {**latency(delays, self._lengths[unit], unit=unit).values(), **unknown}
-            for unit, delays in self._delays.items()
+            {
+                **latency(
+                    [delays for delays, _ in streams], [length for _, length in streams], unit=unit
+                ).values(),
+                **unknown,
+            }
+            for unit, streams in self._measured.items()
         )
         average_exit = {}
         if self._exited_tokens:
@@ -236,17 +248,12 @@ class _Run:
         self._sentences += 1
         if not line.streams:
             # An empty line has no latency: it is counted as one that was skipped.
-            self._add([], [], 0, 0)
+            self._measured["token"].append(([], 0))
+            self._measured["word"].append(([], 0))
         for stream in line.streams:
             self._tokens += len(stream.target) + bool(stream.source)
-            exits = stream.hypothesis().exits if stream.source else None
-            self._exits += sum(exits or [])
-            self._exited_tokens += len(exits or [])
-            words = len(stream.word_sizes)
-            self._add(stream.token_delays(), stream.word_delays(), len(stream.source), words)
-
-    def _add(self, tokens: list[int], words: list[int], length: int, word_length: int) -> None:
-        self._delays["token"].append(tokens)
-        self._delays["word"].append(words)
-        self._lengths["token"].append(length)
-        self._lengths["word"].append(word_length)
+            exits = (stream.hypothesis().exits if stream.source else None) or []
+            self._exits += sum(exits)
+            self._exited_tokens += len(exits)
+            self._measured["token"].append((stream.token_delays(), len(stream.source)))
+            self._measured["word"].append((stream.word_delays(), len(stream.word_sizes)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
-from nmtgrid.cli.train.arguments import RULES, TrainArguments
+from nmtgrid.cli.train.arguments import RULES, SETTINGS, TrainArguments
 
 
 @takes(TrainArguments)
@@ -21,6 +21,7 @@ def command(arguments: TrainArguments) -> None:
     from nmtgrid.training.distributed import asked_for
 
     processes = asked_for()
+    # Every process does the same up to the training; the first one speaks and writes for all.
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
@@ -41,19 +42,13 @@ def command(arguments: TrainArguments) -> None:
         preset=arguments.preset,
         objective=arguments.objective,
         changes=tuple(arguments.changes or ()),
-        flags={
-            "training.precision": arguments.precision,
-            "training.max_updates": arguments.max_updates,
-            "training.max_minutes": arguments.max_minutes,
-            "training.max_epochs": arguments.max_epochs,
-            "training.seed": arguments.seed,
-            "training.average": arguments.average,
-        },
+        flags={f"training.{name}": getattr(arguments, name) for name in SETTINGS},
     )
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
     if arguments.dry_run:
         from nmtgrid.cli.train.plan import print_plan
 
+        # Of several seeds each has a folder of its own, so that there is no single run to resume.
         resumed = arguments.out if arguments.resume and seeds is None else None
         settings = resolve_request(request, resumed)
         sizes = arguments.source_vocab_size, arguments.target_vocab_size
@@ -67,5 +62,6 @@ def command(arguments: TrainArguments) -> None:
     with joined(processes, device):
         code, report = run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)
+    # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:
         raise Leave(code)

@@ -59,6 +59,8 @@ class TrainArguments(CommandArguments):
     json: JsonFile = None
 
 
+SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
+"""Options that are settings `training.*`, as `--set` takes them."""
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
 RULES = [
@@ -74,10 +76,10 @@ RULES = [
     ),
     Needs(
         "data",
-        message="The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
-        unless="dry_run",
+        "dry_run",
+        "The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
     ),
-    Needs("out", message=_OUT_MESSAGE, unless="dry_run"),
+    Needs("out", "dry_run", _OUT_MESSAGE),
     Requires("resume", "out", _OUT_MESSAGE),
     Excludes("resume", "overwrite"),
     Excludes("seed", "seeds"),

@@ -46,6 +46,7 @@ def print_plan(
     with torch.device("meta"):
         # Counted, not run: no memory is taken and no weight is drawn.
         model = zoo.from_config(settings.arch, settings.model, source_size, target_size)
+    # A training makes these checks before its first update: the plan refuses what it would refuse.
     check_smoothing(settings, objectives)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
     if dataset is None:
@@ -95,44 +96,12 @@ def print_list(
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
     print_table("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
-    presets = [(kind, preset) for kind in kinds for preset in zoo.presets(kind.name).values()]
+    presets: list[dict[str, Any]] = []
     for kind in kinds:
-        print_table(
-            f"presets of {kind.name} (--preset)", ["name", ""],
-            [[preset.name, preset.description] for owner, preset in presets if owner is kind],
-        )  # fmt: skip
-    print_table(
-        "objectives (--objective)",
-        ["name", ""],
-        [[name, objectives.get(name).description] for name in objectives],
-    )
-    settings: dict[str, list[dict[str, Any]]] = {}
-    for kind in kinds:
-        root = settings_type(kind.config, trained.settings)
-        defaults, texts = root(kind.name), meanings(root)
-        rows = [
-            [name, type_, to_json(operator.attrgetter(name)(defaults))]
-            for name, type_ in describe(root)
-            if "." in name
-        ]
-        if arch:
-            print_table(
-                f"settings of {kind.name}, objective {trained.name} (--set)",
-                ["name", "type", "default"],
-                [[name, type_, _format_value(value)] for name, type_, value in rows],
-            )  # fmt: skip
-        settings[kind.name] = [
-            {"name": name, "type": type_, "default": value, "meaning": texts.get(name, "")}
-            for name, type_, value in rows
-        ]
-    if not arch:
-        console.say(
-            "`--list --arch NAME` shows the settings of an architecture, with `--objective NAME` "
-            "those of that objective."
-        )
-    return {
-        "architectures": [{"name": kind.name, "summary": kind.summary} for kind in kinds],
-        "presets": [
+        own = list(zoo.presets(kind.name).values())
+        rows = [[preset.name, preset.description] for preset in own]
+        print_table(f"presets of {kind.name} (--preset)", ["name", ""], rows)
+        presets += [
             {
                 "arch": kind.name,
                 "name": preset.name,
@@ -140,13 +109,50 @@ def print_list(
                 "published_parameters": preset.parameters,
                 "published_types": preset.vocabulary,
             }
-            for kind, preset in presets
-        ],
-        "objectives": [
-            {"name": name, "description": objectives.get(name).description} for name in objectives
-        ],
+            for preset in own
+        ]
+    descriptions = [(name, objectives.get(name).description) for name in objectives]
+    print_table("objectives (--objective)", ["name", ""], descriptions)
+    settings = {}
+    for kind in kinds:
+        root = settings_type(kind.config, trained.settings)
+        settings[kind.name] = _describe_settings(root, kind.name)
+        if arch:
+            print_table(
+                f"settings of {kind.name}, objective {trained.name} (--set)",
+                ["name", "type", "default"],
+                [
+                    [setting["name"], setting["type"], _format_value(setting["default"])]
+                    for setting in settings[kind.name]
+                ],
+            )
+    if not arch:
+        console.say(
+            "`--list --arch NAME` shows the settings of an architecture, with `--objective NAME` "
+            "those of that objective."
+        )
+    return {
+        "architectures": [{"name": kind.name, "summary": kind.summary} for kind in kinds],
+        "presets": presets,
+        "objectives": [{"name": name, "description": text} for name, text in descriptions],
         "settings": settings,
     }
+
+
+def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any]]:
+    """Return name, type, default and meaning of each setting that `--set` reaches."""
+    defaults, texts = kind(arch), meanings(kind)
+    return [
+        {
+            "name": name,
+            "type": type_,
+            "default": to_json(operator.attrgetter(name)(defaults)),
+            "meaning": texts.get(name, ""),
+        }
+        for name, type_ in describe(kind)
+        # Without a dot: names that are options, such as the architecture's.
+        if "." in name
+    ]
 
 
 def _vocabulary_sizes(
@@ -178,6 +184,7 @@ def _vocabulary_sizes(
 def _assumed_work(model: TranslationModel, settings: RunSettings) -> dict[str, float]:
     """Return what an update costs if all pairs have an assumed length."""
     batches, length = settings.batches, ASSUMED_LENGTH
+    # A batch is full when its padded tokens, or its grid cells, are.
     pairs = max(1, batches.max_tokens // length)
     if batches.max_cells:
         pairs = max(1, min(pairs, batches.max_cells // length**2))
@@ -200,10 +207,12 @@ def _measured_work(
     )
     walk = itertools.islice(plan.walk(DataCursor(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
+    # The order is drawn anew each epoch, but the first batches of one are like all others.
     pairs = sum(map(len, first)) / max(len(first), 1) * batches.accumulation
     # Batches hold pairs of like lengths: each of them adds some to the sample.
     sample = numpy.concatenate(first)
     sample = sample[:: max(1, len(sample) // _SAMPLE)]
+    # The cost is no linear function of the lengths: a mean over pairs, not that of the mean pair.
     source, target = split.source_lengths[sample] + 1, split.target_lengths[sample] + 1
     flops = [
         model.report(float(source_length), float(target_length)).flops_per_pair
@@ -254,9 +263,10 @@ def _print_tables(values: dict[str, Any], *, assumed: bool) -> None:
     console.table("plan", ["", ""], rows)
     headings = ["model", "receptive field", "computation", "sequential", "to target", "to source"]
     console.table(
-        "properties (tables 2.1 and 3.1; paths from a prediction to a token)", headings,
+        "properties (tables 2.1 and 3.1; paths from a prediction to a token)",
+        headings,
         [list(row.values()) for row in values["architectures"]],
-    )  # fmt: skip
+    )
 
 
 def _format_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Running trainings for the command line: signals, progress, one line for each event."""
+"""`nmtgrid train` at work: one run or several seeds, signals, one printed line for each event."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from nmtgrid.training.prepare import METRICS, check_folder, prepare
 from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.resolve import Request, resolve, resolve_resumed
 from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
@@ -44,8 +45,7 @@ def run_all(
     assert out is not None
     check_shared(out, processes)
     if seeds is None:
-        settings = resolve_request(request, out if resume else None)
-        return _run_one(arguments, settings, out, device, processes, resume=resume)
+        return _train(arguments, request, out, device, processes, resume=resume)
     reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
     if processes.is_first and not resume:
@@ -53,15 +53,15 @@ def run_all(
         for folder in folders.values():
             check_folder(folder, overwrite=arguments.overwrite)
     for seed, folder in folders.items():
+        # After an interruption `--resume` goes on with one run and begins those that had to wait.
         begun = resume and folder.exists()
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
-        settings = resolve_request(
-            dataclasses.replace(request, flags=flags), folder if begun else None
-        )
-        code, report = _run_one(arguments, settings, folder, device, processes, resume=begun)
+        seeded = dataclasses.replace(request, flags=flags)
+        code, report = _train(arguments, seeded, folder, device, processes, resume=begun)
         reports.append({"seed": seed, **report})
         if code:
+            # Interrupted: the seeds that are left are not begun.
             return code, {"seeds": reports}
     return 0, {"seeds": reports, **_print_spread(reports)}
 
@@ -73,9 +73,9 @@ def resolve_request(request: Request, resumed: Path | None) -> RunSettings:
     return resolve_resumed(resumed, request, objectives)
 
 
-def _run_one(
+def _train(
     arguments: TrainArguments,
-    settings: RunSettings,
+    request: Request,
     out: Path,
     device: torch.device,
     processes: Processes,
@@ -87,6 +87,7 @@ def _run_one(
     Of several processes the first one prints and writes the log.
     """
     assert arguments.data is not None
+    settings = resolve_request(request, out if resume else None)
     check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
@@ -107,15 +108,12 @@ def _run_one(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
             f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
         )
-        objective = trainer.weights.objective
-        notes = objective.notes if isinstance(objective, Prepared) else ()
-        for note in [*settings.notes(), *notes]:
-            console.warn(note)
-        for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
-            console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
+        _print_warnings(trainer, log)
     else:
+        # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
         console.speak()
+    # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
         _stop_on_signals(stop, processes) as signals,
@@ -132,7 +130,11 @@ def _run_one(
     assert finished is not None
     if processes.is_first:
         console.say(f"The model is in {out}.")
-    return 128 + signals[0] if signals else 0, {
+    return 128 + signals[0] if signals else 0, _report(finished, trainer)
+
+
+def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
+    return {
         "updates": finished.update,
         "epochs": finished.epoch,
         "minutes": finished.minutes,
@@ -148,6 +150,16 @@ def _run_one(
     }
 
 
+def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
+    """Print what is to be known before a training; cut from the log what a resumed run repeats."""
+    objective = trainer.weights.objective
+    notes = objective.notes if isinstance(objective, Prepared) else ()
+    for note in [*trainer.settings.notes(), *notes]:
+        console.warn(note)
+    for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
+        console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
+
+
 def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = None) -> None:
     """Print `event`; `bar` is a progress bar of `base.console`.
 
@@ -157,6 +169,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
         case events.Started():
             _print_started(event)
         case events.Updated():
+            # Without a limit on time or updates the end is unknown, and the bar stays empty.
             share, left = 0.0, ""
             if event.minutes_left is not None:
                 share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
@@ -266,6 +279,7 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
     def ask(number: int, frame: FrameType | None) -> None:
         if caught:
             console.say("Interrupted.")
+            # The second one: whoever waits no longer gets the state of the last save.
             raise Leave(128 + caught[0])
         caught.append(number)
         stop.reason = f"stopped by {signal.Signals(number).name}"
