@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.timing import Conditions
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch, BatchPlan, collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -28,7 +29,7 @@ Lengths = NDArray[Any]
 def settings_of(name: str, conditions: Conditions) -> RunSettings:
     """Return the settings of an architecture's IWSLT'14 model (quick: of its toy model)."""
     preset = "toy" if conditions.quick else "iwslt14-de-en"
-    return resolve(Request(arch=name, preset=preset))
+    return resolve(Request(arch=name, preset=preset), objectives)
 
 
 def make_model(settings: RunSettings, device: str = "cpu") -> TranslationModel:

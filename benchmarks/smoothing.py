@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 import torch
 
-from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.training.prepare import build_model, make_objective
 from nmtgrid.training.resolve import Request, resolve
@@ -52,8 +52,11 @@ def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[dict[str
     middle = float(numpy.median(train.target_lengths))
     indices = numpy.argsort(numpy.abs(train.target_lengths - middle), kind="stable")[:100]
     batch = train.batch(indices)
-    asked = {name: resolve(Request(arch, preset, None, held)) for name, held in LOSSES.items()}
-    made = {name: make_objective(held, dataset, device) for name, held in asked.items()}
+    asked = {
+        name: resolve(Request(arch, preset, None, held), objectives)
+        for name, held in LOSSES.items()
+    }
+    made = {name: make_objective(held, dataset, device, objectives) for name, held in asked.items()}
     model = build_model(asked["maximum likelihood"], dataset).train()
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(times):

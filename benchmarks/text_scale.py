@@ -61,14 +61,15 @@ def start(data: str, folder: str) -> None:
     import torch
 
     before, wall = time.process_time(), time.monotonic()
+    from nmtgrid.cli.objectives import objectives
     from nmtgrid.training.events import Updated
     from nmtgrid.training.prepare import prepare
     from nmtgrid.training.resolve import Request, resolve
 
     torch.set_num_threads(1)
     changes = ("training.log_updates=1", "training.max_updates=1")
-    settings = resolve(Request("pervasive", "toy", None, changes, {}))
-    trainer = prepare(Path(data), settings, Path(folder), torch.device("cpu"))
+    settings = resolve(Request("pervasive", "toy", None, changes, {}), objectives)
+    trainer = prepare(Path(data), settings, Path(folder), torch.device("cpu"), objectives)
     for event in trainer.run():
         if isinstance(event, Updated):
             break

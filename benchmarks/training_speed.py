@@ -26,9 +26,9 @@ from benchmarks.shapes import (
 )
 from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.api import objectives
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import Updater

@@ -21,7 +21,7 @@ from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll_and_hits
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 OracleScore = Literal["likelihood", "correctness"]
@@ -261,13 +261,10 @@ def family_of(model: ExitModel) -> Family:
     return model.traits.halting
 
 
-objectives.add(
+EXITS_HALTING = ObjectiveKind(
     "exits-halting",
-    ObjectiveKind(
-        "exits-halting",
-        "early exits: a decoder with an exit predictor, which learns where to stop from an oracle",
-        HaltingSettings,
-        CompoundLoss,
-        takes_samples=False,
-    ),
+    "early exits: a decoder with an exit predictor, which learns where to stop from an oracle",
+    HaltingSettings,
+    CompoundLoss,
+    takes_samples=False,
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
@@ -258,18 +258,15 @@ def not_negative(name: str, value: float) -> list[str]:
     return [f"`objective.{name}` must be a number from 0 on, but is {value}."]
 
 
-for _kind in (
-    ObjectiveKind(
-        "exits-aligned",
-        "early exits: the likelihood at every exit, all tokens leaving at one depth",
-        AlignedSettings,
-        Aligned,
-    ),
-    ObjectiveKind(
-        "exits-mixed",
-        "early exits: along exits drawn anew for each token",
-        MixedSettings,
-        Mixed,
-    ),
-):
-    objectives.add(_kind.name, _kind)
+EXITS_ALIGNED = ObjectiveKind(
+    "exits-aligned",
+    "early exits: the likelihood at every exit, all tokens leaving at one depth",
+    AlignedSettings,
+    Aligned,
+)
+EXITS_MIXED = ObjectiveKind(
+    "exits-mixed",
+    "early exits: along exits drawn anew for each token",
+    MixedSettings,
+    Mixed,
+)

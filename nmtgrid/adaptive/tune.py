@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.exit_traces import Records, replay
+from nmtgrid.adaptive.exit_traces import Records, record, replay
+from nmtgrid.adaptive.halting import Mechanism, Predicted, Thresholds, check_halt
+from nmtgrid.adaptive.measure import Decoded, DecodeSetup, Sample, System, batches, decode
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import collate
+from nmtgrid.models.api import ExitModel
 
 _STEPS = 1000
 """Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
@@ -153,3 +158,118 @@ def lost_budgets(
 
 def _alike(first: Finalist, second: Finalist) -> bool:
     return (first.average_exit, first.agreement) == (second.average_exit, second.agreement)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningPlan:
+    """How thresholds are chosen."""
+
+    samples: int
+    """Vectors of thresholds that are sampled and replayed."""
+    finalists: int
+    """Vectors of each budget that are decoded."""
+    seed: int
+    reference_source: Literal["full", "references"]
+    """What is forced, and compared with, when thresholds are replayed: the full stack's own
+    translations, or the references."""
+
+
+Refill = Callable[[Mapping[float, float], Collection[tuple[float, ...]]], list["Choice"]]
+"""For budgets, by how much deeper than replayed vectors decode there, and vectors tried: others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A way to leave early, and how it did when it was replayed (None where nothing was)."""
+
+    system: System
+    thresholds: tuple[float, ...] = ()
+    replayed: Finalist | None = None
+
+
+def choose_mechanism(mechanism: Mechanism | None, model: ExitModel) -> Mechanism:
+    """Return what decides: what is asked for, the model's own predictor, or confidence.
+
+    Raises ConfigError where the model has no such predictor.
+    """
+    own = model.traits.halting
+    chosen: Mechanism = mechanism or ("confidence" if own == "none" else own)
+    if chosen == "multinomial" or chosen == "sequence":
+        check_halt(Predicted(chosen), model)
+    else:
+        check_halt(Thresholds(chosen, (0.5,) * (model.traits.num_exits - 1)), model)
+    return chosen
+
+
+def choices(
+    plan: TuningPlan, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
+    setup: DecodeSetup,
+    budgets: Budgets,
+) -> tuple[list[Choice], Refill | None]:  # fmt: skip
+    """Return what is worth decoding: the best few of each budget, or the one predictor.
+
+    And what finds more for budgets that decoding left empty, where there is more.
+    """
+    if mechanism == "multinomial" or mechanism == "sequence":
+        return [predicted(model, mechanism)], None
+    records = recorded(plan, model, mechanism, samples, setup)
+    drawn = draw_thresholds(plan.samples, model.traits.num_exits, plan.seed)
+    truth = plan.reference_source == "references"
+    chosen = finalists(records, drawn, budgets, plan.finalists, truth=truth)
+
+    def refill(shifts: Mapping[float, float], tried: Collection[tuple[float, ...]]) -> list[Choice]:
+        more = refills(records, drawn, budgets, plan.finalists, shifts, tried, truth=truth)
+        return [by_thresholds(model, mechanism, finalist) for finalist in more]
+
+    return [by_thresholds(model, mechanism, finalist) for finalist in chosen], refill
+
+
+def predicted(model: ExitModel, mechanism: Mechanism) -> Choice:
+    """Return the choice of a predictor without thresholds."""
+    assert mechanism == "multinomial" or mechanism == "sequence"
+    return Choice(System(mechanism, model, Predicted(mechanism)))
+
+
+def by_thresholds(model: ExitModel, mechanism: Mechanism, finalist: Finalist) -> Choice:
+    """Return the choice of a vector of thresholds."""
+    assert mechanism == "confidence" or mechanism == "geometric"
+    halt = Thresholds(mechanism, finalist.thresholds)
+    return Choice(System(mechanism, model, halt), finalist.thresholds, finalist)
+
+
+def recorded(
+    plan: TuningPlan, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
+    setup: DecodeSetup,
+    full: Decoded | None = None,
+) -> Records:  # fmt: skip
+    """Return records of the samples, numbered by their positions; the plan says what is forced.
+
+    `full` is what the full stack makes of them, where that is known.
+    """
+    assert mechanism == "confidence" or mechanism == "geometric"
+    forced = [sample.target for sample in samples]
+    if plan.reference_source == "full":
+        done = full or decode([System("full stack", model)], samples, setup)[0]
+        forced = [[] if best is None else best.tokens for best in done.hypotheses]
+    chosen = (
+        collate([samples[p].source for p in places], [forced[p] for p in places], places)
+        for places in batches(samples, setup.batch)
+    )
+    with console.progress("recording exits", len(samples)) as bar:
+        return record(
+            model,
+            (batch.to(setup.device) for batch in chosen),
+            mechanism,
+            bf16=setup.bf16,
+            advance=lambda sentences, tokens: bar.update(bar.task_ids[0], advance=sentences),
+        )
+
+
+def halves(samples: Sequence[Sample], seed: int) -> tuple[list[int], list[int]]:
+    """Return the places of two random halves of the samples that have a source."""
+    usable = numpy.array(
+        [index for index, sample in enumerate(samples) if sample.source], dtype=int
+    )
+    mixed = numpy.random.default_rng(seed).permutation(usable)
+    half = len(mixed) // 2
+    return sorted(mixed[:half].tolist()), sorted(mixed[half:].tolist())

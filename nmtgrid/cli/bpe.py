@@ -2,123 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option, Typer
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import JsonFile, Workers, check_outputs, write_report
-
-app = typer.Typer(
-    help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True
+from nmtgrid.cli.options import (
+    CommandArguments,
+    Excludes,
+    JsonFile,
+    Workers,
+    argument,
+    check_outputs,
+    check_rules,
+    flag,
+    option,
+    takes,
+    write_report,
 )
 
-_Input = Annotated[Path, typer.Option("--input", metavar="FILE", help="`-`: standard input.")]
-_Output = Annotated[Path, typer.Option("--out", metavar="FILE", help="`-`: standard output.")]
+app = Typer(help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True)
+
+_Input = Annotated[Path, Option("--input", metavar="FILE", help="`-`: standard input.")]
+_Output = Annotated[Path, Option("--out", metavar="FILE", help="`-`: standard output.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnArguments(CommandArguments):
+    """The arguments of `bpe learn`."""
+
+    data: Path = argument("A dataset directory.", "DATA")
+    merges: int | None = option("Merge operations to learn.  [default: 10000]")
+    joint: bool | None = option(
+        "One set of merges for both languages, or one for each.  [default: joint]",
+        None,
+        "--joint/--separate",
+    )
+    codes: list[Path] | None = option(
+        "Use these codes; twice: those of the source and of the target.", "FILE"
+    )
+    joint_vocabulary: bool = flag(
+        "--joint-vocabulary", "One vocabulary for both languages, as `model.tie=all` needs it."
+    )
+    words: bool = flag("--words", "Whole words instead of BPE.")
+    min_count: int = option("Leave out types seen less than N times in training.", "N", default=1)
+    vocab_source: Path | None = option("Use this dictionary: ours, fairseq's or a word list.", "F")
+    vocab_target: Path | None = option("The same for the target language.", "F")
+    workers: Workers = 1
+    json: JsonFile = None
+
+
+_INEFFECTIVE = "{option} has no effect with {other}: leave it out."
+RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
 
 
 @app.command("learn")
-def learn(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A dataset directory.")],
-    merges: Annotated[
-        int | None, typer.Option(help="Merge operations to learn.  [default: 10000]")
-    ] = None,
-    joint: Annotated[
-        bool | None,
-        typer.Option(
-            "--joint/--separate",
-            help="One set of merges for both languages, or one for each.  [default: joint]",
-        ),
-    ] = None,
-    codes: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Use these codes; twice: those of the source and of the target."
-        ),
-    ] = None,
-    joint_vocabulary: Annotated[
-        bool,
-        typer.Option(
-            "--joint-vocabulary",
-            help="One vocabulary for both languages, as `model.tie=all` needs it.",
-        ),
-    ] = False,
-    words: Annotated[bool, typer.Option("--words", help="Whole words instead of BPE.")] = False,
-    min_count: Annotated[
-        int, typer.Option(metavar="N", help="Leave out types seen less than N times in training.")
-    ] = 1,
-    vocab_source: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="Use this dictionary: ours, fairseq's or a word list."),
-    ] = None,
-    vocab_target: Annotated[
-        Path | None, typer.Option(metavar="F", help="The same for the target language.")
-    ] = None,
-    workers: Workers = 1,
-    json: JsonFile = None,
-) -> None:
+@takes(LearnArguments)
+def learn(arguments: LearnArguments) -> None:
     """Learn merges and vocabularies from the training text and encode all splits of DATA."""
-    faults = [
-        f"`{option}` has no effect with `--{'words' if words else 'codes'}`: leave it out."
-        for option, given in (("--merges", merges), ("--joint/--separate", joint))
-        if given is not None and (words or (codes and option == "--merges"))
-    ]
-    if joint and codes is not None and len(codes) == 2:
+    codes = arguments.codes or []
+    faults = []
+    if arguments.joint and len(codes) == 2:
         faults.append("`--joint` shares the merges, but `--codes` is given twice: leave one out.")
-    if faults:
-        raise ConfigError(faults)
-    check_outputs({"--json": json})
+    check_rules(arguments, RULES, faults)
+    check_outputs({"--json": arguments.json})
     from nmtgrid.base.io.workers import count_workers
-    from nmtgrid.data import directory
     from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
+    source, target = arguments.vocab_source, arguments.vocab_target
     plan = SubwordPlan(
-        merges=10000 if merges is None else merges,
-        joint=joint is not False,
-        joint_vocabulary=joint_vocabulary,
-        words=words,
-        min_count=min_count,
-        codes=tuple(map(str, codes or ())),
-        source_vocabulary=str(vocab_source) if vocab_source else None,
-        target_vocabulary=str(vocab_target) if vocab_target else None,
-        workers=count_workers(workers),
+        merges=10000 if arguments.merges is None else arguments.merges,
+        joint=arguments.joint is not False,
+        joint_vocabulary=arguments.joint_vocabulary,
+        words=arguments.words,
+        min_count=arguments.min_count,
+        codes=tuple(map(str, codes)),
+        source_vocabulary=str(source) if source else None,
+        target_vocabulary=str(target) if target else None,
+        workers=count_workers(arguments.workers),
     )
-    before = vocabularies(directory.read(data))
+    # Models trained with other ids still have their own vocabularies, but a run that is resumed
+    # would read the new ids: people must know.
+    before = _vocabulary_files(arguments.data)
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
             task = bar.tasks[0]
+            # Reading, learning and encoding each start the bar anew.
             if task.description != stage:
                 bar.reset(task.id, description=stage)
             rate = f"{task.speed:,.0f}/s" if task.speed else ""
             bar.update(task.id, completed=done, total=total, note=rate)
 
-        facts = learn_subwords(data, plan, report)
-    if before and before != vocabularies(directory.read(data)):
+        facts = learn_subwords(arguments.data, plan, report)
+    if before and before != _vocabulary_files(arguments.data):
         console.warn(
-            f"other vocabularies were in {data}, which are replaced. Models that were trained with "
-            "them still translate, but `train --resume` cannot go on with them."
+            f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
+            "trained with them still translate, but `train --resume` cannot go on with them."
         )
-    show(facts, plan.merges)
-    write_report(json, {**facts["splits"], **facts})
+    _print_facts(facts, plan.merges)
+    write_report(arguments.json, {**facts["splits"], **facts})
 
 
-def vocabularies(described: Mapping[str, Any]) -> dict[str, Any]:
+def _vocabulary_files(data: Path) -> dict[str, Any]:
     """Return what a dataset's manifest says of its vocabularies' files."""
-    files = described["files"]
-    return {name: fact for name, fact in files.items() if name.startswith("vocab.")}
+    from nmtgrid.data import directory
+
+    files = directory.read(data)["files"]
+    return {name: facts for name, facts in files.items() if name.startswith("vocab.")}
 
 
-def show(facts: dict[str, Any], merges: int) -> None:
+def _print_facts(facts: dict[str, Any], merges: int) -> None:
     """Print the sizes of the vocabularies and the lengths."""
     sizes = facts["source_vocab_size"], facts["target_vocab_size"]
     same = " (the same ones)" if facts["joint_vocabulary"] else ""
     console.say(
         f"Vocabularies: {sizes[0]:,} source and {sizes[1]:,} target types{same}, with specials."
     )
+    # Codes and vocabularies that were brought along are not learned: the facts lack these keys.
     if "words_learned_from" in facts and min(facts["merges"]) < merges:
         console.warn(
             f"only {min(facts['merges']):,} merges of {merges:,}: no further pair occurs twice."
@@ -147,7 +151,7 @@ def show(facts: dict[str, Any], merges: int) -> None:
 
 @app.command("apply")
 def apply(
-    codes: Annotated[Path, typer.Argument(metavar="CODES", help="A codes file.")],
+    codes: Annotated[Path, Argument(metavar="CODES", help="A codes file.")],
     source: _Input = Path("-"),
     out: _Output = Path("-"),
     workers: Workers = 1,
@@ -161,13 +165,14 @@ def apply(
     from nmtgrid.text.bpe import Codes
     from nmtgrid.text.shards import LineSegmenter, read_shards
 
-    held, count = Codes.load(codes), count_workers(workers)
-    if count == 1:
-        _filter(source, out, lambda line: " ".join(held.segment(line.split())))
+    bpe, processes = Codes.load(codes), count_workers(workers)
+    if processes == 1:
+        # Line by line, so that a program at the other end of a pipe gets each at once.
+        _map_lines(source, out, lambda line: " ".join(bpe.segment(line.split())))
         return
     check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:
-        for _, lines in map_ordered(LineSegmenter(held), read_shards(source), count):
+        for _, lines in map_ordered(LineSegmenter(bpe), read_shards(source), processes):
             file.write(lines)
 
 
@@ -176,13 +181,13 @@ def undo(source: _Input = Path("-"), out: _Output = Path("-")) -> None:
     """Join units to words again."""
     from nmtgrid.text.bpe import remove_bpe as join
 
-    _filter(source, out, join)
+    _map_lines(source, out, join)
 
 
-def _filter(source: Path, out: Path, change: Callable[[str], str]) -> None:
+def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
     from nmtgrid.base.io.text import open_writer, read_lines
 
     check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:
         for line in read_lines(source):
-            file.write(change(line).encode("utf-8") + b"\n")
+            file.write(function(line).encode("utf-8") + b"\n")

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from nmtgrid.base import console
-from nmtgrid.cli.options import JsonFile, Weights, check_outputs, write_report
+from nmtgrid.cli.options import (
+    REQUIRED,
+    CommandArguments,
+    JsonFile,
+    Weights,
+    argument,
+    check_outputs,
+    option,
+    takes,
+    write_report,
+)
 
 Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16",
@@ -16,35 +25,42 @@ Quantization = Literal[
 ]  # fmt: skip
 
 
-def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")],
-    to: Annotated[Literal["ctranslate2"], typer.Option("--to", help="The program to write for.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A new folder for the model and its text.")
-    ],
-    quantization: Annotated[
-        Quantization,
-        typer.Option("--quantization", help="How weights are stored; int8 is smallest, fastest."),
-    ] = "float32",
-    weights: Weights = "best",
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportArguments(CommandArguments):
+    """The arguments of `export`."""
+
+    model: Path = argument("A model directory.", "MODEL")
+    to: Literal["ctranslate2"] = option("The program to write for.", default=REQUIRED)
+    out: Path = option("A new folder for the model and its text.", "DIR", default=REQUIRED)
+    quantization: Quantization = option(
+        "How weights are stored; int8 is smallest, fastest.", default="float32"
+    )
+    weights: Weights = "best"
+    json: JsonFile = None
+
+
+@takes(ExportArguments)
+def command(arguments: ExportArguments) -> None:
     """Write MODEL for another program: for CTranslate2, a fast engine for Transformers.
 
     The folder holds vocabularies and BPE codes too, and a README that says how to run it.
     """
-    check_outputs({"--json": json})
+    # Before the model is loaded, which takes the longest.
+    check_outputs({"--json": arguments.json})
     from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model
 
-    loaded = load_model(model, weights=weights)
-    files = to_ctranslate2.export(loaded, out, quantization)
-    size = sum((out / name).stat().st_size for name in files)
-    console.table("Exported", ("file", "kB"), [
-        (name, round((out / name).stat().st_size / 1000)) for name in files
-    ])  # fmt: skip
-    console.say(f"`{out}/README.md` says how to run it with {to}.")
-    write_report(
-        json,
-        {"to": to, "out": str(out), "quantization": quantization, "files": files, "bytes": size},
-    )
+    model, out = load_model(arguments.model, weights=arguments.weights), arguments.out
+    files = to_ctranslate2.export(model, out, arguments.quantization)
+    sizes = {name: (out / name).stat().st_size for name in files}
+    rows = [(name, round(size / 1000)) for name, size in sizes.items()]
+    console.table("Exported", ("file", "kB"), rows)
+    console.say(f"`{out}/README.md` says how to run it with {arguments.to}.")
+    report = {
+        "to": arguments.to,
+        "out": str(out),
+        "quantization": arguments.quantization,
+        "files": files,
+        "bytes": sum(sizes.values()),
+    }
+    write_report(arguments.json, report)

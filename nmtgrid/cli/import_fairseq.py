@@ -2,88 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from nmtgrid.base import console
 from nmtgrid.base.config import to_json
-from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+from nmtgrid.cli.options import (
+    REQUIRED,
+    CommandArguments,
+    JsonFile,
+    argument,
+    check_outputs,
+    flag,
+    option,
+    takes,
+    write_report,
+)
 
 
-def command(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as checkpoint_best.pt.")
-    ],
-    dict_source: Annotated[
-        Path, typer.Option("--dict-source", metavar="FILE", help="fairseq's `dict.<source>.txt`.")
-    ],
-    dict_target: Annotated[
-        Path, typer.Option("--dict-target", metavar="FILE", help="fairseq's `dict.<target>.txt`.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="MODEL", help="A new folder for the model directory.")
-    ],
-    codes: Annotated[
-        Path | None,
-        typer.Option(
-            "--codes",
-            metavar="FILE",
-            help="BPE codes of subword-nmt or fastBPE; without them the units are words.",
-        ),
-    ] = None,
-    codes_target: Annotated[
-        Path | None,
-        typer.Option("--codes-target", metavar="FILE", help="The target's codes, if of its own."),
-    ] = None,
-    source_lang: Annotated[
-        str | None, typer.Option("--source-lang", help="Where the checkpoint does not say it.")
-    ] = None,
-    target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="Where the checkpoint does not say it.")
-    ] = None,
-    tokenize: Annotated[
-        Literal["moses", "none"],
-        typer.Option("--tokenize", help="How its training text was tokenised."),
-    ] = "moses",
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Its training text was lower-cased.")
-    ] = False,
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportArguments(CommandArguments):
+    """The arguments of `import-fairseq`."""
+
+    checkpoint: Path = argument("A checkpoint, such as checkpoint_best.pt.", "CHECKPOINT")
+    dict_source: Path = option("fairseq's `dict.<source>.txt`.", "FILE", default=REQUIRED)
+    dict_target: Path = option("fairseq's `dict.<target>.txt`.", "FILE", default=REQUIRED)
+    out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
+    codes: Path | None = option(
+        "BPE codes of subword-nmt or fastBPE; without them the units are words.", "FILE"
+    )
+    codes_target: Path | None = option("The target's codes, if of its own.", "FILE")
+    source_lang: str | None = option("Where the checkpoint does not say it.")
+    target_lang: str | None = option("Where the checkpoint does not say it.")
+    tokenize: Literal["moses", "none"] = option(
+        "How its training text was tokenised.", default="moses"
+    )
+    lowercase: bool = flag("--lowercase", "Its training text was lower-cased.")
+    json: JsonFile = None
+
+
+@takes(ImportArguments)
+def command(arguments: ImportArguments) -> None:
     """Take over a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
 
     Nothing that the file holds is run. MODEL gives the same log-probabilities; what our models
     cannot express is refused by the name of the option.
     """
-    check_outputs({"--json": json})
+    check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
-    files = TextFiles(
-        dict_source, dict_target, codes, codes_target, source_lang, target_lang, tokenize, lowercase
+    model = import_checkpoint(
+        arguments.checkpoint,
+        TextFiles(
+            source_dictionary=arguments.dict_source,
+            target_dictionary=arguments.dict_target,
+            codes=arguments.codes,
+            target_codes=arguments.codes_target,
+            source_lang=arguments.source_lang,
+            target_lang=arguments.target_lang,
+            tokenize=arguments.tokenize,
+            lowercase=arguments.lowercase,
+        ),
+        arguments.out,
     )
-    found = import_checkpoint(checkpoint, files, out)
-    console.table("Taken over", ("what", "value"), [
-        ("theirs", found.fairseq_arch),
-        ("ours", found.arch),
-        ("parameters", f"{found.parameters:,}"),
-        ("source types", f"{found.vocabularies[0]:,}"),
-        ("target types", f"{found.vocabularies[1]:,}"),
-    ])  # fmt: skip
-    for note in found.notes:
+    rows = [
+        ("theirs", model.fairseq_arch),
+        ("ours", model.arch),
+        ("parameters", f"{model.parameters:,}"),
+        ("source types", f"{model.vocabularies[0]:,}"),
+        ("target types", f"{model.vocabularies[1]:,}"),
+    ]
+    console.table("Taken over", ("what", "value"), rows)
+    # What was left out or read otherwise: no fault, but people should know.
+    for note in model.notes:
         console.say(f"Note: {note}.")
-    console.say(f"`nmtgrid decode {out}` translates with it.")
-    write_report(
-        json,
-        {
-            "theirs": found.fairseq_arch,
-            "arch": found.arch,
-            "model": to_json(found.config),
-            "parameters": found.parameters,
-            "source_types": found.vocabularies[0],
-            "target_types": found.vocabularies[1],
-            "notes": found.notes,
-            "out": str(out),
-        },
-    )
+    console.say(f"`nmtgrid decode {arguments.out}` translates with it.")
+    report = {
+        "theirs": model.fairseq_arch,
+        "arch": model.arch,
+        "model": to_json(model.config),
+        "parameters": model.parameters,
+        "source_types": model.vocabularies[0],
+        "target_types": model.vocabularies[1],
+        "notes": model.notes,
+        "out": str(arguments.out),
+    }
+    write_report(arguments.json, report)

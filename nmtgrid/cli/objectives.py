@@ -1,12 +1,26 @@
-"""Every objective there is, and what wraps them: importing this enters them all."""
+"""The list of all objectives, which `train` looks up by name, and what smooths them."""
 
 from __future__ import annotations
 
-from nmtgrid.adaptive import halting_objective  # noqa: F401
-from nmtgrid.adaptive import objectives as adaptive  # noqa: F401
-from nmtgrid.online import dynamic  # noqa: F401
-from nmtgrid.online import objectives as online  # noqa: F401
-from nmtgrid.smoothing import objectives as smoothing  # noqa: F401
-from nmtgrid.training.api import objectives
+from nmtgrid.adaptive.halting_objective import EXITS_HALTING
+from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
+from nmtgrid.online.dynamic import DYNAMIC
+from nmtgrid.online.objectives import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
+from nmtgrid.smoothing.objectives import smooth
+from nmtgrid.training.api import Objectives
+from nmtgrid.training.likelihood import LIKELIHOOD
 
-__all__ = ["objectives"]
+# The order is that of their names, in which `--list` and the reference show them.
+objectives = Objectives(
+    (
+        DYNAMIC,
+        EXITS_ALIGNED,
+        EXITS_HALTING,
+        EXITS_MIXED,
+        LIKELIHOOD,
+        WAIT_K,
+        WAIT_K_AREA,
+        WAIT_K_SAMPLED,
+    ),
+    smooth,
+)

@@ -1,25 +1,39 @@
-"""Whether a dataset is one that a model can be measured on."""
+"""What the subcommands share: option types, commands with one record of arguments, their checks.
+
+A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
+parameters are, a table of rules on which of them go together, and a function:
+
+    @takes(DecodeArguments)
+    def command(arguments: DecodeArguments) -> None:
+        check_rules(arguments, RULES)
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.text import STANDARD, is_stream, open_writer
-from nmtgrid.data.dataset import Dataset
-from nmtgrid.models.directory import LoadedModel
-from nmtgrid.search.translate import Translator
+
+if TYPE_CHECKING:
+    from nmtgrid.data.dataset import Dataset
+    from nmtgrid.models.directory import LoadedModel
+    from nmtgrid.search.translate import Translator
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["fp32", "bf16"]
+WeightsName = Literal["best", "last", "average"]
 
 Device = Annotated[
     DeviceName, typer.Option("--device", help="Where to compute; `auto`: on a GPU if there is one.")
@@ -27,7 +41,6 @@ Device = Annotated[
 Precision = Annotated[
     PrecisionName, typer.Option("--precision", help="`bf16` may be faster, above all on a GPU.")
 ]
-WeightsName = Literal["best", "last", "average"]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
 Ensemble = Annotated[
     list[Path] | None,
@@ -46,14 +59,209 @@ Workers = Annotated[
 ]
 
 
-ONE_LEAVES = "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
-"""What is said where both are given."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandArguments:
+    """The arguments of a command: fields made by `argument`, `option` and `flag`.
+
+    What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
+    """
+
+
+REQUIRED = dataclasses.MISSING
+"""The default of what must be given."""
+
+
+def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:
+    """Return a field for a positional argument."""
+    return dataclasses.field(
+        default=default, metadata={"typer": typer.Argument(help=help, metavar=metavar)}
+    )
+
+
+def option(
+    help: str,
+    metavar: str | None = None,
+    *names: str,
+    default: Any = None,
+    min: int | None = None,
+    show_default: bool | str = True,
+) -> Any:
+    """Return a field for an option, whose name is the field's unless `names` says otherwise."""
+    info = typer.Option(*names, help=help, metavar=metavar, min=min, show_default=show_default)
+    return dataclasses.field(default=default, metadata={"typer": info})
+
+
+def flag(name: str, help: str) -> Any:
+    """Return a field for a switch that is off by default."""
+    return option(help, None, name, default=False)
+
+
+Arguments = TypeVar("Arguments", bound=CommandArguments)
+
+
+def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+    """Turn a function of one dataclass of arguments into a command for Typer.
+
+    Each field becomes a parameter with the field's type and default. The function's docstring is
+    the help.
+    """
+    hints = _annotations(kind)
+    parameters = inspect.signature(kind).parameters.values()
+
+    def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
+        def command(**values: Any) -> None:
+            function(kind(**values))
+
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        # Typer, and the reference of commands in docs/, read these instead of `**values`.
+        command.__annotations__ = hints
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+        )
+        return command
+
+    return decorate
+
+
+def _annotations(kind: type[CommandArguments]) -> dict[str, Any]:
+    """Return the fields' annotations in Typer's form, `Annotated[type, typer.Option(...)]`."""
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: Annotated[hints[field.name], field.metadata["typer"]]
+        if field.metadata
+        else hints[field.name]
+        for field in dataclasses.fields(kind)
+    }
+
+
+def option_names(kind: type[CommandArguments]) -> dict[str, str]:
+    """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
+    names = {}
+    for field, hint in _annotations(kind).items():
+        info = hint.__metadata__[0]
+        if isinstance(info, ArgumentInfo):
+            names[field] = (info.metavar or field.upper()).partition("|")[0]
+        else:
+            # Typer keeps the first name in an annotation as the default.
+            declared = info.default if isinstance(info.default, str) else f"--{field}"
+            names[field] = f"`{declared.partition('/')[0].replace('_', '-')}`"
+    return names
+
+
+def explicit_options(arguments: CommandArguments) -> list[str]:
+    """Return the fields that differ from their defaults.
+
+    An option with its default value changes nothing, so no rule forbids it.
+    """
+    return [
+        field.name
+        for field in dataclasses.fields(arguments)
+        if getattr(arguments, field.name) not in (field.default, [])
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule for `options`, fields of a command's arguments, that depends on `others`.
+
+    Both hold names separated by spaces. `message` and `advice` may refer to `{option}` and
+    `{other}`, or to `{options}`: then one message names all options at fault. The rule does not
+    apply where one of the fields in `unless` is explicit.
+    """
+
+    options: str
+    others: str = ""
+    message: str = ""
+    advice: str = ""
+    unless: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Requires(Rule):
+    """Each of `options` has a meaning only together with one of `others`."""
+
+    message: str = "{option} belongs to {other}: add it."
+
+
+@dataclasses.dataclass(frozen=True)
+class Excludes(Rule):
+    """None of `options` goes together with any of `others`; without those none may be given."""
+
+    message: str = "{option} and {other} contradict each other; give one of them."
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs(Rule):
+    """Each of `options` must be given, or one of `others` instead."""
+
+    message: str = "{option} is missing."
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone(Rule):
+    """Beside `options`, a single one, only `others` may be given: all else would be ignored."""
+
+    advice: str = "Leave out {options}."
+
+
+EXIT_EXCLUDES_ENSEMBLE = Excludes(
+    "exit", "ensemble", "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
+)
+
+
+def check_rules(
+    arguments: CommandArguments, rules: Iterable[Rule], faults: Iterable[str] = (), advice: str = ""
+) -> None:
+    """Raise ConfigError with all rules that the arguments break, and all further `faults`."""
+    explicit = explicit_options(arguments)
+    names = option_names(type(arguments))
+    # Dictionaries, as they keep the order and drop what two rules repeat.
+    messages: dict[str, None] = {}
+    advices = dict.fromkeys([advice] if advice else [])
+    for rule in rules:
+        options, other = _violations(rule, explicit)
+        for option in options:
+            words = {
+                "option": names[option],
+                "options": ", ".join(names[option] for option in options),
+                "other": names.get(other, ""),
+            }
+            messages[rule.message.format(**words)] = None
+            if rule.advice:
+                advices[rule.advice.format(**words)] = None
+    messages |= dict.fromkeys(faults)
+    if messages:
+        raise ConfigError(list(messages), " ".join(advices))
+
+
+def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the options that break the rule, and which one of the others a message names."""
+    options, others = rule.options.split(), rule.others.split()
+    if any(name in explicit for name in rule.unless.split()):
+        return [], ""
+    other = next((name for name in others if name in explicit), "")
+    present = [name for name in options if name in explicit]
+    # By the type of the rule, so that a table of rules holds nothing but names and words.
+    match rule:
+        case Requires():
+            return [] if other else present, others[0]
+        case Excludes():
+            return present if other or not others else [], other
+        case Needs():
+            return [] if other else [name for name in options if name not in present], other
+        case Alone():
+            surplus = [name for name in explicit if name not in (*options, *others)]
+            return surplus if present else [], options[0]
+    raise TypeError(rule)
+
+
 PIPE_CLOSED = 1
 """The exit code when the reader of standard output has gone away."""
 
 
 class Leave(Exception):
-    """Ends the program with `code`: all that is to be said has been said."""
+    """Ends the program with `code`; messages have been printed already."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -68,19 +276,20 @@ def check_outputs(
     Asked before the work begins: nobody should learn after hours that a folder is missing.
     """
     faults: list[str] = []
-    taken: dict[str, str] = {}
+    # By the file itself: two paths, one through a link, may name the same.
+    options: dict[str, str] = {}
     for name, path in (inputs or {}).items():
         if path is not None and str(path) != STANDARD:
-            taken[os.path.realpath(path)] = name
+            options[os.path.realpath(path)] = name
     for name, path in outputs.items():
         if path is None:
             continue
         faults += unwritable(name, path)
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
-        if key in taken and not (key != STANDARD and is_stream(path)):
-            faults.append(f"`{name} {path}` is what `{taken[key]}` names: give another file.")
-        taken[key] = name
+        if key in options and not (key != STANDARD and is_stream(path)):
+            faults.append(f"`{name} {path}` is what `{options[key]}` names: give another file.")
+        options[key] = name
     if faults:
         raise ConfigError(faults)
 
@@ -90,18 +299,18 @@ def check_alone(context: typer.Context, what: str, fits: Collection[str]) -> Non
 
     `what` is the option that has no use for them, and what it does: "--log scores ...".
     """
-    given = [
-        "MODEL" if one.param_type_name == "argument" else f"`{one.opts[0]}`"
-        for one in context.command.params
-        if one.name not in fits
-        and (source := context.get_parameter_source(one.name or "")) is not None
+    ignored = [
+        "MODEL" if parameter.param_type_name == "argument" else f"`{parameter.opts[0]}`"
+        for parameter in context.command.params
+        if parameter.name not in fits
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
         and source.name == "COMMANDLINE"
     ]
-    if given:
+    if ignored:
         option, _, does = what.partition(" ")
         raise ConfigError(
-            f"`{option}` {does}, so that {', '.join(given)} would be ignored.",
-            f"Leave out {', '.join(given)}.",
+            f"`{option}` {does}, so that {', '.join(ignored)} would be ignored.",
+            f"Leave out {', '.join(ignored)}.",
         )
 
 
@@ -113,6 +322,7 @@ def unwritable(name: str, path: Path) -> list[str]:
         return [f"`{name} {path}` is a folder: name a file."]
     if not path.parent.is_dir():
         return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
+    # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else path.parent, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
     return []
@@ -125,12 +335,12 @@ def unusable(name: str, folder: Path | None) -> list[str]:
     """
     if folder is None:
         return []
-    held = next(one for one in (folder, *folder.parents) if os.path.exists(one))
-    if not held.is_dir():
-        where = "" if held == folder else f": {held}"
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not existing.is_dir():
+        where = "" if existing == folder else f": {existing}"
         return [f"`{name} {folder}`{where} is a file: name a folder."]
-    if not os.access(held, os.W_OK | os.X_OK):
-        return [f"`{name} {folder}` cannot be written: {held} may only be read."]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [f"`{name} {folder}` cannot be written: {existing} may only be read."]
     return []
 
 
@@ -152,30 +362,31 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
 
     Warns where words or cases of their texts are made in different ways.
     """
-    ours, theirs = translator.pipeline.facts, dataset.pipeline.facts
-    if (ours.source_lang, ours.target_lang) != (theirs.source_lang, theirs.target_lang):
+    model, data = translator.pipeline.facts, dataset.pipeline.facts
+    if (model.source_lang, model.target_lang) != (data.source_lang, data.target_lang):
         raise DataError(
-            f"The model translates {ours.source_lang}-{ours.target_lang}, but {dataset.path} "
-            f"is {theirs.source_lang}-{theirs.target_lang}.",
+            f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
+            f"is {data.source_lang}-{data.target_lang}.",
             "Use a dataset of the model's direction.",
         )
     for name in ("tokenize", "lowercase"):
-        made, given = getattr(ours, name), getattr(theirs, name)
-        if made != given:
+        if getattr(model, name) != getattr(data, name):
             console.warn(
-                f"{dataset.path} has {name}={given}, but the model's text {name}={made}: scores "
-                "compare what was prepared in different ways."
+                f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
+                f"{name}={getattr(model, name)}: scores compare what was prepared in different "
+                "ways."
             )
 
 
 def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
     """Raise DataError unless the dataset's ids are the model's."""
-    ours, theirs = model.pipeline, dataset.pipeline
     for side in ("source", "target"):
-        types = [getattr(one, f"{side}_vocabulary").types for one in (ours, theirs)]
-        if types[0] != types[1]:
+        types, data_types = (
+            getattr(owner.pipeline, f"{side}_vocabulary").types for owner in (model, dataset)
+        )
+        if types != data_types:
             raise DataError(
                 f"The {side} vocabularies of the model and of {dataset.path} differ "
-                f"({len(types[0]):,} and {len(types[1]):,} types).",
+                f"({len(types):,} and {len(data_types):,} types).",
                 "Use the dataset that the model was trained on.",
             )

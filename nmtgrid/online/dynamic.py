@@ -27,7 +27,7 @@ from nmtgrid.online.policies import (
     agent_loss,
     threshold_paths,
 )
-from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, check_smoothing
 
 
@@ -165,13 +165,10 @@ def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
 
 
-objectives.add(
+DYNAMIC = ObjectiveKind(
     "dynamic",
-    ObjectiveKind(
-        "dynamic",
-        "online: a model with a reader, which learns when to read from an oracle",
-        DynamicSettings,
-        Dynamic,
-        takes_samples=False,
-    ),
+    "online: a model with a reader, which learns when to read from an oracle",
+    DynamicSettings,
+    Dynamic,
+    takes_samples=False,
 )

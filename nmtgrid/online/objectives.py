@@ -25,7 +25,7 @@ from nmtgrid.online.paths import (
     wait_k,
 )
 from nmtgrid.online.policies import WaitK
-from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import check_smoothing, site_loss
 
 _SEED = 4_057_218
@@ -231,24 +231,21 @@ def _whole(name: str, value: int) -> list[str]:
     return [] if value >= 1 else [f"`objective.{name}` must be at least 1, but is {value}."]
 
 
-for _kind in (
-    ObjectiveKind(
-        "wait-k",
-        "online: maximum likelihood along one wait-k path",
-        WaitKSettings,
-        WaitKLikelihood,
-    ),
-    ObjectiveKind(
-        "wait-k-sampled",
-        "online: along wait-k paths whose k is drawn anew for each sentence",
-        SampledSettings,
-        SampledWaitK,
-    ),
-    ObjectiveKind(
-        "wait-k-area",
-        "online: at all cells of the grid on a wait-k path and right of it",
-        AreaSettings,
-        WaitKArea,
-    ),
-):
-    objectives.add(_kind.name, _kind)
+WAIT_K = ObjectiveKind(
+    "wait-k",
+    "online: maximum likelihood along one wait-k path",
+    WaitKSettings,
+    WaitKLikelihood,
+)
+WAIT_K_SAMPLED = ObjectiveKind(
+    "wait-k-sampled",
+    "online: along wait-k paths whose k is drawn anew for each sentence",
+    SampledSettings,
+    SampledWaitK,
+)
+WAIT_K_AREA = ObjectiveKind(
+    "wait-k-area",
+    "online: at all cells of the grid on a wait-k path and right of it",
+    AreaSettings,
+    WaitKArea,
+)

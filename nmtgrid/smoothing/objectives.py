@@ -29,7 +29,7 @@ from nmtgrid.smoothing.rewards import (
 )
 from nmtgrid.smoothing.samplers import Choices, Samples, as_batch, draw_samples
 from nmtgrid.smoothing.vectors import few_vectors, type_frequencies, type_vectors
-from nmtgrid.training.api import KEPT, LossParts, Objective, wrappers
+from nmtgrid.training.api import KEPT, LossParts, Objective
 from nmtgrid.training.settings import RunSettings, SmoothingSettings
 
 
@@ -194,6 +194,3 @@ def smooth(
     if sequence.alpha and sequence.reward != "hamming":
         reward = BleuReward() if sequence.reward == "bleu" else CiderReward(train)
     return Smoothed(objective, smoothing, size, spread, reward, vectors=vectors, notes=notes)
-
-
-wrappers.add("smoothing", smooth)

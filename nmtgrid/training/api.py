@@ -7,7 +7,7 @@ micro-batches of any size add up to exactly one large batch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,7 +97,16 @@ class Wrapper(Protocol):
 
 KEPT = "objective.safetensors"
 """The file in a run's folder of what `Prepared` keeps."""
-wrappers: Registry[Wrapper] = Registry("wrapper of objectives")
-"""What every objective goes through, in this order."""
-objectives: Registry[ObjectiveKind] = Registry("objective")
-"""Objectives by name."""
+
+
+class Objectives(Registry[ObjectiveKind]):
+    """The objectives that a program trains with, by name, and the wrapper that smooths them all.
+
+    The list of them stands in `nmtgrid.cli.objectives`: they are defined above this package.
+    """
+
+    def __init__(self, kinds: Iterable[ObjectiveKind], wrap: Wrapper) -> None:
+        super().__init__("objective")
+        self.wrap = wrap
+        for kind in kinds:
+            self.add(kind.name, kind)

@@ -16,7 +16,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
-from nmtgrid.training.api import LossParts, ObjectiveKind, objectives
+from nmtgrid.training.api import LossParts, ObjectiveKind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,12 +137,9 @@ class Likelihood:
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 
 
-objectives.add(
+LIKELIHOOD = ObjectiveKind(
     "likelihood",
-    ObjectiveKind(
-        "likelihood",
-        "maximum likelihood of each target token, with label smoothing",
-        LikelihoodSettings,
-        Likelihood,
-    ),
+    "maximum likelihood of each target token, with label smoothing",
+    LikelihoodSettings,
+    Likelihood,
 )

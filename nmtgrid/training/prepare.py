@@ -18,8 +18,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
-from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
-from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
+from nmtgrid.training.api import KEPT, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.progress import StopRequest
@@ -38,6 +37,7 @@ def prepare(
     settings: RunSettings,
     folder: Path,
     device: torch.device,
+    objectives: Objectives,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -64,7 +64,7 @@ def prepare(
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _begin_from(model, init, dataset)
-    objective = make_objective(settings, dataset, device, folder if resume else None)
+    objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
     objective.check(model)
     bf16 = uses_bf16(training.precision, device)
     validator = valid and SplitValidator(
@@ -111,19 +111,21 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
 
 
 def make_objective(
-    settings: RunSettings, dataset: Dataset, device: torch.device, kept: Path | None = None
+    settings: RunSettings,
+    dataset: Dataset,
+    device: torch.device,
+    objectives: Objectives,
+    kept: Path | None = None,
 ) -> Objective:
     """Return the objective of `settings`, smoothed where they say so; `kept` as in `Wrapper`."""
-    check_smoothing(settings, kept)
+    check_smoothing(settings, objectives, kept)
     objective = objectives.get(settings.objective_name).make(settings.objective)
-    if settings.smoothing.is_on:
-        wrappers.get("smoothing")
-    for name in wrappers:
-        objective = wrappers.get(name)(objective, settings, dataset, device, kept)
-    return objective
+    return objectives.wrap(objective, settings, dataset, device, kept)
 
 
-def check_smoothing(settings: RunSettings, kept: Path | None = None) -> None:
+def check_smoothing(
+    settings: RunSettings, objectives: Objectives, kept: Path | None = None
+) -> None:
     """Raise ConfigError where drawn sentences would have no meaning for the objective.
 
     Or where the vectors are not there, and the run that is resumed has not `kept` them.

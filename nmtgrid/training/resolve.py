@@ -13,8 +13,7 @@ from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.io.atomic import read_json
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import check_unaltered
-from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
-from nmtgrid.training.api import objectives
+from nmtgrid.training.api import Objectives
 from nmtgrid.training.settings import RunSettings, settings_type
 
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
@@ -37,7 +36,7 @@ class Request:
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def resolve(request: Request) -> RunSettings:
+def resolve(request: Request, objectives: Objectives) -> RunSettings:
     """Return the settings: defaults, then the preset, `--set`, and flags.
 
     Raises ConfigError with every fault at once.
@@ -45,7 +44,7 @@ def resolve(request: Request) -> RunSettings:
     faults: list[str] = []
     arch = "pervasive" if request.arch is None else request.arch
     objective = "likelihood" if request.objective is None else request.objective
-    kind = _kind(arch, objective, faults)
+    kind = _kind(arch, objective, objectives, faults)
     preset: Mapping[str, Any] = {}
     if request.preset is not None and arch in zoo.architectures():
         try:
@@ -64,14 +63,14 @@ def resolve(request: Request) -> RunSettings:
     return settings
 
 
-def resolve_resumed(folder: Path, request: Request) -> RunSettings:
+def resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> RunSettings:
     """Return the settings of the run in `folder`, with the changes that a run allows on its way.
 
     Raises ConfigError for changes to the model, the data order or the objective.
     """
     saved = read_settings(folder)
     faults: list[str] = []
-    kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), faults)
+    kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), objectives, faults)
     if kind is None:
         raise ConfigError(faults)
     before = from_json(kind, saved)
@@ -116,7 +115,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return held
 
 
-def _kind(arch: str, objective: str, faults: list[str]) -> type[RunSettings] | None:
+def _kind(
+    arch: str, objective: str, objectives: Objectives, faults: list[str]
+) -> type[RunSettings] | None:
     """Return the settings' type for these names, or None with the faults entered."""
     known = zoo.architectures()
     if arch not in known:

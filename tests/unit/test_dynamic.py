@@ -18,14 +18,15 @@ from nmtgrid.analysis.training_curves import NAME, read_run
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
-from nmtgrid.cli.train.run import show
+from nmtgrid.cli.objectives import objectives
+from nmtgrid.cli.train.run import print_event
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.dynamic import Dynamic, DynamicSettings
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training import events
-from nmtgrid.training.api import LossParts, objectives
+from nmtgrid.training.api import LossParts
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.settings import BatchSettings
@@ -381,8 +382,8 @@ def test_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr("nmtgrid.base.console.say", lines.append)
     event = events.Validated(4, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 1.0, None, 3.25)
-    show(event, None)
-    show(dataclasses.replace(event, criterion=None), None)
+    print_event(event, None)
+    print_event(dataclasses.replace(event, criterion=None), None)
     assert "criterion 3.2500" in lines[0] and "criterion" not in lines[1]
 
 

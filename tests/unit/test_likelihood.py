@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import PredictionSites
-from nmtgrid.training.api import objectives
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings, site_loss
 from tests.unit.tiny_run import TYPES, TinyModel
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.cli.app import INTERRUPTED, main
-from nmtgrid.cli.online_eval.run import tell_skipped
+from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
@@ -97,7 +97,7 @@ def test_sentences_without_latency_are_counted_by_setting(
         return latency(delays, [9] * 9)
 
     def said(*ways: Latency) -> str:
-        tell_skipped({f"k={k}": values for k, values in enumerate(ways)})
+        print_skipped({f"k={k}": values for k, values in enumerate(ways)})
         return " ".join(capsys.readouterr().err.split())
 
     assert said(way(0, 0), way(0, 0)) == ""

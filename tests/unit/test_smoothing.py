@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 def settings(*changes: str, objective: str = "likelihood") -> RunSettings:
     more = () if objective in ("likelihood", "dynamic") else ("model.exits=tied",)
     arch = "pervasive" if objective == "dynamic" else "transformer"
-    return resolve(Request(arch, None, objective, (*more, *changes)))
+    return resolve(Request(arch, None, objective, (*more, *changes)), objectives)
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,9 @@ def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: st
     more = ("model.halting=geometric",) if objective == "exits-halting" else ()
     asked = settings("smoothing.sequence.alpha=0.5", *more, objective=objective)
     with pytest.raises(ConfigError, match=r"sequence.lazy=true"):
-        make_objective(asked, dataset, CPU)
+        make_objective(asked, dataset, CPU, objectives)
     lazy = override(asked, ["smoothing.sequence.lazy=true", "smoothing.token.alpha=0.1"])
-    smoothed = make_objective(lazy, dataset, CPU)
+    smoothed = make_objective(lazy, dataset, CPU, objectives)
     assert isinstance(smoothed, Smoothed) and isinstance(smoothed.spread, VectorDistribution)
 
 
@@ -108,7 +108,9 @@ def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
     assert smooth(base, plain, dataset, CPU) is base
     kinds = {(): VectorDistribution, ("smoothing.token.neighbours=7",): NeighbourDistribution}
     for few, kind in kinds.items():
-        objective = make_objective(settings("smoothing.token.alpha=0.5", *few), dataset, CPU)
+        objective = make_objective(
+            settings("smoothing.token.alpha=0.5", *few), dataset, CPU, objectives
+        )
         assert isinstance(objective, Smoothed) and isinstance(objective.spread, kind)
 
 

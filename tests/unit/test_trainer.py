@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.io.arrays import load_tensors
-from nmtgrid.cli.train.run import show
+from nmtgrid.cli.train.run import print_event
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
@@ -93,7 +93,7 @@ def test_halves_are_called_exact_where_they_are(
     training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
     split = [event for event in training.run() if isinstance(event, events.Split)]
     assert split and all(event.is_exact != batch_statistics for event in split)
-    show(split[0], None)
+    print_event(split[0], None)
     assert ("the update is exact" in told[-1]) != batch_statistics
 
 

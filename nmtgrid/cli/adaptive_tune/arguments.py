@@ -1,53 +1,115 @@
-"""What `nmtgrid adaptive-tune` is asked for, and what can be wrong with it before it begins."""
+"""The arguments of `nmtgrid adaptive-tune`, and which of them go together."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import DeviceName, PrecisionName, WeightsName, unusable, unwritable
+from nmtgrid.cli.options import (
+    Alone,
+    CommandArguments,
+    Device,
+    JsonFile,
+    Needs,
+    Precision,
+    Weights,
+    argument,
+    check_rules,
+    option,
+    unusable,
+    unwritable,
+)
 
-MechanismName = Literal["confidence", "geometric", "multinomial", "sequence"]
 _LARGEST_SEED = 2**63 - 1
 _LEAST_BUDGET = 1e-3
 """Blocks: as wide a range of average exits as can be told apart."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """The command line of a tuning."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveTuneArguments(CommandArguments):
+    """The arguments of `adaptive-tune`."""
 
-    model: Path | None
-    data: Path | None
-    split: str
-    test_split: str | None
-    samples: int
-    budget: float
-    finalists: int
-    mechanism: MechanismName | None
-    judge: Literal["full", "references"]
-    only: Literal["points", "fixed"] | None
-    baselines: list[str]
-    allow_loss: float | None
-    risk: Literal["bleu", "agreement"]
-    confidence: float
-    candidates: int
-    name: str | None
-    keep: bool
-    beam: int
-    batch: int
-    repeats: int
-    clock: Literal["wall", "processor"]
-    sentences: int | None
-    seed: int
-    out: Path | None
-    weights: WeightsName
-    precision: PrecisionName
-    device: DeviceName
+    model: Path | None = argument("A model directory, with early exits.", "MODEL", default=None)
+    data: Path | None = option("The dataset with the splits.", "DATA")
+    split: str = option("What to tune on.", "NAME", default="valid")
+    test_split: str | None = option("What to measure the chosen thresholds on as well.", "NAME")
+    samples: int = option("Vectors of thresholds to sample and replay.", "N", default=10_000)
+    budget: float = option("Blocks between two budgets of average exit.", "WIDTH", default=0.5)
+    finalists: int = option("Vectors of each budget that are truly decoded.", "N", default=3)
+    mechanism: Literal["confidence", "geometric", "multinomial", "sequence"] | None = option(
+        "What decides.  [default: the model's own predictor, else confidence]"
+    )
+    judge: Literal["full", "references"] = option(
+        "What is forced and compared when thresholds are replayed: the full stack's own "
+        "translations, or the references.",
+        default="full",
+    )
+    only: Literal["points", "fixed"] | None = option(
+        "Leave out what stands beside the tuned points, or tune nothing and measure fixed "
+        "and random exits alone."
+    )
+    baselines: list[str] | None = option(
+        "A model trained separately, to measure beside; may be repeated.", "NAME=MODEL"
+    )
+    allow_loss: float | None = option(
+        "Calibrate instead: the fastest thresholds that lose at most so much, promised "
+        "with `--confidence`.",
+        "PERCENT",
+    )
+    risk: Literal["bleu", "agreement"] | None = option(
+        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
+        "differ from the full stack's.  [default: bleu]"
+    )
+    confidence: float | None = option("With `--allow-loss`: of the promise.  [default: 0.95]", "P")
+    candidates: int | None = option(
+        "With `--allow-loss`: vectors from safest to fastest.  [default: 20]", "N"
+    )
+    name: str | None = option(
+        "Under `NAME-BUDGET` the thresholds are kept in MODEL, for `decode --exit`.  "
+        "[default: the mechanism]",
+        "NAME",
+    )
+    keep: bool = option(
+        "Keep them in the model's directory.", None, "--keep/--no-keep", default=True
+    )
+    beam: int = option("Width of the beam; 1 is greedy.", "N", default=1)
+    batch: int = option("Sentences decoded together.", "N", default=64)
+    repeats: int = option("Each batch is timed so often; the least counts.", "N", default=1)
+    clock: Literal["wall", "processor"] = option(
+        "What seconds are; `processor` where other programs run beside.", default="wall"
+    )
+    sentences: int | None = option("Only the first N of each split.", "N")
+    seed: int = option("Of what is drawn.", default=1)
+    results: list[str] | None = option(
+        "Draw tunings done before in one picture, those of one name pooled; may be "
+        "repeated, needs no model.",
+        "[NAME=]DIR",
+    )
+    out: Path | None = option(
+        "Results and picture: a folder, or a .json file (with `--results`: a picture).",
+        "DIR|FILE",
+    )
+    weights: Weights = "best"
+    precision: Precision = "fp32"
+    device: Device = "auto"
+    json: JsonFile = None
+
+    @property
+    def loss_measure(self) -> Literal["bleu", "agreement"]:
+        """What may be lost, for a guarantee."""
+        return self.risk or "bleu"
+
+    @property
+    def guarantee_confidence(self) -> float:
+        """Probability with which the guarantee holds."""
+        return 0.95 if self.confidence is None else self.confidence
+
+    @property
+    def guarantee_candidates(self) -> int:
+        """Vectors of thresholds that are tested for the guarantee, at most."""
+        return 20 if self.candidates is None else self.candidates
 
     @property
     def results_file(self) -> Path | None:
@@ -63,52 +125,57 @@ class Arguments:
             return None if self.out is None else self.out / "curve.png"
         return self.out.with_suffix(".png")
 
-    def faults(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
-        found = []
-        if self.model is None:
-            found.append("Name a model directory, or tunings done before with `--results DIR`.")
-        if self.data is None:
-            found.append("Name the dataset to tune on with `--data DATA`.")
-        if self.test_split == self.split:
-            found.append(
-                f"`--split` and `--test-split` are both `{self.split}`: what is tuned on says "
-                "nothing about new sentences."
-            )
-        if not _LEAST_BUDGET <= self.budget < math.inf:
-            found.append(
-                f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {self.budget:g}."
-            )
-        if self.only == "fixed" and self.allow_loss is not None:
-            found.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
-        counts = {
-            "--samples": self.samples,
-            "--finalists": self.finalists,
-            "--candidates": self.candidates,
-            "--beam": self.beam,
-            "--batch": self.batch,
-            "--repeats": self.repeats,
-            "--sentences": self.sentences,
-        }
-        found += [
-            f"`{name}` must be at least 1, but is {number}."
-            for name, number in counts.items()
-            if number is not None and number < 1
-        ]
-        if not 0 <= self.seed <= _LARGEST_SEED:
-            found.append(f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {self.seed}.")
-        if self.out is not None and self.out.suffix == ".json":
-            return [*found, *unwritable("--out", self.out)]
-        return [*found, *unusable("--out", self.out)]
+
+RESULTS_RULES = [
+    Alone(
+        "results",
+        "out json",
+        "`--results` draws what was done before, so that {options} would be ignored.",
+    )
+]
+RULES = [
+    Needs(
+        "model",
+        message="Name a model directory, or tunings done before with `--results DIR`.",
+    ),
+    Needs("data", message="Name the dataset to tune on with `--data DATA`."),
+]
 
 
-def check(order: Arguments, asked: Sequence[str]) -> None:
-    """Raise ConfigError that names every fault; `asked` are the options given for calibration."""
-    faults = order.faults()
-    if asked and order.allow_loss is None:
-        belong = "belong" if len(asked) > 1 else "belongs"
+def check(arguments: AdaptiveTuneArguments) -> None:
+    """Raise ConfigError that names every fault."""
+    faults = []
+    if arguments.test_split == arguments.split:
         faults.append(
-            f"`{'`, `'.join(asked)}` {belong} to `--allow-loss`: say how much may be lost."
+            f"`--split` and `--test-split` are both `{arguments.split}`: what is tuned on says "
+            "nothing about new sentences."
         )
-    if faults:
-        raise ConfigError(faults)
+    if not _LEAST_BUDGET <= arguments.budget < math.inf:
+        faults.append(
+            f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
+        )
+    if arguments.only == "fixed" and arguments.allow_loss is not None:
+        faults.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
+    names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
+    faults += [
+        f"`--{name}` must be at least 1, but is {number}."
+        for name in names
+        if (number := getattr(arguments, name)) is not None and number < 1
+    ]
+    if not 0 <= arguments.seed <= _LARGEST_SEED:
+        faults.append(f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {arguments.seed}.")
+    if arguments.out is not None and arguments.out.suffix == ".json":
+        faults += unwritable("--out", arguments.out)
+    else:
+        faults += unusable("--out", arguments.out)
+    calibration = [
+        f"`--{name}`"
+        for name in ("risk", "confidence", "candidates")
+        if getattr(arguments, name) is not None
+    ]
+    if calibration and arguments.allow_loss is None:
+        belong = "belong" if len(calibration) > 1 else "belongs"
+        faults.append(
+            f"{', '.join(calibration)} {belong} to `--allow-loss`: say how much may be lost."
+        )
+    check_rules(arguments, RULES, faults)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -31,22 +30,26 @@ from nmtgrid.adaptive.measure import (
     read_samples,
     translations,
 )
-from nmtgrid.adaptive.tune import Budgets, draw_thresholds, frontier, lost_budgets
+from nmtgrid.adaptive.tune import (
+    Budgets,
+    Choice,
+    Refill,
+    TuningPlan,
+    by_thresholds,
+    choices,
+    choose_mechanism,
+    draw_thresholds,
+    frontier,
+    halves,
+    lost_budgets,
+    predicted,
+    recorded,
+)
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.adaptive_tune.arguments import Arguments
-from nmtgrid.cli.adaptive_tune.choice import (
-    Choice,
-    Refill,
-    by_thresholds,
-    choices,
-    halves,
-    mechanism_of,
-    predicted,
-    recorded,
-)
+from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, write
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset
@@ -57,54 +60,54 @@ from nmtgrid.text.pipeline import Pipeline
 
 
 def calibrate(
-    order: Arguments, full: System, mechanism: Mechanism, samples: Sequence[Sample],
-    tests: Sequence[Sample] | None, way: DecodeSetup, pipeline: Pipeline,
+    arguments: AdaptiveTuneArguments, full: System, mechanism: Mechanism, samples: Sequence[Sample],
+    tests: Sequence[Sample] | None, setup: DecodeSetup, pipeline: Pipeline,
 ) -> tuple[Choice | None, dict[str, Any]]:  # fmt: skip
     """Return the fastest choice that is certified (None: none is), and JSON keys.
 
     Raises ConfigError where there are too few sentences for any to be.
     """
-    assert order.allow_loss is not None
-    first, second = halves(samples, order.seed)
-    check_promise(order.allow_loss, order.confidence, len(second))
+    assert arguments.allow_loss is not None
+    first, second = halves(samples, arguments.seed)
+    check_promise(arguments.allow_loss, arguments.guarantee_confidence, len(second))
     learned, held_out = [samples[p] for p in first], [samples[p] for p in second]
-    candidates = _candidates(order, full, mechanism, learned, way)
-    theirs = decode([full], held_out, way)[0]
+    candidates = _candidates(arguments, full, mechanism, learned, setup)
+    theirs = decode([full], held_out, setup)[0]
     with console.progress("testing candidates", len(candidates)) as bar:
 
         def losses(choice: Choice) -> NDArray[Any]:
             bar.update(bar.task_ids[0], advance=1)
-            ours = decode([choice.system], held_out, way)[0]
-            return _losses(order, theirs, ours, held_out, pipeline)
+            ours = decode([choice.system], held_out, setup)[0]
+            return _losses(arguments, theirs, ours, held_out, pipeline)
 
-        bound = order.allow_loss / 100
-        tested = fixed_sequence(candidates, losses, bound, order.confidence)
-    passed = [one for one in tested if one.passed]
-    best = min(passed, key=lambda one: _speed(one.candidate), default=None)
-    report = _report(order, tested, best, len(second))
+        bound = arguments.allow_loss / 100
+        tested = fixed_sequence(candidates, losses, bound, arguments.guarantee_confidence)
+    passed = [result for result in tested if result.passed]
+    best = min(passed, key=lambda result: _speed(result.candidate), default=None)
+    report = _report(arguments, tested, best, len(second))
     if best is None:
-        report["needed"] = _tell(order, tested[0], len(second))
+        report["needed"] = _tell(arguments, tested[0], len(second))
         return None, report
     if tests is not None:
-        report["test"] = _holds_on_test(order, full, best.candidate, tests, way, pipeline)
+        report["test"] = _holds_on_test(arguments, full, best.candidate, tests, setup, pipeline)
     return best.candidate, report
 
 
 def _candidates(
-    order: Arguments,
+    arguments: AdaptiveTuneArguments,
     full: System,
     mechanism: Mechanism,
     learned: Sequence[Sample],
-    way: DecodeSetup,
+    setup: DecodeSetup,
 ) -> list[Choice]:
     model = with_exits(full.model)
     if mechanism == "multinomial" or mechanism == "sequence":
         return [predicted(model, mechanism)]
-    records = recorded(order, model, mechanism, learned, way)
-    drawn = draw_thresholds(order.samples, model.traits.num_exits, order.seed)
-    truth = order.judge == "references"
-    found = frontier(records, drawn, order.candidates, truth=truth)
-    return [by_thresholds(model, mechanism, one) for one in found]
+    records = recorded(_plan(arguments), model, mechanism, learned, setup)
+    drawn = draw_thresholds(arguments.samples, model.traits.num_exits, arguments.seed)
+    truth = arguments.judge == "references"
+    finalists = frontier(records, drawn, arguments.guarantee_candidates, truth=truth)
+    return [by_thresholds(model, mechanism, finalist) for finalist in finalists]
 
 
 def _speed(choice: Choice) -> float:
@@ -112,43 +115,55 @@ def _speed(choice: Choice) -> float:
 
 
 def _losses(
-    order: Arguments, theirs: Decoded, ours: Decoded, samples: Sequence[Sample], pipeline: Pipeline
+    arguments: AdaptiveTuneArguments,
+    full: Decoded,
+    early: Decoded,
+    samples: Sequence[Sample],
+    pipeline: Pipeline,
 ) -> NDArray[Any]:
     """Return the loss of each sentence that has a source."""
-    kept = [place for place, one in enumerate(samples) if one.source]
-    if order.risk == "bleu":
-        sides = [translations(one, pipeline) for one in (theirs, ours)]
-        sides.append([one.reference for one in samples])
-        return bleu_losses(*([side[place] for place in kept] for side in sides))
+    indices = [index for index, sample in enumerate(samples) if sample.source]
+    if arguments.loss_measure == "bleu":
+        sides = [translations(decoded, pipeline) for decoded in (full, early)]
+        sides.append([sample.reference for sample in samples])
+        return bleu_losses(*([side[index] for index in indices] for side in sides))
     tokens = [
-        [held.tokens for held in one.hypotheses if held is not None] for one in (theirs, ours)
+        [hypothesis.tokens for hypothesis in one.hypotheses if hypothesis is not None]
+        for one in (full, early)
     ]
     return agreement_losses(*tokens)
 
 
 def _holds_on_test(
-    order: Arguments, full: System, choice: Choice, tests: Sequence[Sample], way: DecodeSetup,
+    arguments: AdaptiveTuneArguments,
+    full: System,
+    choice: Choice,
+    tests: Sequence[Sample],
+    setup: DecodeSetup,
     pipeline: Pipeline,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return whether the promise holds on other sentences."""
-    assert order.allow_loss is not None
-    theirs, ours = decode([full, choice.system], tests, way)
-    loss = 100 * float(_losses(order, theirs, ours, tests, pipeline).mean())
+    assert arguments.allow_loss is not None
+    full_stack, early = decode([full, choice.system], tests, setup)
+    loss = 100 * float(_losses(arguments, full_stack, early, tests, pipeline).mean())
     return {
-        "split": order.test_split,
-        "sentences": sum(bool(one.source) for one in tests),
+        "split": arguments.test_split,
+        "sentences": sum(bool(sample.source) for sample in tests),
         "loss": loss,
-        "holds": loss <= order.allow_loss,
+        "holds": loss <= arguments.allow_loss,
     }
 
 
 def _report(
-    order: Arguments, tested: Sequence[Tested[Choice]], best: Tested[Choice] | None, count: int
+    arguments: AdaptiveTuneArguments,
+    tested: Sequence[Tested[Choice]],
+    best: Tested[Choice] | None,
+    count: int,
 ) -> dict[str, Any]:
     return {
-        "risk": order.risk,
-        "allow_loss": order.allow_loss,
-        "confidence": order.confidence,
+        "risk": arguments.loss_measure,
+        "allow_loss": arguments.allow_loss,
+        "confidence": arguments.guarantee_confidence,
         "sentences": count,
         "certified": best is not None,
         "thresholds": None if best is None else list(best.candidate.thresholds),
@@ -156,23 +171,25 @@ def _report(
         "p_value": None if best is None else best.p_value,
         "tested": [
             {
-                "thresholds": list(one.candidate.thresholds),
-                "loss": 100 * one.mean_loss,
-                "p_value": one.p_value,
-                "passed": one.passed,
+                "thresholds": list(result.candidate.thresholds),
+                "loss": 100 * result.mean_loss,
+                "p_value": result.p_value,
+                "passed": result.passed,
             }
-            for one in tested
+            for result in tested
         ],
     }
 
 
-def _tell(order: Arguments, first: Tested[Choice], count: int) -> int | None:
+def _tell(arguments: AdaptiveTuneArguments, first: Tested[Choice], count: int) -> int | None:
     """Say why nothing is certified; return how many sentences would do, if any number would."""
-    assert order.allow_loss is not None
-    needed = least_count(order.allow_loss / 100, order.confidence, first.mean_loss)
-    lost = f"Even the safest thresholds lose {100 * first.mean_loss:.2f} ({order.risk})"
+    assert arguments.allow_loss is not None
+    needed = least_count(
+        arguments.allow_loss / 100, arguments.guarantee_confidence, first.mean_loss
+    )
+    lost = f"Even the safest thresholds lose {100 * first.mean_loss:.2f} ({arguments.loss_measure})"
     if needed is None:
-        why = f"{lost}, which is not below {order.allow_loss:g}: allow more."
+        why = f"{lost}, which is not below {arguments.allow_loss:g}: allow more."
     else:
         why = f"{lost} on {count:,} sentences; about {needed:,} are needed to promise that."
     console.say(f"No thresholds are certified, so the full stack it stays. {why}")
@@ -183,47 +200,51 @@ _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
 
 
-def tune(order: Arguments, json: Path | None) -> None:
+def tune(arguments: AdaptiveTuneArguments) -> None:
     """Tune, measure and report; see the command."""
-    assert order.model is not None and order.data is not None
-    dataset = Dataset.open(order.data)
-    loaded, way, others = _load(order, dataset)
-    if order.keep:
+    assert arguments.model is not None and arguments.data is not None
+    dataset = Dataset.open(arguments.data)
+    loaded, setup, others = _load(arguments, dataset)
+    if arguments.keep:
         check_place(loaded.folder)
     model = with_exits(loaded.model)
-    mechanism = mechanism_of(order.mechanism, model)
-    name = order.name or mechanism
+    mechanism = choose_mechanism(arguments.mechanism, model)
+    name = arguments.name or mechanism
     _check_name(name, mechanism, model)
-    budgets = Budgets(order.budget, model.traits.num_exits)
+    budgets = Budgets(arguments.budget, model.traits.num_exits)
     samples = [
-        read_samples(loaded.pipeline, dataset.split(split), order.sentences, warn=console.warn)
-        for split in (order.split, *([order.test_split] if order.test_split else []))
+        read_samples(loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn)
+        for split in (arguments.split, *([arguments.test_split] if arguments.test_split else []))
     ]
     full = System("full stack", model)
     report = Report(
-        order, name, mechanism, model.traits.num_exits, way.plan, list(map(len, samples))
+        arguments, name, mechanism, model.traits.num_exits, setup.plan, list(map(len, samples))
     )
-    found: list[Choice] = []
+    chosen: list[Choice] = []
     refill: Refill | None = None
-    if order.allow_loss is None and order.only != "fixed":
-        found, refill = choices(order, model, mechanism, samples[0], way, budgets)
-    elif order.allow_loss is not None:
-        tests = samples[1] if order.test_split else None
+    if arguments.allow_loss is None and arguments.only != "fixed":
+        chosen, refill = choices(_plan(arguments), model, mechanism, samples[0], setup, budgets)
+    elif arguments.allow_loss is not None:
+        tests = samples[1] if arguments.test_split else None
         texts = loaded.pipeline
-        chosen, report.calibrated = calibrate(order, full, mechanism, samples[0], tests, way, texts)
-        found = [] if chosen is None else [chosen]
-    beside = [*([] if order.only == "points" else _beside(model, order.seed)), *others]
+        certified, report.calibrated = calibrate(
+            arguments, full, mechanism, samples[0], tests, setup, texts
+        )
+        chosen = [] if certified is None else [certified]
+    beside = [*([] if arguments.only == "points" else _beside(model, arguments.seed)), *others]
 
-    def measured(systems: Sequence[System], place: int) -> list[Measured]:
-        with progress(f"decoding {report.splits[place]}", len(systems) * len(samples[place])) as go:
-            done = decode(systems, samples[place], way, go)
-        return [measure(one, samples[place], loaded.pipeline) for one in done]
+    def measured(systems: Sequence[System], split_number: int) -> list[Measured]:
+        with progress(
+            f"decoding {report.splits[split_number]}", len(systems) * len(samples[split_number])
+        ) as go:
+            done = decode(systems, samples[split_number], setup, go)
+        return [measure(decoded, samples[split_number], loaded.pipeline) for decoded in done]
 
-    systems = [full, *beside, *(one.system for one in found)]
+    systems = [full, *beside, *(choice.system for choice in chosen)]
     tuned = measured(systems, 0)
     report.full, rest = Row(tuned[0]), tuned[1:]
     report.beside = list(map(Row, rest[: len(beside)]))
-    ran = list(zip(found, map(Row, rest[len(beside) :]), strict=True))
+    ran = list(zip(chosen, map(Row, rest[len(beside) :]), strict=True))
     for _ in range(_REFILLS):
         shifts = _shifts(ran, budgets)
         if refill is None or not shifts:
@@ -231,44 +252,55 @@ def tune(order: Arguments, json: Path | None) -> None:
         more = refill(shifts, {choice.thresholds for choice, _ in ran})
         if not more:
             break
-        ran += zip(more, map(Row, measured([one.system for one in more], 0)), strict=True)
+        ran += zip(more, map(Row, measured([choice.system for choice in more], 0)), strict=True)
     report.finalists = ran
     report.points = _best(ran, budgets)
     rows = [report.full, *report.beside, *(row for _, row in report.points)]
     shown = [row.tuned.decoded.system for row in rows]
-    if len(ran) > len(found):
+    if len(ran) > len(chosen):
         # Times compare among what was decoded in turn.
         for row, again in zip(rows, measured(shown, 0), strict=True):
             row.tuned = again
-    if order.test_split:
+    if arguments.test_split:
         for row, test in zip(rows, measured(shown, 1), strict=True):
             row.test = test
-    fault = _kept(order, report, loaded, budgets) if order.keep else None
-    write(report, budgets, json)
+    fault = _kept(arguments, report, loaded, budgets) if arguments.keep else None
+    write(report, budgets, arguments.json)
     if fault is not None:
         raise fault
 
 
-def _load(order: Arguments, dataset: Dataset) -> tuple[LoadedModel, DecodeSetup, list[System]]:
+def _plan(arguments: AdaptiveTuneArguments) -> TuningPlan:
+    return TuningPlan(
+        samples=arguments.samples,
+        finalists=arguments.finalists,
+        seed=arguments.seed,
+        reference_source=arguments.judge,
+    )
+
+
+def _load(
+    arguments: AdaptiveTuneArguments, dataset: Dataset
+) -> tuple[LoadedModel, DecodeSetup, list[System]]:
     """Return the model, how to decode, and the baselines. Raises ConfigError of all faults."""
-    assert order.model is not None
-    device = find_device(order.device)
-    loaded = load_model(order.model, device, order.weights)
+    assert arguments.model is not None
+    device = find_device(arguments.device)
+    loaded = load_model(arguments.model, device, arguments.weights)
     with_exits(loaded.model)
-    plan = dataclasses.replace(default_plan(loaded), beam=order.beam, nbest=1, sample=False)
-    bf16 = order.precision == "bf16"
-    way = DecodeSetup(plan, order.batch, order.repeats, order.clock, device, bf16)
-    _checked(loaded, way, order, dataset)
+    plan = dataclasses.replace(default_plan(loaded), beam=arguments.beam, nbest=1, sample=False)
+    bf16 = arguments.precision == "bf16"
+    setup = DecodeSetup(plan, arguments.batch, arguments.repeats, arguments.clock, device, bf16)
+    _checked(loaded, setup, arguments, dataset)
     faults, others, names = [], [], set()
-    for text in order.baselines:
+    for text in arguments.baselines or ():
         label, path = split_label(text)
         try:
-            other = load_model(path, device, order.weights)
+            other = load_model(path, device, arguments.weights)
         except NmtgridError as fault:
             faults.append(str(fault))
             continue
         try:
-            _checked(other, way, order, dataset)
+            _checked(other, setup, arguments, dataset)
         except NmtgridError as fault:
             faults.append(f"{path}: {fault}")
             continue
@@ -279,11 +311,15 @@ def _load(order: Arguments, dataset: Dataset) -> tuple[LoadedModel, DecodeSetup,
         others.append(System(name, other.model))
     if faults:
         raise ConfigError(faults)
-    return loaded, way, others
+    return loaded, setup, others
 
 
-def _checked(loaded: LoadedModel, way: DecodeSetup, order: Arguments, dataset: Dataset) -> None:
-    translator = Translator([loaded], way.plan, device=way.device, precision=order.precision)
+def _checked(
+    loaded: LoadedModel, setup: DecodeSetup, arguments: AdaptiveTuneArguments, dataset: Dataset
+) -> None:
+    translator = Translator(
+        [loaded], setup.plan, device=setup.device, precision=arguments.precision
+    )
     check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
 
@@ -311,47 +347,47 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
         if choice.replayed
     ]
     lost = lost_budgets([first for first, _ in depths], [last for _, last in depths], budgets)
-    found = {}
+    shifts = {}
     for budget in lost:
         own = [last - first for first, last in depths if budgets.budget(first) == budget]
-        found[budget] = sum(own) / len(own)
-    return found
+        shifts[budget] = sum(own) / len(own)
+    return shifts
 
 
 def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Choice, Row]]:
     """Return the best of each budget that decoding truly kept to; the faster on equal BLEU."""
     best: dict[int, tuple[Choice, Row]] = {}
     for choice, row in sorted(ran, key=lambda pair: pair[1].tuned.average_exit):
-        place = budgets.place(row.tuned.average_exit)
-        if place not in best or row.tuned.bleu > best[place][1].tuned.bleu:
-            best[place] = choice, row
-    return [best[place] for place in sorted(best)]
+        interval = budgets.place(row.tuned.average_exit)
+        if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
+            best[interval] = choice, row
+    return [best[interval] for interval in sorted(best)]
 
 
 def _kept(
-    order: Arguments, report: Report, loaded: LoadedModel, budgets: Budgets
+    arguments: AdaptiveTuneArguments, report: Report, loaded: LoadedModel, budgets: Budgets
 ) -> NmtgridError | None:
     """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
 
     Returns what prevented it: the results are to be written in any case.
     """
-    found = []
+    presets = []
     for choice, row in report.points:
         row.stored = report.stored_name(row, budgets)
-        found.append(
+        presets.append(
             ExitSettings(
-                row.stored, report.mechanism, choice.thresholds, order.split, row.tuned.bleu,
+                row.stored, report.mechanism, choice.thresholds, arguments.split, row.tuned.bleu,
                 row.tuned.average_exit, loaded.weights, loaded.checksum,
             )
         )  # fmt: skip
-    if found:
-        tuning = report.name if order.allow_loss is None else None
+    if presets:
+        tuning = report.name if arguments.allow_loss is None else None
         try:
-            save_exits(loaded.folder, loaded.model, found, tuning)
-        except NmtgridError as fault:
+            save_exits(loaded.folder, loaded.model, presets, tuning)
+        except NmtgridError as error:
             for _, row in report.points:
                 row.stored = None
-            return fault
+            return error
     return None
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
-from nmtgrid.adaptive.tune import Budgets, lost_budgets
+from nmtgrid.adaptive.tune import Budgets, Choice, lost_budgets
 from nmtgrid.analysis.tuning import curves, draw_exit_curves, read_tuned, section, tuned
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, write_json
 from nmtgrid.base.io.checksums import with_checksum
-from nmtgrid.cli.adaptive_tune.arguments import Arguments
-from nmtgrid.cli.adaptive_tune.choice import Choice
+from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.analyze.show import check_out, show
 from nmtgrid.cli.options import write_report
 from nmtgrid.search.api import SearchPlan
@@ -46,7 +45,7 @@ class Row:
 class Report:
     """All that a tuning found."""
 
-    order: Arguments
+    arguments: AdaptiveTuneArguments
     name: str
     mechanism: Mechanism
     exits: int
@@ -61,18 +60,21 @@ class Report:
     @property
     def splits(self) -> list[str]:
         """The splits that were decoded, the one tuned on first."""
-        return [self.order.split, *([self.order.test_split] if self.order.test_split else [])]
+        return [
+            self.arguments.split,
+            *([self.arguments.test_split] if self.arguments.test_split else []),
+        ]
 
     def lost(self, budgets: Budgets) -> list[float]:
         """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
-        replayed = [one.replayed.average_exit for one, _ in self.finalists if one.replayed]
+        replayed = [choice.replayed.average_exit for choice, _ in self.finalists if choice.replayed]
         decoded = [row.tuned.average_exit for _, row in self.finalists]
         return [] if self.calibrated else lost_budgets(replayed, decoded, budgets)
 
     def stored_name(self, row: Row, budgets: Budgets) -> str:
         """Return under which name a point is kept in the model's directory."""
-        if self.order.allow_loss is not None:
-            return f"{self.name}-loss{self.order.allow_loss:g}"
+        if self.arguments.allow_loss is not None:
+            return f"{self.name}-loss{self.arguments.allow_loss:g}"
         return f"{self.name}-{budgets.budget(row.tuned.average_exit):g}"
 
     def of_kind(self, kind: type | None) -> list[Row]:
@@ -85,32 +87,32 @@ class Report:
 def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
     """Return JSON keys."""
     assert report.full is not None
-    order, full = report.order, report.full
+    arguments, full = report.arguments, report.full
     fixed = report.of_kind(FixedExit)
     # The last exit is the full stack.
-    fixed = [*fixed, full] if order.only != "points" else []
+    fixed = [*fixed, full] if arguments.only != "points" else []
     random = report.of_kind(RandomExit)
     return {
-        "model": str(order.model),
+        "model": str(arguments.model),
         "name": report.name,
         "mechanism": report.mechanism,
         "exits": report.exits,
-        "data": str(order.data),
-        "split": order.split,
-        "test_split": order.test_split,
+        "data": str(arguments.data),
+        "split": arguments.split,
+        "test_split": arguments.test_split,
         "sentences": report.counts[0],
-        "test_sentences": report.counts[-1] if order.test_split else None,
-        "samples": order.samples,
-        "budget": order.budget,
-        "judge": order.judge,
-        "beam": order.beam,
-        "batch": order.batch,
-        "clock": order.clock,
-        "precision": order.precision,
+        "test_sentences": report.counts[-1] if arguments.test_split else None,
+        "samples": arguments.samples,
+        "budget": arguments.budget,
+        "judge": arguments.judge,
+        "beam": arguments.beam,
+        "batch": arguments.batch,
+        "clock": arguments.clock,
+        "precision": arguments.precision,
         "signature_bleu": full.tuned.signature,
-        "points": [_point(report, budgets, one) for one in report.points],
+        "points": [_point(report, budgets, point) for point in report.points],
         "lost_budgets": report.lost(budgets),
-        "finalists": [_point(report, budgets, one) for one in report.finalists],
+        "finalists": [_point(report, budgets, point) for point in report.finalists],
         "fixed": [{"exit": n, **row.values()} for n, row in enumerate(fixed, 1)],
         "full": full.values(),
         "uniform": random[0].values() if random else None,
@@ -126,8 +128,8 @@ def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
     }
 
 
-def _point(report: Report, budgets: Budgets, one: tuple[Choice, Row]) -> dict[str, Any]:
-    choice, row = one
+def _point(report: Report, budgets: Budgets, point: tuple[Choice, Row]) -> dict[str, Any]:
+    choice, row = point
     assert report.full is not None
     replayed = choice.replayed
     return {
@@ -146,7 +148,7 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
     """Show the table; write results and picture."""
     _show(report, budgets)
     values = values_of(report, budgets)
-    results, picture = report.order.results_file, report.order.picture_file
+    results, picture = report.arguments.results_file, report.arguments.picture_file
     values["pictures"] = [str(picture)] if picture else []
     values = with_checksum(nan_to_none(values))
     write_report(json, values)
@@ -159,17 +161,17 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
 
 def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
-    found = tuned(values)
+    tuning = tuned(values)
     how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
     draw_exit_curves(
-        curves([found], seconds=True),
+        curves([tuning], seconds=True),
         path,
-        title=f"Early exit, {found.split}, {how}: quality against cost",
+        title=f"Early exit, {tuning.split}, {how}: quality against cost",
         x_labels=[
             "average exit (blocks per token)",
             "decoder's operations (MFLOPs per token)",
-            f"{seconds} for {found.sentences:,} sentences, batches of {values['batch']}",
+            f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}",
         ],
         y_label="BLEU, tokenised (percent)",
     )
@@ -177,63 +179,63 @@ def draw(values: dict[str, Any], path: Path) -> None:
 
 def _show(report: Report, budgets: Budgets) -> None:
     assert report.full is not None
-    order, full = report.order, report.full.shown
+    arguments, full = report.arguments, report.full.shown
     rows = [
         _line(f"budget {budgets.budget(row.tuned.average_exit):g}", full, row.shown)
         for _, row in report.points
     ]
     rows += [_line(row.shown.decoded.system.name, full, row.shown) for row in report.beside]
     rows.append(_line("full stack", full, full))
-    how = "greedy" if order.beam == 1 else f"beam {order.beam}"
+    how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     console.table(
         f"{report.name}, {report.splits[-1]}: {report.counts[-1]:,} sentences, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
-        f"batches of {order.batch}",
+        f"batches of {arguments.batch}",
         ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up"],
         rows,
     )
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
-        told = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
-        kept = f"; `decode --exit {row.stored}`" if row.stored else ""
-        console.say(f"budget {budgets.budget(row.tuned.average_exit):g}: {told}{kept}")
+        thresholds = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
+        stored = f"; `decode --exit {row.stored}`" if row.stored else ""
+        console.say(f"budget {budgets.budget(row.tuned.average_exit):g}: {thresholds}{stored}")
     if lost := report.lost(budgets):
         console.warn(
-            f"No thresholds for budget {', '.join(f'{one:g}' for one in lost)}: all vectors that "
-            "kept to it when replayed left it when decoded. Decode more of each (`--finalists`), "
-            "or set other budgets (`--budget`)."
+            f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
+            "that kept to it when replayed left it when decoded. Decode more of each "
+            "(`--finalists`), or set other budgets (`--budget`)."
         )
     if report.calibrated is not None and report.calibrated["certified"]:
-        _tell_promise(report.calibrated)
+        _print_guarantee(report.calibrated)
 
 
-def _tell_promise(found: dict[str, Any]) -> None:
+def _print_guarantee(guarantee: dict[str, Any]) -> None:
     console.say(
-        f"Certified: a mean loss ({found['risk']}) of at most {found['allow_loss']:g} with "
-        f"confidence {found['confidence']:g}; {found['loss']:.2f} on {found['sentences']:,} "
-        f"sentences, p-value {found['p_value']:.2g}."
+        f"Certified: a mean loss ({guarantee['risk']}) of at most {guarantee['allow_loss']:g} with "
+        f"confidence {guarantee['confidence']:g}; {guarantee['loss']:.2f} on "
+        f"{guarantee['sentences']:,} sentences, p-value {guarantee['p_value']:.2g}."
     )
-    test = found.get("test")
+    test = guarantee.get("test")
     if test is not None:
         holds = "the promise holds" if test["holds"] else "more than was promised"
         console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
 
 
-def _line(name: str, full: Measured, one: Measured) -> list[Any]:
-    flops = one.flops_per_token
+def _line(name: str, full: Measured, measured: Measured) -> list[Any]:
+    flops = measured.flops_per_token
     return [
         name,
-        one.bleu,
-        "-" if math.isnan(one.average_exit) else one.average_exit,
+        measured.bleu,
+        "-" if math.isnan(measured.average_exit) else measured.average_exit,
         "-" if flops is None else flops / _MEGA,
-        one.decoded.seconds,
-        speedup(full, one),
+        measured.decoded.seconds,
+        speedup(full, measured),
     ]
 
 
-def speedup(full: Measured, one: Measured) -> float:
+def speedup(full: Measured, measured: Measured) -> float:
     """Return how many times faster than the full stack the same sentences were decoded."""
-    seconds = one.decoded.seconds
+    seconds = measured.decoded.seconds
     return full.decoded.seconds / seconds if seconds else math.nan
 
 
@@ -245,5 +247,5 @@ def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> N
     """Show and draw tunings, those of one name pooled: the best of each budget."""
     pairs = [split_label(text) for text in named]
     check_out(out, json, [path for _, path in pairs])
-    found = [read_tuned(path, label) for label, path in pairs]
-    show([section(found)], out, "png", json)
+    tunings = [read_tuned(path, label) for label, path in pairs]
+    show([section(tunings)], out, "png", json)

@@ -1,4 +1,4 @@
-"""What `nmtgrid decode --forced` does: the references of a split, as the model sees them."""
+"""What `nmtgrid decode` does: translates, captions or forces, writes files and prints scores."""
 
 from __future__ import annotations
 
@@ -9,32 +9,241 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any
 
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.soft_alignments import pharaoh
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.devices import find_device
+from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.text import NOTES, STANDARD, is_stream, open_writer, read_lines
-from nmtgrid.cli.options import PIPE_CLOSED, Leave, check_same_text, check_vocabularies
-from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
+from nmtgrid.cli.options import (
+    PIPE_CLOSED,
+    Leave,
+    check_rules,
+    check_same_text,
+    check_vocabularies,
+    explicit_options,
+)
+from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
+from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search.api import Halt
-from nmtgrid.search.forced import Kind, forced_traces
+from nmtgrid.search.api import Halt, SearchPlan
+from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.inputs import unequal_prefixes
-from nmtgrid.search.postprocess import Translation, scores
+from nmtgrid.search.postprocess import Translation, scores, scores_of_captions
 from nmtgrid.search.traces import Trace
-from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.search.translate import (
+    TranslationOptions,
+    Translator,
+    check_pictures,
+    check_text,
+    default_plan,
+)
 
-if TYPE_CHECKING:
-    import torch
+_FLUSH_EVERY = 64
+_FEW_ESCAPED = 0.01
+"""Share of references that may hold `&apos;` and still be raw text that speaks of it."""
+_TRANSLATION_SCORES = {
+    "bleu_tokenized": "BLEU, tokenised (%)",
+    "bleu": "BLEU, raw text (%)",
+    "chrf": "chrF2, raw text (%)",
+    "ter": "TER, raw text (%)",
+}
+_CAPTION_SCORES = {
+    "bleu_1": "BLEU-1 (%)",
+    "bleu_2": "BLEU-2 (%)",
+    "bleu_3": "BLEU-3 (%)",
+    "bleu_4": "BLEU-4 (%)",
+    "cider": "CIDEr-D (x 100)",
+}
 
 
-def read_prefixes(path: Path | None, total: int | None) -> Iterator[str] | None:
+def make_translator(arguments: DecodeArguments) -> Translator:
+    """Return the translator; every fault of the options is reported before anything is decoded.
+
+    What the command line leaves out is the model's setting or the default.
+    """
+    device = find_device(arguments.device)
+    values = {name: getattr(arguments, name) for name in explicit_options(arguments)}
+    # Before models are loaded, which may take minutes.
+    options = from_json(TranslationOptions, _fields_in(values, TranslationOptions))
+    models = [load_model(path, None, arguments.weights) for path in arguments.models]
+    plan, search = default_plan(models[0]), _fields_in(values, SearchPlan)
+    if arguments.sample:
+        plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
+    # `--set` reaches settings of the search, with or without their group's name.
+    changes = [text.removeprefix("search.") for text in arguments.changes or []]
+    changed = {text.partition("=")[0].strip() for text in changes}
+    faults = [
+        f"`--set {name}` and `--{name.replace('_', '-')}` say the same: give one."
+        for name in search
+        if name in changed
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return Translator(
+        models,
+        override(override(plan, search), changes),
+        options,
+        device=device,
+        precision=arguments.precision,
+        warn=console.warn,
+        halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
+    )
+
+
+def _fields_in(
+    values: Mapping[str, Any], kind: type[TranslationOptions | SearchPlan]
+) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: values[name] for name in names if name in values}
+
+
+def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
+    """Return where tokens leave the decoder, as `--exit` has it: a preset, a block or "auto".
+
+    None where the model cannot decide. Raises ConfigError where `choice` does not fit.
+    """
+    if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
+        console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
+        return None
+    return halt_of(choice, loaded, console.warn)
+
+
+def check_source(translator: Translator, arguments: DecodeArguments) -> None:
+    """Raise ConfigError where a model is given what it cannot read, text or pictures."""
+    if arguments.data is not None:
+        has_pictures = Dataset.open(arguments.data).pictures is not None
+    else:
+        has_pictures = arguments.source is not None and arguments.source.suffix == ".safetensors"
+    (check_pictures if has_pictures else check_text)(translator.models[0])
+    if translator.features:
+        check_rules(arguments, PICTURE_RULES)
+
+
+def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
+    """Translate a file or pipe (`-`: standard input) line for line; return what was done."""
+    source = arguments.source or Path(STANDARD)
+    total = None
+    if str(source) != STANDARD and not is_stream(source):
+        # Read it through once: a fault in its last line is reported now, not after hours.
+        total = sum(1 for _ in read_lines(source))
+    elif sys.stdin is not None and sys.stdin.isatty():
+        # Whoever types sees each translation before the next line.
+        translator.options = dataclasses.replace(translator.options, window=1)
+        console.say("Write a sentence on each line; Ctrl-D ends.")
+    # Filled while lines are read, and complete when all are.
+    notes: Counter[str] = Counter()
+    prefixes = _read_prefixes(arguments.prefix, total)
+    begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
+    report, _ = _write_translations(translator, begin, total, arguments)
+    for name, count in notes.items():
+        if count:
+            console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
+    return report
+
+
+def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
+    """Translate or caption a split of a dataset; return its scores and what was done."""
+    assert arguments.data is not None
+    dataset = Dataset.open(arguments.data)
+    split = dataset.split(arguments.split or "test")
+    check_same_text(translator, dataset)
+    if isinstance(split, PictureSplit):
+        total = len(split.pictures)
+        pictures = (split.pictures.features(index) for index in range(total))
+        begin = functools.partial(translator.caption, pictures)
+    else:
+        lines = split.raw_source()
+        total = len(lines)
+        prefixes = _read_prefixes(arguments.prefix, total)
+        begin = functools.partial(translator.stream, lines, prefixes=prefixes)
+    report, translations = _write_translations(translator, begin, total, arguments)
+    if isinstance(split, PictureSplit):
+        values = scores_of_captions(translations, split)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
+    else:
+        lowercase = dataset.pipeline.facts.lowercase
+        values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
+        _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
+        _print_reference_notes(values, report["sentences"])
+    return {**values, "split": split.name, **report}
+
+
+def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
+    """Caption the pictures of a file of features in its order; return what was done.
+
+    `pictures` of the report are their names, line by line.
+    """
+    path = arguments.source
+    assert path is not None
+    files = FeatureFiles([path])
+    if files.size != translator.features:
+        raise DataError(
+            f"{path} has {files.size:,} features of a region, but the model knows "
+            f"{translator.features:,}.",
+            "Extract the features that the model was trained on.",
+        )
+    # Read it through once: a fault in its last picture is reported now, not after hours.
+    for name in files.names:
+        files.read(name)
+    pictures = (as_floats(files.read(name)) for name in files.names)
+    begin = functools.partial(translator.caption, pictures)
+    report, _ = _write_translations(translator, begin, len(files.names), arguments)
+    return {**report, "pictures": files.names}
+
+
+def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
+    """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
+    assert arguments.data is not None
+    dataset = Dataset.open(arguments.data)
+    check_same_text(translator, dataset)
+    check_vocabularies(translator, dataset)
+    split, total, started = dataset.split(arguments.split or "test"), 0.0, time.perf_counter()
+    model = translator.models[0]
+    with console.progress("translating", len(split)) as bar, contextlib.ExitStack() as stack:
+        traces, alignments = _open_all(stack, arguments.traces, arguments.alignments)
+        for trace in forced_traces(
+            model,
+            translator.pipeline,
+            split,
+            kind="energies" if arguments.energies else "weights",
+            # Traces take an alignment where the model has one; the other two insist on it.
+            align=alignments is not None
+            or arguments.energies
+            or (traces is not None and model.traits.aligns),
+            device=translator.device,
+            bf16=translator.bf16,
+            batch_tokens=translator.options.batch_tokens,
+            advance=_Meter(bar).advance,
+        ):
+            total += trace.log_probability
+            _write_trace(trace, traces, alignments)
+    # Lengths are without the end symbols, which are predicted too.
+    tokens = int(split.target_lengths.sum()) + len(split)
+    nll = -total / max(tokens, 1)
+    perplexity = math.exp(min(nll, 700.0))  # exp(710) is beyond a double
+    console.say(
+        f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
+        "included."
+    )
+    return {
+        "split": split.name,
+        "sentences": len(split),
+        "target_tokens": tokens,
+        "perplexity": perplexity,
+        "nll": nll,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _read_prefixes(path: Path | None, total: int | None) -> Iterator[str] | None:
     """Return the prefixes in `path`, None for no path.
 
     `total` are the lines to translate where they are known. Raises InputError, before anything is
@@ -49,214 +258,95 @@ def read_prefixes(path: Path | None, total: int | None) -> Iterator[str] | None:
     return read_lines(path)
 
 
-_STANDARD_INPUT = Path(STANDARD)
-_FLUSH_EVERY = 64
-_FEW_ESCAPED = 0.01
-"""Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-    """The files to write; None: not wanted (text: standard output, unless a split is scored)."""
-
-    text: Path | None = None
-    traces: Path | None = None
-    alignments: Path | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Changes:
-    """What the command line changes: None leaves the model's setting or the default."""
-
-    search: Mapping[str, Any]
-    text: Mapping[str, Any]
-    assignments: Sequence[str] = ()
-
-
-def make_translator(
-    models: Sequence[Path],
-    changes: Changes,
-    *,
-    weights: str = "best",
-    precision: Literal["fp32", "bf16"] = "fp32",
-    device: torch.device | str = "cpu",
-    exit: str | None = None,
-) -> Translator:
-    """Return the translator; every fault of the options is told before anything is decoded.
-
-    `exit` says where tokens leave the decoder: the name of settings in the model's directory, a
-    block's number, or "auto".
-    """
-    options = from_json(TranslationOptions, _given(changes.text))
-    loaded = [load_model(path, None, weights) for path in models]
-    plan = default_plan(loaded[0])
-    if changes.search.get("sample"):
-        plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
-    assignments = [text.removeprefix("search.") for text in changes.assignments]
-    _check_once(changes.search, assignments)
-    plan = override(override(plan, _given(changes.search)), assignments)
-    halt = None if exit is None else chosen(exit, loaded[0])
-    return Translator(
-        loaded, plan, options, device=device, precision=precision, warn=console.warn, halt=halt
-    )
-
-
-def _check_once(options: Mapping[str, Any], assignments: Sequence[str]) -> None:
-    """Raise ConfigError for a setting that both an option and `--set` give."""
-    names = {text.partition("=")[0].strip() for text in assignments}
-    faults = [
-        f"`--set {name}` and `--{name.replace('_', '-')}` say the same: give one."
-        for name, value in options.items()
-        if value is not None and name in names
-    ]
-    if faults:
-        raise ConfigError(faults)
-
-
-def chosen(choice: str, loaded: LoadedModel) -> Halt | None:
-    """Return what lets tokens leave early. Raises ConfigError where `choice` does not fit."""
-    if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
-        console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
-        return None
-    return halt_of(choice, loaded, console.warn)
-
-
-def translate_text(
-    translator: Translator, source: Path, outputs: Outputs, prefix: Path | None = None
-) -> dict[str, Any]:
-    """Translate a file or pipe (`-`: standard input) line for line; return what was done.
-
-    `prefix` has a line for each, with which its translation begins.
-    """
-    total = None
-    if source != _STANDARD_INPUT and not is_stream(source):
-        # Read it through once: a fault in its last line is told now, not after hours.
-        total = sum(1 for _ in read_lines(source))
-    elif sys.stdin is not None and sys.stdin.isatty():
-        options = dataclasses.replace(translator.options, window=1)
-        translator.options = options
-        console.say("Write a sentence on each line; Ctrl-D ends.")
-    notes: Counter[str] = Counter()
-    prefixes = read_prefixes(prefix, total)
-    begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
-    report, _ = write_translations(translator, begin, total, outputs, keep=False)
-    for name, count in notes.items():
-        if count:
-            console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
-    return report
-
-
-def translate_split(
-    translator: Translator,
-    data: Path,
-    name: str,
-    outputs: Outputs,
-    prefix: Path | None = None,
-    with_ter: bool = False,
-) -> dict[str, Any]:
-    """Translate a split of a dataset; return its scores and what was done."""
-    dataset = Dataset.open(data)
-    split = dataset.split(name)
-    check_same_text(translator, dataset)
-    lines = split.raw_source()
-    prefixes = read_prefixes(prefix, len(lines))
-    begin = functools.partial(translator.stream, lines, prefixes=prefixes)
-    report, translations = write_translations(translator, begin, len(lines), outputs, keep=True)
-    lowercase = dataset.pipeline.facts.lowercase
-    found = scores(translations, split, lowercase=lowercase, with_ter=with_ter)
-    _show(found, split, report)
-    return {**found, "split": name, **report}
-
-
-def write_translations(
+def _write_translations(
     translator: Translator,
     begin: Callable[..., Iterator[Translation]],
     total: int | None,
-    outputs: Outputs,
-    *,
-    keep: bool,
+    arguments: DecodeArguments,
 ) -> tuple[dict[str, Any], list[Translation]]:
-    """Translate and write; return counts and times, and the translations if they are wanted.
+    """Translate and write; return counts and times, and of a split the translations.
 
     `begin(align=.., advance=..)` is the translator's `stream` or `caption` of what is to be read.
     """
+    # Only the scores of a split need all translations at once; a pipe may never end.
+    is_split = arguments.data is not None
+    # A split is scored: its text is written only where a file is named.
+    text_path = Path(STANDARD) if arguments.out is None and not is_split else arguments.out
     aligns = all(model.traits.aligns for model in translator.models)
-    align = outputs.alignments is not None or (outputs.traces is not None and aligns)
-    kept: list[Translation] = []
+    align = arguments.alignments is not None or (arguments.traces is not None and aligns)
+    translations: list[Translation] = []
+    sentences = exits = exited_tokens = 0
     started = time.perf_counter()
-    with progress(total) as meter, contextlib.ExitStack() as stack:
+    with console.progress("translating", total) as bar, contextlib.ExitStack() as stack:
+        meter = _Meter(bar)
+        # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
-        text = _STANDARD_INPUT if outputs.text is None and not keep else outputs.text
-        files = [
-            None if path is None else stack.enter_context(open_writer(path))
-            for path in (text, outputs.traces, outputs.alignments)
-        ]
+        text, traces, alignments = _open_all(
+            stack, text_path, arguments.traces, arguments.alignments
+        )
         for translation in stream:
-            _write(files, translation, translator.plan.nbest)
-            meter.sentences += 1
-            meter.count_exits(translation)
-            if keep:
-                kept.append(translation if not align else _without_alignments(translation))
+            if text is not None:
+                _write_text(text, translation, translator.plan.nbest)
+            if traces is not None or alignments is not None:
+                _write_trace(Trace.of(translation), traces, alignments)
+            sentences += 1
+            if translation.hypotheses and translation.hypotheses[0].exits is not None:
+                exits += sum(translation.hypotheses[0].exits)
+                exited_tokens += len(translation.hypotheses[0].exits)
+            if is_split:
+                # Alignments of a whole split would fill the memory, and no score needs them.
+                hypotheses = [] if align else translation.hypotheses
+                translations.append(dataclasses.replace(translation, hypotheses=hypotheses))
     seconds = time.perf_counter() - started
     report = {
-        "sentences": meter.sentences,
+        "sentences": sentences,
         "target_tokens": meter.tokens,
         "seconds": seconds,
         "tokens_per_second": meter.tokens / max(seconds, 1e-9),
         "search": dataclasses.asdict(translator.plan),
     }
-    if meter.exits:
-        report["average_exit"] = meter.exits / meter.left
-    return report, kept
+    if exits:
+        report["average_exit"] = exits / exited_tokens
+    return report, translations
 
 
-def _write(files: Sequence[IO[bytes] | None], translation: Translation, nbest: int) -> None:
-    text, traces, alignments = files
-    if text is not None:
-        lines = [translation.text] if nbest == 1 else _nbest(translation)
-        try:
-            text.write("".join(f"{line}\n" for line in lines).encode())
-            if translation.line % _FLUSH_EVERY == 0:
-                text.flush()
-        except BrokenPipeError as fault:
-            # As it is, it would be taken for a fault of the other files that stand open.
-            raise Leave(PIPE_CLOSED) from fault
-    if traces is not None or alignments is not None:
-        trace = Trace.of(translation)
-        if traces is not None:
-            traces.write(f"{trace.to_line()}\n".encode())
-        if alignments is not None:
-            alignments.write(f"{pharaoh(trace)}\n".encode())
+def _open_all(stack: contextlib.ExitStack, *paths: Path | None) -> list[IO[bytes] | None]:
+    return [None if path is None else stack.enter_context(open_writer(path)) for path in paths]
 
 
-def _nbest(translation: Translation) -> list[str]:
-    """Return `line ||| text ||| log-probability ||| score` lines; an empty line has one."""
-    if not translation.hypotheses:
-        return [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
-    return [
-        f"{translation.line} ||| {text} ||| {one.log_probability:.4f} ||| {one.score:.4f}"
-        for text, one in zip(translation.texts, translation.hypotheses, strict=True)
-    ]
+def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
+    """Write the best text, or `line ||| text ||| log-probability ||| score` lines."""
+    lines = [translation.text]
+    if nbest > 1:
+        lines = [
+            f"{translation.line} ||| {text} ||| {hypothesis.log_probability:.4f} ||| "
+            f"{hypothesis.score:.4f}"
+            for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True)
+        ] or [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
+    try:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+        # Often enough for whoever watches, and seldom enough to cost nothing.
+        if translation.line % _FLUSH_EVERY == 0:
+            file.flush()
+    except BrokenPipeError as fault:
+        # As it is, it would be taken for a fault of the other files that stand open.
+        raise Leave(PIPE_CLOSED) from fault
 
 
-def _without_alignments(translation: Translation) -> Translation:
-    """Return what scoring needs: alignments of a whole split would fill the memory."""
-    return dataclasses.replace(translation, hypotheses=[])
+def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] | None) -> None:
+    if traces is not None:
+        traces.write(f"{trace.to_line()}\n".encode())
+    if alignments is not None:
+        alignments.write(f"{pharaoh(trace)}\n".encode())
 
 
 class _Meter:
-    """Counts what is done and shows it on the progress bar."""
+    """Counts target tokens and shows their rate on the progress bar."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
         self._started = time.perf_counter()
-        self.sentences = self.tokens = self.exits = self.left = 0
-
-    def count_exits(self, translation: Translation) -> None:
-        """Add where the tokens of the best hypothesis left the decoder, its end symbol's too."""
-        if translation.hypotheses and translation.hypotheses[0].exits is not None:
-            self.exits += sum(translation.hypotheses[0].exits)
-            self.left += len(translation.hypotheses[0].exits)
+        self.tokens = 0
 
     def advance(self, lines: int, tokens: int) -> None:
         self.tokens += tokens
@@ -264,89 +354,32 @@ class _Meter:
         self._bar.update(self._bar.task_ids[0], advance=lines, note=f"{rate:,.0f} target tokens/s")
 
 
-@contextlib.contextmanager
-def progress(total: int | None) -> Iterator[_Meter]:
-    """Show how far the translations are."""
-    with console.progress("translating", total) as bar:
-        yield _Meter(bar)
-
-
-def _show(found: Mapping[str, Any], split: Split, report: Mapping[str, Any]) -> None:
-    names = {
-        "bleu_tokenized": "BLEU, tokenised (%)",
-        "bleu": "BLEU, raw text (%)",
-        "chrf": "chrF2, raw text (%)",
-    }
-    if "ter" in found:
-        names["ter"] = "TER, raw text (%)"
+def _print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: str) -> None:
+    """Print the scores of translations or captions, their signatures and the average exit."""
+    is_text = "bleu_tokenized" in values
+    titles = _TRANSLATION_SCORES if is_text else _CAPTION_SCORES
+    names = [name for name in titles if name in values]
     console.table(
-        f"{split.name}: {report['sentences']:,} sentences in {report['seconds']:.1f} s, "
-        f"{report['tokens_per_second']:,.0f} target tokens/s",
-        ["score", "value"],
-        [[title, found[key]] for key, title in names.items()],
+        f"{title} in {report['seconds']:.1f} s, {report['tokens_per_second']:,.0f} target tokens/s",
+        ["score" if is_text else "score, all references", "value"],
+        [[titles[name], values[name]] for name in names],
     )
-    for key in names:
-        console.say(f"signature of {key}: {found[f'signature_{key}']}")
+    # BLEU-1 to BLEU-4 are one computation, with one signature.
+    for name in names if is_text else ("bleu_4", "cider"):
+        console.say(f"signature of {name}: {values[f'signature_{name}']}")
     if "average_exit" in report:
         console.say(f"average exit: {report['average_exit']:.2f} blocks per token")
-    if found["references_lowercased"]:
+
+
+def _print_reference_notes(values: Mapping[str, Any], sentences: int) -> None:
+    """Print what about the references makes scores of raw text differ from published ones."""
+    if values["references_lowercased"]:
         console.say(
             "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
         )
-    if found["references_escaped"] > _FEW_ESCAPED * report["sentences"]:
+    if values["references_escaped"] > _FEW_ESCAPED * sentences:
         console.warn(
-            f"{found['references_escaped']:,} references hold what Moses' tokeniser writes, such "
+            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
             "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
             "high; quote tokenised BLEU."
         )
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def force_split(
-    translator: Translator, data: Path, name: str, outputs: Outputs, kind: Kind
-) -> dict[str, Any]:
-    """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
-    dataset = Dataset.open(data)
-    check_same_text(translator, dataset)
-    check_vocabularies(translator, dataset)
-    split, total, started = dataset.split(name), 0.0, time.perf_counter()
-    model = translator.models[0]
-    needs = outputs.alignments is not None or kind == "energies"
-    with progress(len(split)) as meter, contextlib.ExitStack() as stack:
-        traces, alignments = (
-            None if path is None else stack.enter_context(open_writer(path))
-            for path in (outputs.traces, outputs.alignments)
-        )
-        for trace in forced_traces(
-            model,
-            translator.pipeline,
-            split,
-            kind=kind,
-            align=needs or (outputs.traces is not None and model.traits.aligns),
-            device=translator.device,
-            bf16=translator.bf16,
-            batch_tokens=translator.options.batch_tokens,
-            advance=meter.advance,
-        ):
-            total += trace.log_probability
-            if traces is not None:
-                traces.write(f"{trace.to_line()}\n".encode())
-            if alignments is not None:
-                alignments.write(f"{pharaoh(trace)}\n".encode())
-    tokens = int(split.target_lengths.sum()) + len(split)
-    perplexity = math.exp(min(-total / max(tokens, 1), 700.0))
-    console.say(
-        f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
-        "included."
-    )
-    return {
-        "split": name,
-        "sentences": len(split),
-        "target_tokens": tokens,
-        "perplexity": perplexity,
-        "nll": -total / max(tokens, 1),
-        "seconds": time.perf_counter() - started,
-    }

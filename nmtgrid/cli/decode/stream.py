@@ -1,13 +1,17 @@
-"""What `nmtgrid decode --stream` does: translates words as they come, and writes what is final."""
+"""`nmtgrid decode --stream`: simultaneous translation of words as they arrive.
+
+An agent, wait-k or the model's own, decides between READ and WRITE (chapter 4); what it writes is
+final. `nmtgrid.online.stream` decodes, this reads and writes lines and measures latency.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
 from nmtgrid.base import console
 from nmtgrid.base.config import check as check_config
@@ -16,8 +20,9 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import whole_numbers
-from nmtgrid.cli.decode.run import chosen
-from nmtgrid.cli.options import ONE_LEAVES, PIPE_CLOSED, DeviceName, Leave, write_report
+from nmtgrid.cli.decode.arguments import DecodeArguments
+from nmtgrid.cli.decode.run import choose_halt
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.policies import Threshold, WaitK
@@ -30,58 +35,28 @@ from nmtgrid.search.traces import Trace, numbers
 from nmtgrid.search.translate import default_plan
 from nmtgrid.text.incremental import IncrementalDetokenizer, stream_words
 
-_WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
-"""What a stream cannot know."""
+_MAX_SOURCE = 512
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamArguments:
-    """What the command line asks of a stream; exactly one of `k` and `threshold` is to be given."""
-
-    models: Sequence[Path]
-    source: Path
-    k: str | None
-    threshold: float | None
-    finish_reading: bool
-    traces: Path | None
-    max_source: int = 512
-    changes: Sequence[str] = ()
-    weights: str = "best"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    device: DeviceName = "auto"
-    exit: str | None = None
-
-
-def check(order: StreamArguments, meaningless: Iterable[str]) -> None:
-    """Raise ConfigError that names every fault; `meaningless` options were given in vain."""
-    faults: list[str] = []
-    names = ", ".join(f"`--{name}`" for name in meaningless)
-    if names:
-        faults.append(
-            f"With `--stream` there is no meaning in {names}: each word is written to standard "
-            "output as soon as it is final, and never taken back."
-        )
-    if (order.k is None) == (order.threshold is None):
-        given = "neither is given" if order.k is None else "both are given"
-        faults.append(f"`--stream` needs one of `--k` and `--threshold`, but {given}.")
-    if order.max_source < 1:
-        faults.append(f"`--max-source` must be at least 1, but is {order.max_source}.")
-    if order.exit is not None and len(order.models) > 1:
-        faults.append(ONE_LEAVES)
-    for one in (order.k, None), (None, order.threshold):
+def faults_of_stream(arguments: DecodeArguments) -> list[str]:
+    """Return what is wrong with the values of a stream's options."""
+    faults = []
+    if arguments.max_source is not None and arguments.max_source < 1:
+        faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
+    # Each for itself: of both, which exclude each other, both may be faulty.
+    for k, threshold in (arguments.k, None), (None, arguments.threshold):
         try:
-            if one != (None, None):
-                _agent(*one)
+            if k is not None or threshold is not None:
+                _agent(k, threshold)
         except ConfigError as fault:
             faults += fault.faults
-    if faults:
-        raise ConfigError(faults)
+    return faults
 
 
 def _agent(
     k: str | None, threshold: float | None, finish_reading: bool = False
 ) -> tuple[Setting, Agent]:
-    """Return the way to decide when to read. Raises ConfigError for a faulty one."""
+    """Return what decides when to read. Raises ConfigError for a faulty value."""
     if k is None:
         assert threshold is not None
         return Setting("threshold", threshold), Threshold(threshold, finish_reading)
@@ -91,88 +66,96 @@ def _agent(
     return Setting("wait-k", values[0]), WaitK(values[0], finish_reading)
 
 
-def translate_stream(order: StreamArguments, json: Path | None = None) -> None:
-    """Translate what arrives, line for line, to standard output; report what was done to `json`.
+def translate_stream(arguments: DecodeArguments) -> None:
+    """Translate what arrives, line for line, to standard output; write traces and a report.
 
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    setting, agent = _agent(order.k, order.threshold, order.finish_reading)
-    device = find_device(order.device)
-    loaded = [load_model(path, device, order.weights) for path in order.models]
+    setting, agent = _agent(arguments.k, arguments.threshold, arguments.finish_reading)
+    device = find_device(arguments.device)
+    loaded = [load_model(path, device, arguments.weights) for path in arguments.models]
     check_shared(loaded)
+    # The model's own width and penalties are for whole sentences: a stream never takes words back.
     plan = dataclasses.replace(
         default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
     )
-    plan = override(plan, [text.removeprefix("search.") for text in order.changes])
+    plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
         raise ConfigError("A stream is decoded greedily: change nothing but lengths by `--set`.")
-    halt = None if order.exit is None else chosen(order.exit, loaded[0])
-    models, bf16 = [one.model for one in loaded], order.precision == "bf16"
-    translator = StreamTranslator(models, loaded[0].pipeline, agent, plan, device, bf16, halt)
+    halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
+    translator = StreamTranslator(
+        [model.model for model in loaded],
+        loaded[0].pipeline,
+        agent,
+        plan,
+        device,
+        arguments.precision == "bf16",
+        halt,
+    )
+    # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
-    run = _Run(translator, order.max_source)
-    words = stream_words(order.source, console.warn)
+    max_source = _MAX_SOURCE if arguments.max_source is None else arguments.max_source
+    run = _Run(translator, max_source)
+    words = stream_words(arguments.source or Path(STANDARD), console.warn)
     interruption: KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
-        out = stack.enter_context(open_writer(STANDARD))
-        traces = stack.enter_context(open_writer(order.traces)) if order.traces else None
+        out = stack.enter_context(open_writer(Path(STANDARD)))
+        traces = None
+        if arguments.traces is not None:
+            traces = stack.enter_context(open_writer(arguments.traces))
         try:
             for text, line in run.translate(words):
-                _write(out, text)
+                if text:
+                    try:
+                        out.write(text.encode("utf-8", "replace"))
+                        out.flush()  # whoever waits for the translation sees it now
+                    except BrokenPipeError as fault:
+                        # As it is, it would be taken for a fault of the other files that are open.
+                        raise Leave(PIPE_CLOSED) from fault
                 if line is not None and traces is not None:
                     traces.write(f"{line.trace().to_line()}\n".encode())
         except KeyboardInterrupt as caught:
-            interruption = caught  # for a writer it would be a fault, which leaves no file
-    values = {**setting.values(), "finish_reading": order.finish_reading, **run.report()}
-    write_report(json, {**values, "complete": interruption is None})
+            # Passed on when the files are closed: for a writer it would be a fault, which leaves
+            # no file, but the lines that have ended are worth keeping.
+            interruption = caught
+    values = {**setting.values(), "finish_reading": arguments.finish_reading, **run.report()}
+    write_report(arguments.json, {**values, "complete": interruption is None})
     if interruption is not None:
         raise interruption
-
-
-def _write(out: IO[bytes], text: str) -> None:
-    """Write at once: whoever waits for the translation sees it now."""
-    if not text:
-        return
-    try:
-        out.write(text.encode("utf-8", "replace"))
-        out.flush()
-    except BrokenPipeError as fault:
-        # As it is, it would be taken for a fault of the other files that stand open.
-        raise Leave(PIPE_CLOSED) from fault
 
 
 class _Line:
     """One source line under way: a stream, or several where it is too long for one."""
 
-    def __init__(self, number: int, translator: StreamTranslator, longest: int) -> None:
+    def __init__(self, number: int, translator: StreamTranslator, max_source: int) -> None:
         self.number = number
-        self._translator, self._longest = translator, longest
+        self._translator, self._max_source = translator, max_source
         self.streams: list[Stream] = []
         self.text = IncrementalDetokenizer(translator.pipeline.target.moses)
 
     def read(self, word: str) -> str:
         """Return what a word adds to the text."""
-        more = ""
+        text = ""
         size = len(self._translator.pipeline.source_tokens(word))
-        if self.streams and size:
-            held = len(self.streams[-1].source)
-            if held and held + size > self._longest:
-                if len(self.streams) == 1:
-                    console.warn(
-                        f"long-line: line {self.number} has more than {self._longest:,} source "
-                        "units and is translated in pieces."
-                    )
-                more = self.end()
-                self.streams.append(self._translator.begin())
+        read = len(self.streams[-1].source) if self.streams else 0
+        # A word that is longer than the limit alone is not split: a piece has one word at least.
+        if size and read and read + size > self._max_source:
+            if len(self.streams) == 1:
+                console.warn(
+                    f"long-line: line {self.number} has more than {self._max_source:,} source "
+                    "units and is translated in pieces."
+                )
+            text = self.end()
+            self.streams.append(self._translator.begin())
         if not self.streams:
             self.streams.append(self._translator.begin())
-        return more + self._grown(self.streams[-1].read(word))
+        return text + self._grow(self.streams[-1].read(word))
 
     def end(self) -> str:
         """Return what the end adds to the text."""
-        return self._grown(self.streams[-1].end()) if self.streams else ""
+        return self._grow(self.streams[-1].end()) if self.streams else ""
 
     def trace(self) -> Trace:
         """Return the record of a line that has ended."""
@@ -183,62 +166,72 @@ class _Line:
         reads: list[int] = []
         before = 0
         for stream in parts:
-            # What a piece reads of its own end symbol is no unit of the line, but for the last.
-            size = len(stream.source)
-            reads = [min(z, before) for z in reads[: len(reads) - bool(before)]]
-            reads += [before + z for z in stream.hypothesis().reads or ()]
-            before += size
+            # A piece's own end symbols, in source and target, are none of the line's but for the
+            # last piece: they go as soon as a further piece is added.
+            if before:
+                reads = [min(count, before) for count in reads[:-1]]
+            reads += [before + count for count in stream.hypothesis().reads or ()]
+            before += len(stream.source)
         return Trace(
-            self.number,
-            [unit for stream in parts for unit in stream.source],
-            [unit for stream in parts for unit in stream.target],
-            self.text.text,
-            whole.log_probabilities,
-            whole.log_probability,
-            whole.score,
+            line=self.number,
+            source=[unit for stream in parts for unit in stream.source],
+            target=[unit for stream in parts for unit in stream.target],
+            text=self.text.text,
+            log_probabilities=whole.log_probabilities,
+            log_probability=whole.log_probability,
+            score=whole.score,
             reads=reads,
             exits=whole.exits,
             exit_scores=numbers(whole.exit_scores),
             num_exits=whole.num_exits,
         )
 
-    def _grown(self, words: list[str]) -> str:
+    def _grow(self, words: list[str]) -> str:
         return "".join(map(self.text.add, words))
 
 
 class _Run:
     """Translates lines of words and counts what it does."""
 
-    def __init__(self, translator: StreamTranslator, longest: int) -> None:
-        self._translator, self._longest = translator, longest
+    def __init__(self, translator: StreamTranslator, max_source: int) -> None:
+        self._translator, self._max_source = translator, max_source
         self._started = time.perf_counter()
         self._seconds = 0.0
-        self._sentences = self._tokens = 0
-        self._exits = self._left = 0
-        self._delays: dict[Unit, list[list[int]]] = {"token": [], "word": []}
-        self._lengths: dict[Unit, list[int]] = {"token": [], "word": []}
+        self._sentences = self._tokens = self._exits = self._exited_tokens = 0
+        # Delays and source length of each stream, which latency is the mean over.
+        self._measured: dict[Unit, list[tuple[list[int], int]]] = {"token": [], "word": []}
 
     def translate(self, words: Iterator[str | None]) -> Iterator[tuple[str, _Line | None]]:
         """Yield text as it becomes final, and with each line's end the line."""
-        line = self._line()
+        line = _Line(1, self._translator, self._max_source)
         for word in words:
             began = time.perf_counter()
             text = f"{line.end()}\n" if word is None else line.read(word)
+            # Without the time until the next word arrives, or until the text has been written.
             self._seconds += time.perf_counter() - began
             yield text, (line if word is None else None)
             if word is None:
                 self._count(line)
-                line = self._line()
+                line = _Line(self._sentences + 1, self._translator, self._max_source)
 
     def report(self) -> dict[str, Any]:
         """Return counts, times and latencies; seconds are those of work, without waiting.
 
         What compares with a reference is None.
         """
+        unknown = dict.fromkeys(("laal", "yaal", "length_ratio"))
         token, word = (
-            {**latency(delays, self._lengths[unit], unit=unit).values(), **_WITHOUT_REFERENCE}
-            for unit, delays in self._delays.items()
+            {
+                **latency(
+                    [delays for delays, _ in streams], [length for _, length in streams], unit=unit
+                ).values(),
+                **unknown,
+            }
+            for unit, streams in self._measured.items()
         )
+        average_exit = {}
+        if self._exited_tokens:
+            average_exit["average_exit"] = self._exits / self._exited_tokens
         return {
             "sentences": self._sentences,
             "target_tokens": self._tokens,
@@ -246,29 +239,21 @@ class _Run:
             "seconds_with_waiting": time.perf_counter() - self._started,
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
             **{name: token[name] for name in ("al", "unit", "convention")},
-            **({} if not self._left else {"average_exit": self._exits / self._left}),
+            **average_exit,
             "latencies": [token, word],
             "search": dataclasses.asdict(self._translator.plan),
         }
-
-    def _line(self) -> _Line:
-        return _Line(self._sentences + 1, self._translator, self._longest)
 
     def _count(self, line: _Line) -> None:
         self._sentences += 1
         if not line.streams:
             # An empty line has no latency: it is counted as one that was skipped.
-            self._add([], [], 0, 0)
+            self._measured["token"].append(([], 0))
+            self._measured["word"].append(([], 0))
         for stream in line.streams:
             self._tokens += len(stream.target) + bool(stream.source)
-            exits = stream.hypothesis().exits if stream.source else None
-            self._exits += sum(exits or [])
-            self._left += len(exits or [])
-            words = len(stream.word_sizes)
-            self._add(stream.token_delays(), stream.word_delays(), len(stream.source), words)
-
-    def _add(self, tokens: list[int], words: list[int], length: int, word_length: int) -> None:
-        self._delays["token"].append(tokens)
-        self._delays["word"].append(words)
-        self._lengths["token"].append(length)
-        self._lengths["word"].append(word_length)
+            exits = (stream.hypothesis().exits if stream.source else None) or []
+            self._exits += sum(exits)
+            self._exited_tokens += len(exits)
+            self._measured["token"].append((stream.token_delays(), len(stream.source)))
+            self._measured["word"].append((stream.word_delays(), len(stream.word_sizes)))

@@ -1,102 +1,172 @@
-"""What `nmtgrid online-eval` is asked for, and what can be wrong with it before it begins."""
+"""The arguments of `nmtgrid online-eval`, and which of them go together."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.cli.options import ONE_LEAVES, DeviceName, PrecisionName, WeightsName, unusable
+from nmtgrid.cli.options import (
+    EXIT_EXCLUDES_ENSEMBLE,
+    Alone,
+    CommandArguments,
+    Device,
+    Ensemble,
+    JsonFile,
+    Needs,
+    Precision,
+    Requires,
+    Weights,
+    argument,
+    check_rules,
+    flag,
+    option,
+    unusable,
+)
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import Setting, SourceText
+from nmtgrid.online.settings import Setting, read_settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """The command line of an evaluation, without its settings."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnlineEvalArguments(CommandArguments):
+    """The arguments of `online-eval`."""
 
-    models: list[str]
-    data: Path | None
-    split: str
-    oracle_cost: Literal["delay", "printed"]
-    unit: Literal["token", "word"]
-    convention: Literal["thesis", "simuleval"]
-    beam: int
-    finish_reading: bool
-    sentences: int | None
-    out: Path | None
-    simuleval: Path | None
-    published: str | None
-    lines: list[int]
-    batch_tokens: int
-    weights: WeightsName
-    precision: PrecisionName
-    device: DeviceName
-    exit: str | None = None
-    """Where tokens leave the decoder early, as `decode --exit` has it."""
-    source: SourceText = "words"
-    ensemble: Sequence[Path] = ()
-    """What is averaged with the only model."""
+    models: list[str] | None = argument(
+        "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
+    )
+    data: Path | None = option("The dataset with the split.", "DATA")
+    split: str = option("What to translate.", "NAME", default="test")
+    ensemble: Ensemble = None
+    k: str | None = option(
+        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: 1,3,5,7,9]",
+        "LIST",
+    )
+    thresholds: str | None = option(
+        "Let the model's own agent read on above this probability: `0.1..0.9:0.1`.", "LIST"
+    )
+    oracle: str | None = option(
+        "Decode along the oracle's paths, for each weight lambda of the delay: `0,1`.", "LIST"
+    )
+    oracle_cost: Literal["delay", "printed"] = option(
+        "Reading cost of the oracle; `printed` is the thesis' to the letter.", default="delay"
+    )
+    source: Literal["words", "line"] = option(
+        "Tokenise the source word by word, as it would arrive, or the whole line, as the "
+        "dataset is and as published figures were made; that knows words to come.",
+        default="words",
+    )
+    unit: Literal["token", "word"] | None = option(
+        "What latency counts: subword units, or words: the source's (see `--source`), and "
+        "tokenised ones of the target.  [default: token]"
+    )
+    convention: Literal["thesis", "simuleval"] = option(
+        "|y| is the hypothesis' length, or as SimulEval has it: AL and AP by the "
+        "reference's (words only).",
+        default="thesis",
+    )
+    beam: int = option(
+        "Width of the beam; 1 is greedy. With more nothing is final before the end: "
+        "latency is that of the best hypothesis.",
+        "N",
+        default=1,
+    )
+    finish_reading: bool = flag(
+        "--finish-reading", "No translation ends before its source is read."
+    )
+    sentences: int | None = option("Only the first N.  [default: all]", "N")
+    out: Path | None = option("Results, translations, traces, curve and paths.", "DIR")
+    simuleval: Path | None = option(
+        "One log a setting, for `simuleval --score-only --sacrebleu-tokenizer none --output`.",
+        "DIR",
+    )
+    published: str | None = option(
+        "Lay published curves under ours, such as `iwslt14-de-en`.", "NAME"
+    )
+    lines: list[int] | None = option("Draw the paths of line N; may be repeated.", "N", "--line")
+    log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
+    exit: str | None = option(
+        "Leave the decoder early, as `decode --exit` does; all models.", "NAME|N|auto"
+    )
+    batch_tokens: int = option("Source tokens x beam of a batch.", "N", default=4000)
+    weights: Weights = "best"
+    precision: Precision = "fp32"
+    device: Device = "auto"
+    json: JsonFile = None
 
-    def faults(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
-        found = []
-        if not self.models:
-            found.append("Name a model, or a log with `--log FILE`.")
-        if self.data is None:
-            found.append("Name the dataset to translate with `--data DATA`.")
-        if self.ensemble and len(self.models) > 1:
-            found.append(
-                "`--ensemble` averages with one MODEL, but several are named; `analyze latency` "
-                "lays results side by side."
-            )
-        if self.ensemble and self.exit is not None:
-            found.append(ONE_LEAVES)
-        if self.convention == "simuleval" and self.unit == "token":
-            found.append("SimulEval's convention counts words: leave out `--unit token`.")
-        elif self.published and (self.unit, self.convention) != ("token", "thesis"):
-            found.append(
-                "The published curves count tokens in the thesis' convention: leave out "
-                "`--published`, or `--unit` and `--convention`."
-            )
-        found += [
-            f"`{name}` has no effect without a folder to draw in: add `--out DIR`."
-            for name, given in (("--published", self.published), ("--line", self.lines))
-            if given and self.out is None
-        ]
-        counts: dict[str, list[int | None]] = {
-            "--beam": [self.beam],
-            "--sentences": [self.sentences],
-            "--line": [*self.lines],
-            "--batch-tokens": [self.batch_tokens],
-        }
-        found += [
-            f"`{name}` must be at least 1, but is {number}."
-            for name, numbers in counts.items()
-            for number in numbers
-            if number is not None and number < 1
-        ]
-        return [
-            *found, *unusable("--out", self.out), *unusable("--simuleval", self.simuleval)
-        ]  # fmt: skip
+    @property
+    def latency_unit(self) -> Literal["token", "word"]:
+        """What latency counts; SimulEval's convention knows words only."""
+        return self.unit or ("word" if self.convention == "simuleval" else "token")
 
 
-def check(order: Arguments, read: Callable[[], list[Setting]]) -> list[Setting]:
-    """Return the settings that `read` gives. Raises ConfigError that names every fault."""
-    faults, advice = order.faults(), ""
+LOG_RULES = [
+    Alone(
+        "log",
+        "json unit convention device",
+        "`--log` scores what another program has done, so that {options} would be ignored.",
+    )
+]
+RULES = [
+    Needs("models", message="Name a model, or a log with `--log FILE`."),
+    Needs("data", message="Name the dataset to translate with `--data DATA`."),
+    EXIT_EXCLUDES_ENSEMBLE,
+    Requires(
+        "published lines",
+        "out",
+        "{option} has no effect without a folder to draw in: add `--out DIR`.",
+    ),
+]
+
+
+def check(arguments: OnlineEvalArguments) -> list[Setting]:
+    """Return the settings of the policies. Raises ConfigError that names every fault."""
+    faults, advice = _faults(arguments), ""
     settings: list[Setting] = []
     try:
-        settings = read()
-    except ConfigError as fault:
-        faults += fault.faults
-        advice = fault.advice
-    if order.published is not None:
+        settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle)
+    except ConfigError as error:
+        faults += error.faults
+        advice = error.advice
+    if arguments.published is not None:
         try:
-            curves(order.published)
-        except NmtgridError as fault:
-            faults.append(str(fault))
-    if faults:
-        raise ConfigError(faults, advice)
+            curves(arguments.published)
+        except NmtgridError as error:
+            faults.append(str(error))
+    check_rules(arguments, RULES, faults, advice)
     return settings
+
+
+def _faults(arguments: OnlineEvalArguments) -> list[str]:
+    """Return what is wrong with the values, one sentence each."""
+    faults = []
+    unit, convention = arguments.latency_unit, arguments.convention
+    if arguments.ensemble and len(arguments.models or []) > 1:
+        faults.append(
+            "`--ensemble` averages with one MODEL, but several are named; `analyze latency` "
+            "lays results side by side."
+        )
+    if convention == "simuleval" and unit == "token":
+        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
+    elif arguments.published and (unit, convention) != ("token", "thesis"):
+        faults.append(
+            "The published curves count tokens in the thesis' convention: leave out "
+            "`--published`, or `--unit` and `--convention`."
+        )
+    counts: dict[str, list[int | None]] = {
+        "--beam": [arguments.beam],
+        "--sentences": [arguments.sentences],
+        "--line": [*(arguments.lines or [])],
+        "--batch-tokens": [arguments.batch_tokens],
+    }
+    faults += [
+        f"`{name}` must be at least 1, but is {number}."
+        for name, numbers in counts.items()
+        for number in numbers
+        if number is not None and number < 1
+    ]
+    return [
+        *faults,
+        *unusable("--out", arguments.out),
+        *unusable("--simuleval", arguments.simuleval),
+    ]

@@ -14,8 +14,8 @@ from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.decode.run import chosen
-from nmtgrid.cli.online_eval.arguments import Arguments
+from nmtgrid.cli.decode.run import choose_halt
+from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset
@@ -34,30 +34,30 @@ def score_log(path: Path, json: Path | None) -> None:
     instances = read_log(path)
     if not instances:
         raise InputError("there is no sentence in it.", path=path)
-    found = score(instances)
-    thesis = found.thesis
+    log_score = score(instances)
+    thesis = log_score.thesis
     console.table(
         f"{path}: {thesis.sentences:,} sentences; latency in source words (AP: share of the "
         "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL",
         ["convention", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
-        [["thesis", *_row(thesis)], ["SimulEval", *_row(found.simuleval)]],
+        [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]],
     )
-    tell_skipped({"": thesis})
-    write_report(json, found.values())
+    print_skipped({"": thesis})
+    write_report(json, log_score.values())
 
 
-def tell_skipped(found: Mapping[str, Latency]) -> None:
+def print_skipped(latencies: Mapping[str, Latency]) -> None:
     """Tell people of sentences that have no latency; of each title where they are not as many.
 
     Of several, those without any YAAL are not told of: a table shows it.
     """
-    skipped = {title: one.skipped for title, one in found.items()}
+    skipped = {title: latency.skipped for title, latency in latencies.items()}
     late = {
-        title: one.yaal_skipped - one.skipped
-        for title, one in found.items()
-        if len(found) == 1 or not math.isnan(one.yaal)
+        title: latency.yaal_skipped - latency.skipped
+        for title, latency in latencies.items()
+        if len(latencies) == 1 or not math.isnan(latency.yaal)
     }
-    total = max(one.sentences for one in found.values())
+    total = max(latency.sentences for latency in latencies.values())
     if text := _counted(skipped):
         console.say(
             f"In {text} of {total:,} sentences source or translation is empty: no average counts "
@@ -81,8 +81,8 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(shown.values())
 
 
-def _row(found: Latency) -> list[float]:
-    return [*(getattr(found, name) for name in METRICS), found.length_ratio]
+def _row(latency: Latency) -> list[float]:
+    return [*(getattr(latency, name) for name in METRICS), latency.length_ratio]
 
 
 _CONVENTIONS = {
@@ -91,182 +91,191 @@ _CONVENTIONS = {
 }
 
 
-def evaluate(order: Arguments, settings: Sequence[Setting], json: Path | None) -> None:
+def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> None:
     """Evaluate the models; what was done before an interruption is shown and written too."""
-    assert order.data is not None
-    dataset = Dataset.open(order.data)
-    systems = _systems(order, settings, dataset)
-    for number in order.lines:
+    assert arguments.data is not None
+    dataset = Dataset.open(arguments.data)
+    systems = _systems(arguments, settings, dataset)
+    for number in arguments.lines or ():
         if number > len(systems[0].sentences):
             raise ConfigError(
                 f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
             )
     lowercase = dataset.pipeline.facts.lowercase
-    if order.beam > 1 and not all(one.is_offline for one in settings):
+    if arguments.beam > 1 and not all(setting.is_offline for setting in settings):
         console.warn(
-            f"`--beam {order.beam}` with limited reads: a beam may take back what it has written "
-            "until the sentence ends, so latencies are those of the hypothesis that is best then, "
-            "not of words that could have been shown. `--beam 1` writes what stays."
+            f"`--beam {arguments.beam}` with limited reads: a beam may take back what it has "
+            "written until the sentence ends, so latencies are those of the hypothesis that is "
+            "best then, not of words that could have been shown. `--beam 1` writes what stays."
         )
-    files = Files(order, systems)
+    files = Files(arguments, systems)
     try:
         with _progress(systems, settings) as meter:
             for system in systems:
                 meter.name = f"{system.name}, " if len(systems) > 1 else ""
                 for decoded in system.decoder.run(system.sentences, settings, meter.advance):
-                    found = measure(system.sentences, decoded, system.joiner, lowercase=lowercase)
-                    system.done.append(found)
-                    files.keep(system, found)
-                    files.results(report(order, systems, complete=False))
+                    measured = measure(
+                        system.sentences, decoded, system.joiner, lowercase=lowercase
+                    )
+                    system.done.append(measured)
+                    files.keep(system, measured)
+                    files.results(report(arguments, systems, complete=False))
     except KeyboardInterrupt:
-        _finish(order, systems, files, json, complete=False)
-        done, asked = sum(len(one.done) for one in systems), len(systems) * len(settings)
-        where = f"; {order.out} holds them" if order.out and done else ""
-        console.say(f"Interrupted after {done} of {asked} settings{where}.")
+        _finish(arguments, systems, files, complete=False)
+        done, total = sum(len(setting.done) for setting in systems), len(systems) * len(settings)
+        where = f"; {arguments.out} holds them" if arguments.out and done else ""
+        console.say(f"Interrupted after {done} of {total} settings{where}.")
         raise
-    _finish(order, systems, files, json, complete=True)
+    _finish(arguments, systems, files, complete=True)
 
 
-def report(order: Arguments, systems: Sequence[System], *, complete: bool) -> dict[str, Any]:
+def report(
+    arguments: OnlineEvalArguments, systems: Sequence[System], *, complete: bool
+) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
     sentences = systems[0].sentences
     return {
-        "data": str(order.data),
-        "split": order.split,
+        "data": str(arguments.data),
+        "split": arguments.split,
         "sentences": len(sentences),
-        "empty_sources": sum(not one.source for one in sentences),
-        "source": order.source,
-        "unit": order.unit,
-        "convention": order.convention,
-        "beam": order.beam,
-        "finish_reading": order.finish_reading,
-        "exit": order.exit,
-        "oracle_cost": order.oracle_cost,
-        "precision": order.precision,
+        "empty_sources": sum(not sentence.source for sentence in sentences),
+        "source": arguments.source,
+        "unit": arguments.latency_unit,
+        "convention": arguments.convention,
+        "beam": arguments.beam,
+        "finish_reading": arguments.finish_reading,
+        "exit": arguments.exit,
+        "oracle_cost": arguments.oracle_cost,
+        "precision": arguments.precision,
         "complete": complete,
         "systems": [
             {
                 "name": system.name,
                 "model": str(system.folder),
-                "ensemble": [str(folder) for folder in order.ensemble],
+                "ensemble": [str(folder) for folder in arguments.ensemble or ()],
                 "arch": system.decoder.translator.models[0].architecture,
             }
             for system in systems
         ],
         "settings": [
-            {"system": system.name, **found.values(order.unit, order.convention)}
+            {"system": system.name, **measured.values(arguments.latency_unit, arguments.convention)}
             for system in systems
-            for found in system.done
+            for measured in system.done
         ],
     }
 
 
 def _finish(
-    order: Arguments, systems: Sequence[System], files: Files, json: Path | None, *, complete: bool
+    arguments: OnlineEvalArguments, systems: Sequence[System], files: Files, *, complete: bool
 ) -> None:
     for system in systems:
         if system.done:
-            _show(order, system)
-    values = report(order, systems, complete=complete)
+            _show(arguments, system)
+    values = report(arguments, systems, complete=complete)
     files.results(values)
-    rows = path_rows(order, systems) if order.out is not None else {}
+    rows = path_rows(arguments, systems) if arguments.out is not None else {}
     values["pictures"] = [str(path) for path in files.draw([*rows.values()])]
     files.results(values)
     for name in values["pictures"]:
         console.say(f"Drawn: {name}")
-    if left := [line for line in order.lines if line not in rows]:
+    if left := [line for line in arguments.lines or () if line not in rows]:
         console.warn(
             f"`--line {left[0]}`: there is no path to draw. Nothing stands in the line or was "
             "written, or every setting reads all first."
         )
-    write_report(json, values)
+    write_report(arguments.json, values)
 
 
-def _show(order: Arguments, system: System) -> None:
-    counted = system.done[0].latencies[order.unit, order.convention]
+def _show(arguments: OnlineEvalArguments, system: System) -> None:
+    unit, convention = arguments.latency_unit, arguments.convention
+    counted = system.done[0].latencies[unit, convention]
+    how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     exits = ["exit"] if _leaves_early(system.done) else []
     console.table(
-        f"{system.name}, {order.split}: {counted.sentences:,} sentences, "
-        f"{'greedy' if order.beam == 1 else f'beam {order.beam}'}; BLEU tokenised (percent); "
-        f"latency in source {order.unit}s\n(AP: share of the source), "
-        f"{_CONVENTIONS[order.convention]}; ratio: {order.unit}s of hypothesis / reference"
+        f"{system.name}, {arguments.split}: {counted.sentences:,} sentences, "
+        f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
+        f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
         + ("; exit: blocks per token" if exits else ""),
         ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *exits],
-        _rows(order, system.done),
+        _rows(arguments, system.done),
     )
     console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
-    rates = [one.decoded.target_tokens / max(one.decoded.seconds, 1e-9) for one in system.done]
-    seconds = sum(one.decoded.seconds for one in system.done)
+    rates = [
+        measured.decoded.target_tokens / max(measured.decoded.seconds, 1e-9)
+        for measured in system.done
+    ]
+    seconds = sum(measured.decoded.seconds for measured in system.done)
     console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
-    way = order.unit, order.convention
-    tell_skipped({_title(found): found.latencies[way] for found in system.done})
+    print_skipped({_title(m): m.latencies[unit, convention] for m in system.done})
 
 
-def _rows(order: Arguments, done: Sequence[Measured]) -> list[list[Any]]:
+def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list[Any]]:
     """Return the table's rows; a column in which a number is missing becomes aligned text."""
-    ways = [found.latencies[order.unit, order.convention] for found in done]
+    ways = [measured.latencies[arguments.latency_unit, arguments.convention] for measured in done]
     columns: list[list[Any]] = [
-        [found.tokenized.value for found in done],
+        [measured.tokenized.value for measured in done],
         *([getattr(way, name) for way in ways] for name in METRICS),
         [way.length_ratio for way in ways],
     ]
     if _leaves_early(done):
-        columns.append([found.decoded.average_exit or math.nan for found in done])
-    for place, column in enumerate(columns):
+        columns.append([measured.decoded.average_exit or math.nan for measured in done])
+    for column_number, column in enumerate(columns):
         if any(map(math.isnan, column)):
             shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
-            columns[place] = [text.rjust(max(map(len, shown))) for text in shown]
+            columns[column_number] = [text.rjust(max(map(len, shown))) for text in shown]
     return [list(row) for row in zip(map(_title, done), *columns, strict=True)]
 
 
-def _title(found: Measured) -> str:
-    return found.decoded.setting.title.replace(" ", "")
+def _title(measured: Measured) -> str:
+    return measured.decoded.setting.title.replace(" ", "")
 
 
 def _leaves_early(done: Sequence[Measured]) -> bool:
-    return any(found.decoded.average_exit is not None for found in done)
+    return any(measured.decoded.average_exit is not None for measured in done)
 
 
-def _systems(order: Arguments, settings: Sequence[Setting], dataset: Dataset) -> list[System]:
+def _systems(
+    arguments: OnlineEvalArguments, settings: Sequence[Setting], dataset: Dataset
+) -> list[System]:
     """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
-    split = dataset.split(order.split)
-    named = [split_label(text) for text in order.models]
+    split = dataset.split(arguments.split)
+    named = [split_label(text) for text in arguments.models or ()]
     names = [
-        label or "+".join(one.resolve().name for one in (path, *order.ensemble))
+        label or "+".join(folder.resolve().name for folder in (path, *(arguments.ensemble or ())))
         for label, path in named
     ]
     faults = [
         f"Two models are called `{name}`: name one by `NAME=MODEL`."
-        for place, name in enumerate(names)
-        if name in names[:place]
+        for number, name in enumerate(names)
+        if name in names[:number]
     ]
-    device = find_device(order.device)
+    device = find_device(arguments.device)
     systems: list[System] = []
     for name, (_, path) in zip(names, named, strict=True):
-        folders = [path, *order.ensemble]
-        told = " + ".join(map(str, folders))
+        folders = [path, *(arguments.ensemble or ())]
+        shown = " + ".join(map(str, folders))
         try:
-            loaded = [load_model(folder, device, order.weights) for folder in folders]
-        except NmtgridError as fault:
-            faults.append(str(fault))
+            loaded = [load_model(folder, device, arguments.weights) for folder in folders]
+        except NmtgridError as error:
+            faults.append(str(error))
             continue
         try:
             plan = dataclasses.replace(
-                default_plan(loaded[0]), beam=order.beam, nbest=1, sample=False
+                default_plan(loaded[0]), beam=arguments.beam, nbest=1, sample=False
             )
-            options = TranslationOptions(batch_tokens=order.batch_tokens)
-            halt = None if order.exit is None else chosen(order.exit, loaded[0])
+            options = TranslationOptions(batch_tokens=arguments.batch_tokens)
+            halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
             translator = Translator(
-                loaded, plan, options, device=device, precision=order.precision, halt=halt
+                loaded, plan, options, device=device, precision=arguments.precision, halt=halt
             )
             check_same_text(translator, dataset)
-        except NmtgridError as fault:
-            faults.append(f"{told}: {fault}")
+        except NmtgridError as error:
+            faults.append(f"{shown}: {error}")
             continue
         decoder = OnlineDecoder(
-            translator, finish_reading=order.finish_reading, oracle_cost=order.oracle_cost
+            translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
-        faults += [f"{told}: {fault}" for fault in decoder.faults(settings)]
+        faults += [f"{shown}: {error}" for error in decoder.faults(settings)]
         systems.append(System(name, path, decoder, []))
     if faults:
         raise ConfigError(faults)
@@ -274,7 +283,7 @@ def _systems(order: Arguments, settings: Sequence[Setting], dataset: Dataset) ->
         pipeline = system.decoder.translator.pipeline
         longest = system.decoder.translator.options.max_source
         system.sentences = read_sentences(
-            pipeline, split, order.sentences, longest, console.warn, order.source
+            pipeline, split, arguments.sentences, longest, console.warn, arguments.source
         )
     return systems
 

@@ -1,8 +1,9 @@
-"""Running trainings for the command line: signals, progress, one line for each event."""
+"""`nmtgrid train` at work: one run or several seeds, signals, one printed line for each event."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli import objectives  # noqa: F401  (enters them all)
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.options import Leave
+from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
@@ -29,195 +31,182 @@ from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
 _MOST_SEEDS = 1000
-_SIGNALS = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 
 
 def run_all(
+    arguments: TrainArguments,
     request: Request,
-    data: Path,
-    out: Path,
-    device: torch.device,
     seeds: Sequence[int] | None,
+    device: torch.device,
     processes: Processes,
-    *,
-    resume: bool,
-    overwrite: bool,
-    init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
     """Train once, or once for each of `seeds`; return the exit code and the report."""
+    out, resume = arguments.out, arguments.resume
+    assert out is not None
     check_shared(out, processes)
     if seeds is None:
-        settings = _settings(request, out, resume)
-        code, report = run_one(
-            data, settings, out, device, processes, resume=resume, overwrite=overwrite, init=init
-        )
-        return code, report
-    reports = []
+        return _train(arguments, request, out, device, processes, resume=resume)
+    reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
     if processes.is_first and not resume:
+        # All of them now: the last run should not be refused after the others have taken hours.
         for folder in folders.values():
-            check_folder(folder, overwrite=overwrite)
+            check_folder(folder, overwrite=arguments.overwrite)
     for seed, folder in folders.items():
-        started = resume and folder.exists()
+        # After an interruption `--resume` goes on with one run and begins those that had to wait.
+        begun = resume and folder.exists()
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
-        asked = Request(request.arch, request.preset, request.objective, request.changes, flags)
-        settings = _settings(asked, folder, started)
-        code, report = run_one(
-            data, settings, folder, device, processes,
-            resume=started, overwrite=overwrite, init=init,
-        )  # fmt: skip
+        seeded = dataclasses.replace(request, flags=flags)
+        code, report = _train(arguments, seeded, folder, device, processes, resume=begun)
         reports.append({"seed": seed, **report})
         if code:
+            # Interrupted: the seeds that are left are not begun.
             return code, {"seeds": reports}
-    return 0, {"seeds": reports, **_spread(reports)}
+    return 0, {"seeds": reports, **_print_spread(reports)}
 
 
-def run_one(
-    data: Path,
-    settings: RunSettings,
+def resolve_request(request: Request, resumed: Path | None) -> RunSettings:
+    """Return the settings of a new run, or of the one in the folder `resumed`, changed."""
+    if resumed is None:
+        return resolve(request, objectives)
+    return resolve_resumed(resumed, request, objectives)
+
+
+def _train(
+    arguments: TrainArguments,
+    request: Request,
     out: Path,
     device: torch.device,
     processes: Processes,
     *,
     resume: bool,
-    overwrite: bool,
-    init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
     """Train one model; return the exit code (0, or 128 + signal) and the report.
 
-    Of several processes the first one tells of it and writes the log.
+    Of several processes the first one prints and writes the log.
     """
+    assert arguments.data is not None
+    settings = resolve_request(request, out if resume else None)
     check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
-        data, settings, out, device,
-        resume=resume, overwrite=overwrite, init=init, stop=stop, processes=processes,
-    )  # fmt: skip
+        arguments.data,
+        settings,
+        out,
+        device,
+        objectives,
+        resume=resume,
+        overwrite=arguments.overwrite,
+        init=arguments.init,
+        stop=stop,
+        processes=processes,
+    )
     log = MetricsLog(out / METRICS)
     if processes.is_first:
         console.say(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
-            f"{settings.objective_name}, seed {settings.training.seed}: {data} -> {out}"
+            f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
         )
-        objective = trainer.weights.objective
-        notes = objective.notes if isinstance(objective, Prepared) else ()
-        for words in [*settings.notes(), *notes]:
-            console.warn(words)
-        for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
-            console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
+        _print_warnings(trainer, log)
     else:
-        # From here on the processes differ in what they do, so each tells of its own faults.
+        # Until here every process meets the same faults, and one of them reports each.
+        # From here on the processes differ in what they do, so each reports its own faults.
         console.speak()
-    finished, ratio = None, None
+    # Gradients are measured now and then: every line in between shows the last ratio.
+    finished, gradient_ratio = None, None
     with (
-        _stopping(stop, processes) as caught,
+        _stop_on_signals(stop, processes) as signals,
         console.progress("training (percent)", 100) as bar,
     ):
         for event in trainer.run():
             if processes.is_first:
                 log.write(event)
-                show(event, bar, ratio)
+                print_event(event, bar, gradient_ratio)
             if isinstance(event, events.Gradients):
-                ratio = event.gradient_ratio
+                gradient_ratio = event.gradient_ratio
             if isinstance(event, events.Finished):
                 finished = event
     assert finished is not None
     if processes.is_first:
         console.say(f"The model is in {out}.")
-    code = 128 + caught[0] if caught else 0
-    return code, _report(finished, trainer)
+    return 128 + signals[0] if signals else 0, _report(finished, trainer)
 
 
-def show(event: events.Event, bar: Any, ratio: float | None = None) -> None:
-    """Tell people of `event`; `bar` is a progress bar of `base.console`.
+def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
+    return {
+        "updates": finished.update,
+        "epochs": finished.epoch,
+        "minutes": finished.minutes,
+        "reason": finished.reason,
+        "best": finished.best,
+        "best_update": finished.best_update,
+        "valid_loss": finished.best_nll,
+        "valid_criterion": finished.best_criterion,
+        "valid_perplexity": None if finished.best_nll is None else perplexity(finished.best_nll),
+        "valid_bleu": finished.bleu,
+        "valid_cider": finished.cider,
+        "parameters": trainer.model.count_parameters(),
+    }
 
-    `ratio` is the last one that was measured of gradients, first to last encoder layer.
+
+def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
+    """Print what is to be known before a training; cut from the log what a resumed run repeats."""
+    objective = trainer.weights.objective
+    notes = objective.notes if isinstance(objective, Prepared) else ()
+    for note in [*trainer.settings.notes(), *notes]:
+        console.warn(note)
+    for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
+        console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
+
+
+def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = None) -> None:
+    """Print `event`; `bar` is a progress bar of `base.console`.
+
+    `gradient_ratio` is the last one that was measured, first to last encoder layer.
     """
-    if isinstance(event, events.Updated):
-        share, left = 0.0, ""
-        if event.minutes_left is not None:
-            share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
-            left = f", {event.minutes_left:.1f} min left"
-        measured = "" if ratio is None else f"h1/hN {ratio:.2g}  "
-        bar.update(
-            bar.task_ids[0], completed=100 * share, note=f"{event.tokens_per_second:,.0f} tokens/s"
-        )
-        console.say(
-            f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
-            f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
-            f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  {measured}"
-            f"{event.tokens_per_second:,.0f} tokens/s  {event.cells_per_second:,.0f} cells/s{left}"
-        )
-    elif isinstance(event, events.Started):
-        console.say(_started(event))
-    elif isinstance(event, events.Validated):
-        quality = "".join(f"  {told}" for told in _quality(event))
-        losses = ", ".join(
-            f"{name} {loss:.4f} (ppl {perplexity(loss):.2f})" for name, loss in event.losses.items()
-        )
-        best = "  best so far" if event.is_best else ""
-        console.say(
-            f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
-            f"{_criterion(event.criterion)}{quality}{best}  ({event.seconds:.0f} s)"
-        )
-    elif isinstance(event, events.Split):
-        exact = "the update is exact" if event.is_exact else "halves are normalised each by itself"
-        console.warn(
-            f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
-            f"({exact}). A smaller `batches.max_tokens` or `max_cells` is faster."
-        )
-    elif isinstance(event, events.Finished):
-        console.say(_finished(event))
+    match event:
+        case events.Started():
+            _print_started(event)
+        case events.Updated():
+            # Without a limit on time or updates the end is unknown, and the bar stays empty.
+            share, left = 0.0, ""
+            if event.minutes_left is not None:
+                share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
+                left = f", {event.minutes_left:.1f} min left"
+            ratio = "" if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}  "
+            speed = f"{event.tokens_per_second:,.0f} tokens/s"
+            bar.update(bar.task_ids[0], completed=100 * share, note=speed)
+            console.say(
+                f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
+                f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
+                f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  {ratio}"
+                f"{speed}  {event.cells_per_second:,.0f} cells/s{left}"
+            )
+        case events.Split():
+            exact = "halves are normalised each by itself"
+            if event.is_exact:
+                exact = "the update is exact"
+            console.warn(
+                f"update {event.update:,}: memory ran out; batches were halved {event.times} times "
+                f"({exact}). A smaller `batches.max_tokens` or `max_cells` is faster."
+            )
+        case events.Validated():
+            losses = ", ".join(
+                f"{name} {loss:.4f} (ppl {perplexity(loss):.2f})"
+                for name, loss in event.losses.items()
+            )
+            best = "  best so far" if event.is_best else ""
+            console.say(
+                f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
+                f"{_format_scores(event.criterion, event.bleu, event.cider, '  ')}{best}"
+                f"  ({event.seconds:.0f} s)"
+            )
+        case events.Finished():
+            _print_finished(event)
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds of a list such as `1,2,3` or `1..3`."""
-    found: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dots, last = part.partition("..")
-            span = range(int(first), int(last) + 1) if dots else [int(first)]
-            found += span[: _MOST_SEEDS + 1]
-    except ValueError:
-        found = []
-    if not found or len(set(found)) != len(found) or min(found) < 0 or len(found) > _MOST_SEEDS:
-        raise ConfigError(
-            f"`--seeds {text}` is not a list of different seeds (at most {_MOST_SEEDS:,}).",
-            "Write 1,2,3 or 1..3.",
-        )
-    return found
-
-
-def _settings(request: Request, out: Path, resume: bool) -> RunSettings:
-    if resume:
-        return resolve_resumed(out, request)
-    return resolve(request)
-
-
-@contextlib.contextmanager
-def _stopping(stop: StopRequest, processes: Processes) -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
-    caught: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if caught:
-            console.say("Interrupted.")
-            raise Leave(128 + caught[0])
-        caught.append(number)
-        stop.reason = f"stopped by {_SIGNALS[signal.Signals(number)]}"
-        if processes.is_first:
-            console.say("Stopping after this update; the state will be saved.")
-
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _started(event: events.Started) -> str:
+def _print_started(event: events.Started) -> None:
     skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
     begun = f"Going on from update {event.update:,}" if event.update else "Training"
     shared = f", {event.processes} processes" if event.processes > 1 else ""
@@ -225,66 +214,94 @@ def _started(event: events.Started) -> str:
         "\nIt goes on with another number of processes than before: the same batches, dealt anew, "
         "and other random numbers."
     )
-    return (
+    console.say(
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
         f"{event.device}{shared}, {event.precision}.{anew if event.is_dealt_anew else ''}"
     )
 
 
-def _finished(event: events.Finished) -> str:
-    kinds = {
-        "last": "the weights", "ema": "the running average of the weights",
-        "average": "the mean of the last checkpoints' weights",
-    }  # fmt: skip
+def _print_finished(event: events.Finished) -> None:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
-        return text + " There was no validation: model.safetensors holds the last weights."
-    quality = "".join(f", {told}" for told in _quality(event))
-    return text + (
-        f"\nBest on validation, now in model.safetensors: {kinds[event.best]} of update "
+        console.say(f"{text} There was no validation: model.safetensors holds the last weights.")
+        return
+    weights = {
+        "last": "the weights",
+        "ema": "the running average of the weights",
+        "average": "the mean of the last checkpoints' weights",
+    }[event.best]
+    scores = _format_scores(event.best_criterion, event.bleu, event.cider, ", ")
+    console.say(
+        f"{text}\nBest on validation, now in model.safetensors: {weights} of update "
         f"{event.best_update:,}, loss {event.best_nll:.4f}, "
-        f"ppl {perplexity(event.best_nll):.2f}{_criterion(event.best_criterion)}{quality}."
+        f"ppl {perplexity(event.best_nll):.2f}{scores}."
     )
 
 
-def _criterion(value: float | None) -> str:
-    """Return what is told of a criterion other than the loss."""
-    return "" if value is None else f", chosen by the objective's criterion {value:.4f}"
+def _format_scores(
+    criterion: float | None, bleu: float | None, cider: float | None, separator: str
+) -> str:
+    """Return what validation measured beside the loss, each score after `separator`."""
+    text = ""
+    if criterion is not None:
+        text = f", chosen by the objective's criterion {criterion:.4f}"
+    if bleu is not None:
+        text += f"{separator}greedy BLEU {bleu:.2f}"
+    if cider is not None:
+        text += f"{separator}greedy CIDEr-D {cider:.2f}"
+    return text
 
 
-def _quality(event: events.Validated | events.Finished) -> list[str]:
-    """Return the scores of greedy translations as people read them."""
-    scores = {"greedy BLEU": event.bleu, "greedy CIDEr-D": event.cider}
-    return [f"{name} {score:.2f}" for name, score in scores.items() if score is not None]
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds of a list such as `1,2,3` or `1..3`."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dots, last = part.partition("..")
+            # Sliced, as a range may be too long to be listed; one more than allowed is refused.
+            span = range(int(first), int(last) + 1) if dots else [int(first)]
+            seeds += span[: _MOST_SEEDS + 1]
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or len(seeds) > _MOST_SEEDS:
+        raise ConfigError(
+            f"`--seeds {text}` is not a list of different seeds (at most {_MOST_SEEDS:,}).",
+            "Write 1,2,3 or 1..3.",
+        )
+    return seeds
 
 
-def _report(event: events.Finished, trainer: Trainer) -> dict[str, Any]:
-    return {
-        "updates": event.update,
-        "epochs": event.epoch,
-        "minutes": event.minutes,
-        "reason": event.reason,
-        "best": event.best,
-        "best_update": event.best_update,
-        "valid_loss": event.best_nll,
-        "valid_criterion": event.best_criterion,
-        "valid_perplexity": None if event.best_nll is None else perplexity(event.best_nll),
-        "valid_bleu": event.bleu,
-        "valid_cider": event.cider,
-        "parameters": trainer.model.count_parameters(),
-    }
+@contextlib.contextmanager
+def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
+    caught: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if caught:
+            console.say("Interrupted.")
+            # The second one: whoever waits no longer gets the state of the last save.
+            raise Leave(128 + caught[0])
+        caught.append(number)
+        stop.reason = f"stopped by {signal.Signals(number).name}"
+        if processes.is_first:
+            console.say("Stopping after this update; the state will be saved.")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and standard deviation over the runs, and show them."""
-    found: dict[str, Any] = {}
-    rows = []
+def _print_spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Print mean and standard deviation over the runs; return them."""
+    spreads: dict[str, Any] = {}
     for name in ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider"):
         values = [report[name] for report in reports if report[name] is not None]
-        if len(values) < 2:
-            continue
-        found[name] = spread(values)
-        rows.append([name, shown(found[name], ".4f")])
-    if rows:
+        if len(values) >= 2:
+            spreads[name] = spread(values)
+    if spreads:
+        rows = [[name, shown(values, ".4f")] for name, values in spreads.items()]
         console.table(f"{len(reports)} seeds", ["", "mean ± standard deviation"], rows)
-    return found
+    return spreads

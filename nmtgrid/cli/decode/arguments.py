@@ -1,0 +1,144 @@
+"""The arguments of `nmtgrid decode`, and which of them go together."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from nmtgrid.cli.options import (
+    EXIT_EXCLUDES_ENSEMBLE,
+    CommandArguments,
+    Device,
+    Ensemble,
+    Excludes,
+    JsonFile,
+    Needs,
+    Overrides,
+    Precision,
+    Requires,
+    Weights,
+    argument,
+    flag,
+    option,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeArguments(CommandArguments):
+    """The arguments of `decode`."""
+
+    model: Path = argument("A model directory.", "MODEL")
+    source: Path | None = argument(
+        "Raw text, one sentence a line; or features of pictures (.safetensors).  [default: -]",
+        "INPUT|-",
+        default=None,
+    )
+    out: Path | None = option("Where the text goes.  [default: -]", "FILE")
+    data: Path | None = option("Translate a split and score it.", "DATA")
+    split: str | None = option("The split of `--data`.  [default: test]", "NAME")
+    ter: bool = flag("--ter", "With `--data`: TER too (slow, minutes for bad ones).")
+    forced: bool = flag(
+        "--forced", "Write no translations: force the split's references (perplexity)."
+    )
+    energies: bool = flag("--energies", "With `--forced`: what each source unit adds to a score.")
+    beam: int | None = option("Width; 1 is greedy.  [default: the model's]", "N")
+    length_penalty: float | None = option(
+        "Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
+        "the length.  [default: the model's]",
+        "A",
+    )
+    coverage_penalty: float | None = option("Weight of what is left untranslated.", "B")
+    nbest: int | None = option("Write N lines `line ||| text ||| log-prob. ||| score`.", "N")
+    ensemble: Ensemble = None
+    sample: bool = flag("--sample", "Draw translations instead of seeking the best.")
+    temperature: float | None = option("Of sampling; below 1 is sharper.  [default: 1]")
+    top_k: int | None = option("Sample among the K likeliest.")
+    top_p: float | None = option("Sample among the likeliest that hold this share.")
+    seed: int | None = option("Of sampling.  [default: 1]")
+    prefix: Path | None = option(
+        "Raw text, a line for each of INPUT: whole words that its translation begins "
+        "with, perhaps none.",
+        "FILE",
+    )
+    traces: Path | None = option("Write one JSON record a line, with alignments.", "FILE")
+    alignments: Path | None = option("Write links of words, `source-target` from 0.", "FILE")
+    replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
+    batch_tokens: int | None = option("Source tokens x beam of a batch.  [default: 4000]", "N")
+    max_source: int | None = option("Units of the longest source taken whole.  [default: 512]", "N")
+    long_lines: Literal["split", "cut"] | None = option(
+        "Translate longer ones in pieces, or cut them.  [default: split]"
+    )
+    weights: Weights = "best"
+    exit: str | None = option(
+        "Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
+        "after block N, or where the model's own predictor says so.",
+        "NAME|N|auto",
+    )
+    stream: bool = flag(
+        "--stream", "Translate words as they come; needs one of `--k`, `--threshold`."
+    )
+    k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
+    threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
+    finish_reading: bool = flag("--finish-reading", "Streams: no end before all has been read.")
+    changes: Overrides = None
+    precision: Precision = "fp32"
+    device: Device = "auto"
+    json: JsonFile = None
+
+    @property
+    def models(self) -> list[Path]:
+        """All model directories that are averaged."""
+        return [self.model, *(self.ensemble or [])]
+
+
+RULES = [
+    Excludes("source", "data", "Give INPUT or `--data`, not both."),
+    Requires("forced", "data", "`--forced` needs references: name a dataset with `--data`."),
+    Excludes(
+        "out ensemble beam length_penalty coverage_penalty nbest sample prefix replace_unknown "
+        "max_source long_lines changes ter",
+        "forced",
+        "{option} has no effect with `--forced`, which translates nothing.",
+    ),
+    Excludes(
+        "exit", "forced", "`--exit` is for decoding; `--forced` runs all blocks: leave one of them."
+    ),
+    EXIT_EXCLUDES_ENSEMBLE,
+    Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),
+    Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
+    Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
+    Requires(
+        "k threshold finish_reading",
+        "stream",
+        "{option} belongs to `--stream`: add it, or see `online-eval`.",
+    ),
+    Requires(
+        "temperature top_k top_p seed", "sample", "{option} has no effect without `--sample`."
+    ),
+]
+# Instead of the rules above: a stream has little in common with what decodes whole sentences.
+STREAM_RULES = [
+    Excludes(
+        "out data split ter forced energies beam length_penalty coverage_penalty nbest sample "
+        "temperature top_k top_p seed prefix alignments replace_unknown batch_tokens long_lines",
+        "stream",
+        "With `--stream` there is no meaning in {options}: each word is written to standard output "
+        "as soon as it is final, and never taken back.",
+    ),
+    Needs(
+        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but neither is given."
+    ),
+    Excludes(
+        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."
+    ),
+    EXIT_EXCLUDES_ENSEMBLE,
+]
+# Checked when the model is there, as only it knows what it reads.
+PICTURE_RULES = [
+    Excludes(
+        "replace_unknown max_source long_lines prefix ter",
+        message="{option} is about text; this model captions pictures.",
+        advice="Leave it out.",
+    )
+]

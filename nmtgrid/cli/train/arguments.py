@@ -1,0 +1,86 @@
+"""The arguments of `nmtgrid train`, and which of them go together."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from nmtgrid.cli.options import (
+    CommandArguments,
+    Device,
+    Excludes,
+    JsonFile,
+    Needs,
+    Overrides,
+    Requires,
+    argument,
+    flag,
+    option,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainArguments(CommandArguments):
+    """The arguments of `train`."""
+
+    data: Path | None = argument("Dataset directory.", "DATA", default=None)
+    out: Path | None = option("Model directory to write.", "MODEL")
+    arch: str | None = option("Architecture; see `--list`.", "NAME", show_default="pervasive")
+    preset: str | None = option("The architecture's settings by name.", "NAME", show_default="none")
+    objective: str | None = option("What is minimised.", "NAME", show_default="likelihood")
+    changes: Overrides = None
+    device: Device = "auto"
+    precision: Literal["auto", "fp32", "bf16"] | None = option(
+        "`auto`: bf16 where it is faster than fp32.", show_default="auto"
+    )
+    max_updates: int | None = option(
+        "Updates to do; 0: no limit.", "N", show_default="the preset's, or 50,000"
+    )
+    max_minutes: float | None = option(
+        "Minutes to train, validation and saving included, carried over `--resume`; "
+        "the last validation comes after them.",
+        "M",
+        show_default="the preset's, or no limit",
+    )
+    max_epochs: int | None = option("Epochs to do.", "N", show_default="the preset's, or no limit")
+    seed: int | None = option("Seed of everything that is random.", "N", show_default="1")
+    seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, into OUT/seed-N.", "LIST")
+    init: Path | None = option("Begin from another model's weights.", "MODEL")
+    resume: bool = flag("--resume", "Go on with the run in OUT.")
+    overwrite: bool = flag("--overwrite", "Replace the run in OUT.")
+    average: int | None = option(
+        "Also try the mean of the last N checkpoints.", "N", show_default="the preset's, or 0"
+    )
+    dry_run: bool = flag("--dry-run", "Show the plan and its cost; train nothing.")
+    list_: bool = flag("--list", "Show architectures, presets, objectives, settings.")
+    source_vocab_size: int | None = option("For `--dry-run` without data.", "N")
+    target_vocab_size: int | None = option("For `--dry-run` without data.", "N")
+    json: JsonFile = None
+
+
+SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
+"""Options that are settings `training.*`, as `--set` takes them."""
+_SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
+_OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
+RULES = [
+    Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),
+    Excludes("source_vocab_size target_vocab_size", "data", _SIZES_MESSAGE),
+    Excludes(
+        "init",
+        "resume",
+        "`--init` and `--resume` contradict each other: a resumed run goes on from its own "
+        "weights.",
+        # Of several runs some may be resumed while others begin.
+        unless="seeds",
+    ),
+    Needs(
+        "data",
+        "dry_run",
+        "The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
+    ),
+    Needs("out", "dry_run", _OUT_MESSAGE),
+    Requires("resume", "out", _OUT_MESSAGE),
+    Excludes("resume", "overwrite"),
+    Excludes("seed", "seeds"),
+]
