@@ -24,7 +24,7 @@ from nmtgrid.analysis.plotting.figure import (
     shortened,
     text_width,
 )
-from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, Line, Panel, darker, draw
+from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, Line, Panel, darker, draw_panels
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.data.batches import Batch
@@ -56,7 +56,7 @@ class Activations:
         return int(number[0]) if number and number[0].isdigit() else None
 
 
-def chosen_points(
+def select_points(
     model: TranslationModel, patterns: Sequence[str], name: str
 ) -> Mapping[str, ProbePoint]:
     """Return the model's points, or those and the parts that `patterns` name. See `profile`."""
@@ -205,7 +205,7 @@ def profile(
     `patterns` name points, or parts of the model as torch names them ("network.layers.*.map"); none
     means all points. Raises ConfigError for a pattern without a point, and for pairs without text.
     """
-    points = chosen_points(model, patterns, name)
+    points = select_points(model, patterns, name)
     filled = numpy.flatnonzero((pairs.source_lengths > 0) & (pairs.target_lengths > 0))
     places = [int(place) for place in filled[:sentences]]
     if not places:
@@ -327,7 +327,7 @@ def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
                     whole=True,
                 )
             )
-    draw(panels, path)
+    draw_panels(panels, path)
 
 
 def _draw_one(axes: Axes, one: Profile, colour: str, limits: tuple[float, float]) -> None:
@@ -494,7 +494,7 @@ TEXT = (
 )
 
 
-def section(profiles: Sequence[Profile], split: str) -> Section:
+def activations_section(profiles: Sequence[Profile], split: str) -> Section:
     """Return the activations of all models: pictures, a table of their states, all points."""
     return Section(
         "activations",

@@ -341,7 +341,9 @@ TEXT = (
 )
 
 
-def section(systems: Sequence[ExitTraces], references: Sequence[str] | None = None) -> Section:
+def exits_section(
+    systems: Sequence[ExitTraces], references: Sequence[str] | None = None
+) -> Section:
     """Return where the tokens of all systems left; references are shown beside the examples."""
     step = 1.0 if all(one.is_by_sentence for one in systems) else 0.5
     edges, blocks = length_edges(systems), max(one.num_exits for one in systems)

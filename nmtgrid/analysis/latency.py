@@ -263,7 +263,7 @@ _ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wr
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class OnlineResult:
     """One system along one setting: tokenised BLEU (percent), latency by unit and convention."""
 
     system: str
@@ -277,7 +277,7 @@ class Result:
         return math.nan if value is None else float(value)
 
 
-def read_results(path: Path, name: str | None = None) -> list[Result]:
+def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
     """Return the results in a file or folder; `name` renames its only system.
 
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
@@ -296,7 +296,7 @@ def read_results(path: Path, name: str | None = None) -> list[Result]:
     return found if name is None else [dataclasses.replace(one, system=name) for one in found]
 
 
-def _result(row: Mapping[str, Any]) -> Result:
+def _result(row: Mapping[str, Any]) -> OnlineResult:
     policy = row["policy"]
     value = row[_VALUES[policy]]
     latencies = {
@@ -306,11 +306,11 @@ def _result(row: Mapping[str, Any]) -> Result:
         for one in row["latencies"]
     }
     setting = Setting(policy, math.inf if value is None else float(value))
-    return Result(str(row["system"]), setting, float(row["bleu_tokenized"]), latencies)
+    return OnlineResult(str(row["system"]), setting, float(row["bleu_tokenized"]), latencies)
 
 
-def curves(
-    results: Sequence[Result], metric: str, unit: Unit, convention: Convention
+def latency_curves(
+    results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
 ) -> tuple[list[Curve], list[Level]]:
     """Return a curve for each system and policy, by rising latency, and levels for what is offline.
 
@@ -339,7 +339,7 @@ def curves(
     return found, levels
 
 
-def published(name: str) -> list[Curve]:
+def published_points(name: str) -> list[Curve]:
     """Return the published curves called `name`. Raises ConfigError for another one."""
     return [
         Curve(
@@ -367,8 +367,8 @@ ratio of lengths is hypothesis over reference, in {unit}s."""
 _CONVENTIONS = {"thesis": "the thesis (|y| is the hypothesis')", "simuleval": "SimulEval"}
 
 
-def section(
-    results: Sequence[Result],
+def latency_section(
+    results: Sequence[OnlineResult],
     metric: str = "al",
     unit: Unit = "token",
     convention: Convention = "thesis",
@@ -379,8 +379,8 @@ def section(
 
     `published_as` names curves of the literature to lay beneath. Raises ConfigError for another.
     """
-    theirs = [] if published_as is None else published(published_as)
-    ours, levels = curves(results, metric, unit, convention)
+    theirs = [] if published_as is None else published_points(published_as)
+    ours, levels = latency_curves(results, metric, unit, convention)
     what = "" if metric == "ap" else f"source {unit}s, "
 
     def draw(path: Path) -> None:
@@ -415,7 +415,7 @@ def section(
     )
 
 
-def _row(one: Result, unit: Unit, convention: Convention) -> dict[str, Any]:
+def _row(one: OnlineResult, unit: Unit, convention: Convention) -> dict[str, Any]:
     """Return a setting's figures, None for what there is not."""
     values = {name: one.latency(name, unit, convention) for name in (*METRICS, "length_ratio")}
     return {

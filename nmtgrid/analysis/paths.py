@@ -15,7 +15,7 @@ from nmtgrid.analysis.alignment import soft_alignments
 from nmtgrid.analysis.alignment.aligner import Advance, align_words
 from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.latency import sentence_latency, word_delays
@@ -236,7 +236,7 @@ _NAMES: dict[Unit, str] = {"token": "token", "word": "tokenised word"}
 """What is counted: raw words, which online evaluation counts, are not in the traces."""
 
 
-def section(
+def paths_section(
     systems: Sequence[SystemPaths],
     lines: Sequence[int],
     unit: Unit,
@@ -356,7 +356,7 @@ def _percent(share: float | None) -> float | None:
 
 def _rows(
     systems: Sequence[SystemPaths], place: int, line: int, references: Sequence[str] | None
-) -> list[Row]:
+) -> list[GridRow]:
     """Return the grids of one line, a few abreast; the first row says which line it is."""
     grids = [
         _grid(system, system.paths[place], place, number) for number, system in enumerate(systems)
@@ -365,12 +365,12 @@ def _rows(
     if references is not None and line <= len(references):
         caption += f", reference: {references[line - 1]}"
     return [
-        Row(caption if first == 0 else "", grids[first : first + _ABREAST])
+        GridRow(caption if first == 0 else "", grids[first : first + _ABREAST])
         for first in range(0, len(grids), _ABREAST)
     ]
 
 
-def _grid(system: SystemPaths, one: WrittenPath, place: int, number: int) -> Grid:
+def _grid(system: SystemPaths, one: WrittenPath, place: int, number: int) -> PathGrid:
     values = _of_line(system, place)
     title = system.name
     if values["al"] is not None:
@@ -378,12 +378,12 @@ def _grid(system: SystemPaths, one: WrittenPath, place: int, number: int) -> Gri
         if values["anticipation_percent"] is not None:
             title += f", {values['anticipation_percent']:.0f} % anticipated"
         title += ")"
-    return Grid(
+    return PathGrid(
         title, one.source, one.target, one.delays, tuple(one.links or ()), one.shares, number
     )
 
 
-def _picture(rows: Sequence[Row], chosen: Sequence[int], unit: Unit) -> Picture:
+def _picture(rows: Sequence[GridRow], chosen: Sequence[int], unit: Unit) -> Picture:
     def draw(path: Path) -> None:
         draw_paths(rows, path, title="READ/WRITE paths over the alignment")
 

@@ -14,22 +14,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nmtgrid.analysis import exit_section, exits, paths, training_curves, tuning
-from nmtgrid.analysis import latency as latency_section
-from nmtgrid.analysis import paths as path_section
+from nmtgrid.analysis import exit_section, exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
-from nmtgrid.analysis.latency import read_results
+from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.plotting.figure import as_text
 from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
-from nmtgrid.analysis.quality import buckets, difficulty, lengths
-from nmtgrid.analysis.quality import compare as compare_section
+from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property
 from nmtgrid.analysis.quality.evaluation import read_evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.analysis.systems import is_traces, named_files, read_text
 from nmtgrid.analysis.training_curves import read_runs
-from nmtgrid.analysis.tuning import read_tuned
+from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -150,7 +147,7 @@ _EXAMPLES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class ReportInputs:
     """The files of a report, and how they are to be read; names as in `analyze report`."""
 
     systems: Sequence[str]
@@ -185,60 +182,66 @@ class Given:
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
 
-def sections(given: Given, advance: Advance) -> Iterator[Section]:
+def sections(given: ReportInputs, advance: Advance) -> Iterator[Section]:
     """Yield the sections that `given` has material for; `advance` tells of learning alignments."""
     if given.systems and given.reference is not None:
         yield from _of_texts(given, given.reference, advance)
     if given.latency:
         named = map(split_label, given.latency)
-        found = [one for name, path in named for one in read_results(path, name)]
-        yield latency_section.section(found)
+        found = [one for name, path in named for one in read_online_results(path, name)]
+        yield latency.latency_section(found)
     if online := given.traced(lambda one: one.reads is not None):
         yield _paths(given, online, advance)
     if given.depth:
         named = map(split_label, given.depth)
-        yield tuning.section([read_tuned(path, name) for name, path in named])
+        yield tuning.tuning_section([read_tuning(path, name) for name, path in named])
     if early := given.traced(lambda one: one.exits is not None):
         references = None if given.reference is None else read_text(given.reference)
         held = [
             exits.exits_of_traces(name, given.traces[path], path, given.lines, _EXAMPLES)
             for name, path in early.items()
         ]
-        yield exit_section.section(held, references)
+        yield exit_section.exits_section(held, references)
     if aligned := given.traced(lambda one: one.alignment is not None):
-        wanted = alignment_models.Wanted(given.lines)
-        yield alignment_models.section(alignment_models.read_models(aligned, wanted), wanted)
+        wanted = alignment_models.AlignmentOptions(given.lines)
+        yield alignment_models.alignments_section(
+            alignment_models.read_models(aligned, wanted), wanted
+        )
     if given.curves:
         training_curves.check_drawable(len(given.curves))
-        yield training_curves.section(read_runs([split_label(one) for one in given.curves]))
+        yield training_curves.training_section(
+            read_runs([split_label(one) for one in given.curves])
+        )
 
 
-def _of_texts(given: Given, reference: Path, advance: Advance) -> Iterator[Section]:
+def _of_texts(given: ReportInputs, reference: Path, advance: Advance) -> Iterator[Section]:
     """Yield what takes translations and references, and difficulty where there is a source."""
     evaluation = read_evaluation(
         given.systems, reference, given.source, given.tokenize, given.lowercase
     )
-    yield compare_section.section(evaluation, compare_section.Wanted(bootstrap=given.bootstrap))
+    yield compare.comparison_section(
+        evaluation, compare.ComparisonOptions(bootstrap=given.bootstrap)
+    )
     by: list[Property] = ["reference-length"]
     if given.source is not None:
         by.append("length-ratio")
-    yield buckets.section(evaluation, by)
-    yield lengths.section(evaluation)
+    yield buckets.buckets_section(evaluation, by)
+    yield lengths.lengths_section(evaluation)
     if given.source is not None:
         lines = (evaluation.source_lines or [], evaluation.reference_lines)
         pairs = read_pairs(
             given.source, reference, given.alignments, given.train, advance=advance, lines=lines
         )
-        yield difficulty.section(pairs, difficulty.measure(pairs), evaluation)
+        yield difficulty.difficulty_section(pairs, difficulty.measure(pairs), evaluation)
 
 
-def _paths(given: Given, online: Mapping[str, Path], advance: Advance) -> Section:
+def _paths(given: ReportInputs, online: Mapping[str, Path], advance: Advance) -> Section:
     traced = {name: given.traces[path] for name, path in online.items()}
     more = ([], []) if given.train is None else read_words(*given.train)
     links, told = paths.learned_links(traced, more, "grow-diag-final-and", advance)
     held = paths.as_paths(online, traced, links, "token")
     references = None if given.reference is None else read_text(given.reference)
-    return path_section.section(held, given.lines, "token", told, references)
+    return paths.paths_section(held, given.lines, "token", told, references)
 
 
 _MOST_ROWS = 8
@@ -348,7 +351,7 @@ def _table(table: Table) -> str:
             for cell, right in zip(row, numeric, strict=True)
         )
         + "</tr>"
-        for row in table.told()
+        for row in table.formatted()
     )
     title = _escaped(table.title)
     drawn = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"

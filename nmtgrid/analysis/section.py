@@ -27,9 +27,9 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     digits: int = 2
 
-    def told(self) -> list[list[str]]:
+    def formatted(self) -> list[list[str]]:
         """Return the cells as they are shown."""
-        return [[tell(cell, self.digits) for cell in row] for row in self.rows]
+        return [[format_cell(cell, self.digits) for cell in row] for row in self.rows]
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column holds numbers (also as text, and dashes) alone."""
@@ -60,7 +60,7 @@ class Section:
     values: Mapping[str, Any]
 
 
-def tell(cell: Cell, digits: int = 2) -> str:
+def format_cell(cell: Cell, digits: int = 2) -> str:
     """Return a cell for people: 12,345 and 1.50, a dash for what there is not."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "-"
@@ -73,10 +73,12 @@ def tell(cell: Cell, digits: int = 2) -> str:
 
 NAME = "results.json"
 
-Made = TypeVar("Made")
+Parsed = TypeVar("Parsed")
 
 
-def read_result_file(path: Path, make: Callable[[Any], Made], *, content: str, advice: str) -> Made:
+def read_result_file(
+    path: Path, make: Callable[[Any], Parsed], *, content: str, advice: str
+) -> Parsed:
     """Return what `make` makes of a file, or of the `results.json` in a folder.
 
     Raises InputError where it can make nothing of it (no `content`), StorageError for no file, for

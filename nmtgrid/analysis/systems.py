@@ -15,7 +15,7 @@ _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
 
 @dataclasses.dataclass(frozen=True)
-class System:
+class SystemOutput:
     """A name and its translations, line for line; from which file they came."""
 
     name: str
@@ -54,7 +54,9 @@ def _stem(path: Path) -> str:
     return name or path.name
 
 
-def read_systems(texts: Sequence[str], others: Mapping[Path, int] | None = None) -> list[System]:
+def read_systems(
+    texts: Sequence[str], others: Mapping[Path, int] | None = None
+) -> list[SystemOutput]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
     A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
@@ -62,7 +64,8 @@ def read_systems(texts: Sequence[str], others: Mapping[Path, int] | None = None)
     with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
     found = [
-        System(name, path, read_translations(path)) for name, path in named_files(texts).items()
+        SystemOutput(name, path, read_translations(path))
+        for name, path in named_files(texts).items()
     ]
     check_lengths({**{one.path: len(one.lines) for one in found}, **(others or {})})
     return found

@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.figure import wrapped
-from nmtgrid.analysis.plotting.lines import MOST_LINES, Line, Map, Panel, draw
+from nmtgrid.analysis.plotting.lines import MOST_LINES, HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line
@@ -159,7 +159,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def curves(run: Run) -> dict[str, Any]:
+def curve_values(run: Run) -> dict[str, Any]:
     """Return all points of a run as columns, for JSON: what is no number is None."""
     fields = {
         "training": ("nll", "learning_rate", "gradient_norm", "tokens_per_second", "tokens"),
@@ -295,12 +295,12 @@ _VANISHED = 1e-12
 """What maps do not tell from zero."""
 
 
-def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | Map]:
+def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel]:
     """Return the diagrams that the runs have points for, by short name.
 
     Losses and quality are drawn `against` that, the rest against updates.
     """
-    found: dict[str, Panel | Map] = {}
+    found: dict[str, Panel | HeatPanel] = {}
     if any(run.training or run.validation for run in runs):
         found["loss"] = _losses(runs, against)
     for score, (title, axis) in _QUALITIES.items():
@@ -390,7 +390,7 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return [float(value) for value in numpy.exp(means)]
 
 
-def _maps(runs: Sequence[Run]) -> dict[str, Map]:
+def _maps(runs: Sequence[Run]) -> dict[str, HeatPanel]:
     """Return a map of the norms at all stages for each run, all with one scale."""
     grids = [_grid(run) for run in runs]
     held = [v for _, values in grids for v in values[values > _VANISHED].flatten()]
@@ -398,7 +398,7 @@ def _maps(runs: Sequence[Run]) -> dict[str, Map]:
     if limits[1] < 2 * limits[0]:
         limits = (limits[0] / 1.5, limits[1] * 1.5)
     return {
-        f"layers-{place}": Map(
+        f"layers-{place}": HeatPanel(
             f"Gradient at each layer: {run.name}", _AXES["updates"], "norm, loss per token",
             x, stages(run), values, limits,
         )
@@ -446,10 +446,10 @@ _CAPTIONS = {
 }
 
 
-def section(runs: Sequence[Run], against: Against = "minutes") -> Section:
+def training_section(runs: Sequence[Run], against: Against = "minutes") -> Section:
     """Return the table and the diagrams of all runs."""
     pictures = [_picture(name, panel) for name, panel in panels(runs, against).items()]
-    values = {"models": [{**summary(run), **curves(run)} for run in runs]}
+    values = {"models": [{**summary(run), **curve_values(run)} for run in runs]}
     return Section("curves", "How the models were trained", _TEXT, [_table(runs)], pictures, values)
 
 
@@ -463,9 +463,9 @@ def check_drawable(count: int) -> None:
         )
 
 
-def _picture(name: str, panel: Panel | Map) -> Picture:
+def _picture(name: str, panel: Panel | HeatPanel) -> Picture:
     def draw_one(path: Path) -> None:
-        draw([panel], path)
+        draw_panels([panel], path)
 
     return Picture(name, _CAPTIONS.get(name, f"{panel.title}."), draw_one)
 

@@ -220,7 +220,7 @@ _SETTINGS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class OperatingPoint:
     """A way to decode: BLEU (percent), average exit, FLOPs a token, seconds, the split's budget.
 
     Exit and FLOPs are NaN where they are not known: those of a decoder that has no blocks.
@@ -239,7 +239,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The points of one tuning by kind, on the split that it reports.
 
     `settings` are those that tunings must have alike to be compared, as text; one may be missing.
@@ -248,7 +248,7 @@ class Tuned:
     name: str
     split: str
     sentences: int
-    groups: Mapping[Kind, Sequence[Point]]
+    groups: Mapping[Kind, Sequence[OperatingPoint]]
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -258,21 +258,24 @@ class Tuned:
         return "" if beam is None else "greedy" if beam == "1" else f"beam {beam}"
 
 
-def read_tuned(path: Path, name: str | None = None) -> Tuned:
+def read_tuning(path: Path, name: str | None = None) -> TuningResult:
     """Return what a file or folder holds; `name` renames it.
 
     Raises InputError for what is no result of a tuning, StorageError for no file.
     """
     return read_result_file(
-        path, lambda values: tuned(values, name), content="results of adaptive-tune", advice=_ADVICE
+        path,
+        lambda values: parse_tuning(values, name),
+        content="results of adaptive-tune",
+        advice=_ADVICE,
     )
 
 
-def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:
+def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningResult:
     """Return the points of a report, of its test split where there is one."""
     tested = values["test_split"] is not None
     full = _shown(values["full"], tested)["seconds"]
-    groups: dict[Kind, list[Point]] = {
+    groups: dict[Kind, list[OperatingPoint]] = {
         "adaptive": [_point(row, f"{row['budget']:g}", tested, full) for row in values["points"]],
         "fixed": [_point(row, str(row["exit"]), tested, full) for row in values["fixed"]],
         "baseline": [
@@ -281,7 +284,7 @@ def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:
         ],
         "uniform": [_point(values["uniform"], "", tested, full)] if values["uniform"] else [],
     }
-    return Tuned(
+    return TuningResult(
         str(name or values["name"]),
         str(values["test_split"] if tested else values["split"]),
         int(values["test_sentences"] if tested else values["sentences"]),
@@ -290,7 +293,7 @@ def tuned(values: Mapping[str, Any], name: str | None = None) -> Tuned:
     )
 
 
-def check_alike(found: Sequence[Tuned]) -> None:
+def check_alike(found: Sequence[TuningResult]) -> None:
     """Raise ConfigError unless tunings report the same sentences and were measured alike."""
     splits = sorted({f"{one.split} ({one.sentences:,} sentences)" for one in found})
     if len(splits) > 1:
@@ -311,7 +314,7 @@ def check_alike(found: Sequence[Tuned]) -> None:
         raise ConfigError(faults, "Compare what was tuned and measured alike.")
 
 
-def curves(found: Sequence[Tuned], *, seconds: bool) -> list[Curve]:
+def exit_curves(found: Sequence[TuningResult], *, seconds: bool) -> list[Curve]:
     """Return a curve for each name; those of one name are pooled, the best for each budget.
 
     The third place of a mark is seconds, or else percent of the full stack's time. Fixed exits,
@@ -332,16 +335,16 @@ def curves(found: Sequence[Tuned], *, seconds: bool) -> list[Curve]:
     return [one for one in drawn if one.marks]
 
 
-def best_of(points: Sequence[Point]) -> list[Point]:
+def best_of(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return for each budget the point that was best where it was tuned, by average exit."""
-    best: dict[float, Point] = {}
+    best: dict[float, OperatingPoint] = {}
     for one in points:
         if one.budget not in best or one.rank > best[one.budget].rank:
             best[one.budget] = one
     return sorted(best.values(), key=lambda one: one.average_exit)
 
 
-def _marks(points: Sequence[Point], seconds: bool) -> list[Mark]:
+def _marks(points: Sequence[OperatingPoint], seconds: bool) -> list[Mark]:
     return [
         Mark(
             (one.average_exit, one.flops / _MEGA, one.seconds if seconds else 100 * one.share),
@@ -357,9 +360,9 @@ def _shown(row: Mapping[str, Any], tested: bool) -> Mapping[str, Any]:
     return found
 
 
-def _point(row: Mapping[str, Any], label: str, tested: bool, full: float) -> Point:
+def _point(row: Mapping[str, Any], label: str, tested: bool, full: float) -> OperatingPoint:
     shown = _shown(row, tested)
-    return Point(
+    return OperatingPoint(
         label,
         float(row.get("budget", math.nan)),
         float(row["bleu"]),
@@ -385,7 +388,7 @@ of the decoder in MFLOPs per token, and time is a share of the full stack's, whi
 turn with it. Tunings of one name are pooled: the best of each budget where it was tuned."""
 
 
-def section(found: Sequence[Tuned]) -> Section:
+def tuning_section(found: Sequence[TuningResult]) -> Section:
     """Return the points of all tunings in one table and picture.
 
     Raises ConfigError unless they report the same sentences and were measured alike.
@@ -398,7 +401,7 @@ def section(found: Sequence[Tuned]) -> Section:
 
     def draw(path: Path) -> None:
         draw_exit_curves(
-            curves(found, seconds=False),
+            exit_curves(found, seconds=False),
             path,
             title=f"Early exit, {first.split}{how}: quality against cost",
             x_labels=[
@@ -429,7 +432,7 @@ def section(found: Sequence[Tuned]) -> Section:
     )
 
 
-def _rows(found: Sequence[Tuned]) -> list[dict[str, Any]]:
+def _rows(found: Sequence[TuningResult]) -> list[dict[str, Any]]:
     """Return a row for each point that is drawn; None stands for what is not known of it."""
     rows = []
     for name in dict.fromkeys(one.name for one in found):

@@ -16,11 +16,11 @@ from nmtgrid.analysis import activations as plots_activations
 from nmtgrid.analysis.activations import (
     Activations,
     Profile,
+    activations_section,
     along,
-    chosen_points,
     parts,
     profile,
-    section,
+    select_points,
 )
 from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError
@@ -153,18 +153,18 @@ def test_tied_embeddings_are_told_apart() -> None:
 
 def test_parts_are_named_by_patterns() -> None:
     model = pervasive()
-    assert list(chosen_points(model, ["network.1.*"], "x")) == [
+    assert list(select_points(model, ["network.1.*"], "x")) == [
         "network.1.inner", "network.1.change", "network.1.state",
     ]  # fmt: skip
-    assert list(chosen_points(model, ["network.layers.*.map"], "x")) == [
+    assert list(select_points(model, ["network.layers.*.map"], "x")) == [
         "network.layers.0.map", "network.layers.2.map",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"`x` \(`pervasive`\) has no point `network.9.state`"):
-        chosen_points(model, ["network.9.state", "network.1.state"], "x")
+        select_points(model, ["network.9.state", "network.1.state"], "x")
     with pytest.raises(ConfigError, match="names no points"):
-        chosen_points(TinyModel(), [], "x")
+        select_points(TinyModel(), [], "x")
     found = profile("x", model, Sentences(2), patterns=["network.layers.*.map"])
-    assert [table.rows[0][0] for table in section([found], "valid").tables] == [
+    assert [table.rows[0][0] for table in activations_section([found], "valid").tables] == [
         "network.layers.0.map"
     ]
 
@@ -192,7 +192,7 @@ def test_pictures(tmp_path: Path) -> None:
              for skip in SKIPS]  # fmt: skip
     large = profile("large", pervasive(depth=9), Sentences(2))
     for held in (found, [large], [profile("x", Staged(), Sentences(2)), large]):
-        made = section(held, "valid")
+        made = activations_section(held, "valid")
         assert json.loads(json.dumps(made.values))["systems"][0]["points"]
         for picture in made.pictures:
             picture.draw(tmp_path / f"{picture.name}.png")

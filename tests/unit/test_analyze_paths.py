@@ -12,8 +12,8 @@ from nmtgrid.analysis.paths import (
     as_paths,
     given_links,
     learned_links,
+    paths_section,
     read_traced,
-    section,
 )
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace
@@ -115,7 +115,7 @@ def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
         files = {f"system {number}": path for number in range(count)}
         traced = read_traced(files)
         links, told = learned_links(traced, ([], []), "union", lambda what, done, total: None)
-        found = section(as_paths(files, traced, links, "word"), [], "word", told, ["x yz"])
+        found = paths_section(as_paths(files, traced, links, "word"), [], "word", told, ["x yz"])
         assert [row["system"] for row in found.values["systems"]] == list(files)
         assert found.values["unit"] == "tokenised word", "not the raw ones of online evaluation"
         assert found.tables[0].title == "READ/WRITE paths: delays in source tokenised words"
@@ -123,4 +123,4 @@ def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
         (picture,) = found.pictures
         picture.draw(tmp_path / f"{count}.png")
     with pytest.raises(ConfigError, match="no line 7"):
-        section(as_paths(files, traced, links, "word"), [7], "word", told)
+        paths_section(as_paths(files, traced, links, "word"), [7], "word", told)

@@ -20,7 +20,7 @@ from nmtgrid.analysis.quality.buckets import (
     values,
 )
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.analysis.systems import System
+from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics import quality
 
@@ -30,7 +30,7 @@ WORDS = ("the", "a", "red", "blue", "house", "dog", "runs", "sees", "under", "an
 def evaluation(
     systems: list[list[str]], reference: list[str], source: list[str] | None = None
 ) -> Evaluation:
-    held = [System(f"s{place}", Path("-"), lines) for place, lines in enumerate(systems)]
+    held = [SystemOutput(f"s{place}", Path("-"), lines) for place, lines in enumerate(systems)]
     return Evaluation.of(held, reference, source, "none")
 
 
@@ -164,7 +164,7 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     held = evaluation(systems, reference, reference)
     number = list(map(float, range(len(reference))))
     by: list[Property] = ["reference-length", "length-ratio", "difficulty", "sentence-bleu"]
-    section = buckets.section(held, by, edges=[20.0, 40.0], difficulty=number)
+    section = buckets.buckets_section(held, by, edges=[20.0, 40.0], difficulty=number)
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent)",
         "BLEU by length ratio (percent)",
@@ -201,7 +201,7 @@ def test_lengths_by_hand(tmp_path: Path) -> None:
     assert second.ratio == pytest.approx(3 / 5)
     assert first.shares(2) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
     assert lengths.reach([first, second]) == 5
-    section = lengths.section(held)
+    section = lengths.lengths_section(held)
     assert section.values["lengths"][1]["sentences_by_difference"] == {"-1": 2, "0": 1}
     section.pictures[0].draw(tmp_path / "lengths.png")
 

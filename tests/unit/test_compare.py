@@ -19,9 +19,9 @@ from compare_mt.stat_utils import extract_salient_features
 from nmtgrid.analysis.quality import compare as compare_scores
 from nmtgrid.analysis.quality import words as compare_analysis
 from nmtgrid.analysis.quality import words as compare_ngrams
-from nmtgrid.analysis.quality.compare import Wanted, section
+from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.analysis.systems import System
+from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.metrics import quality
 from nmtgrid.metrics.quality import MetricName
@@ -46,7 +46,7 @@ def corpus(lines: int = 120) -> tuple[list[list[str]], list[str]]:
 
 def evaluation(tokenize: str = "none", lowercase: bool = False) -> Evaluation:
     systems, reference = corpus()
-    held = [System(f"s{place}", Path("-"), lines) for place, lines in enumerate(systems)]
+    held = [SystemOutput(f"s{place}", Path("-"), lines) for place, lines in enumerate(systems)]
     return Evaluation.of(held, reference, None, tokenize, lowercase)
 
 
@@ -132,7 +132,10 @@ def test_differing_n_grams_have_compare_mts_salience() -> None:
 
 
 def test_n_grams_by_hand() -> None:
-    systems = [System("a", Path("-"), ["x y x y", "z"]), System("b", Path("-"), ["x", "z z"])]
+    systems = [
+        SystemOutput("a", Path("-"), ["x y x y", "z"]),
+        SystemOutput("b", Path("-"), ["x", "z z"]),
+    ]
     held = Evaluation.of(systems, ["x y x", "z z"], None, "none")
     found = compare_ngrams.differing(held, 3)[0]
     told = [(one.words, one.first, one.second) for one in found.better_first]
@@ -146,7 +149,7 @@ def test_examples_are_the_greatest_differences_once() -> None:
     reference = ["a b c d", "a b c d", "e f g h", "a a a a", "k l m n"]
     first = ["a b c d", "a b c d", "e f x h", "q", "k l m n"]
     second = ["x", "x", "e f g h", "a q q q", "k l m n"]
-    systems = [System("a", Path("-"), first), System("b", Path("-"), second)]
+    systems = [SystemOutput("a", Path("-"), first), SystemOutput("b", Path("-"), second)]
     held = Evaluation.of(systems, reference, None, "none")
     ahead, behind = compare_ngrams.examples(held, 1, 5)
     assert [one.line for one in ahead] == [1]
@@ -226,7 +229,9 @@ def test_the_seed_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_section_tells_all_and_draws(tmp_path: Path) -> None:
     held = evaluation()
-    found = section(held, Wanted(bootstrap=20, randomisation=20, ngrams=2, examples=1))
+    found = comparison_section(
+        held, ComparisonOptions(bootstrap=20, randomisation=20, ngrams=2, examples=1)
+    )
     for picture in found.pictures:
         picture.draw(tmp_path / f"{picture.name}.png")
     titles = [table.title for table in found.tables]
@@ -244,8 +249,8 @@ def test_section_tells_all_and_draws(tmp_path: Path) -> None:
 
 def test_one_system_is_compared_with_nothing() -> None:
     systems, reference = corpus()
-    held = Evaluation.of([System("a", Path("-"), systems[0])], reference, None, "none")
-    found = section(held, Wanted(bootstrap=20))
+    held = Evaluation.of([SystemOutput("a", Path("-"), systems[0])], reference, None, "none")
+    found = comparison_section(held, ComparisonOptions(bootstrap=20))
     assert [table.title for table in found.tables] == [
         "Corpus scores (percent)",
         "Word accuracy by frequency (F-measure in percent)",
@@ -253,7 +258,7 @@ def test_one_system_is_compared_with_nothing() -> None:
 
 
 def test_empty_lines_alone() -> None:
-    held = Evaluation.of([System(n, Path("-"), ["", ""]) for n in "ab"], ["", ""], None)
-    found = section(held, Wanted(ngrams=3, examples=3))
+    held = Evaluation.of([SystemOutput(n, Path("-"), ["", ""]) for n in "ab"], ["", ""], None)
+    found = comparison_section(held, ComparisonOptions(ngrams=3, examples=3))
     assert found.values["scores"]["systems"][0]["bleu"] == 0.0
     assert found.values["ngrams"][0]["better_first"] == []

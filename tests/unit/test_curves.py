@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.analysis.plotting.figure import line_labels, log_label, log_ticks, spread
-from nmtgrid.analysis.plotting.lines import Line, Map, Panel, draw
+from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.training_curves import Run, panels, read_run, read_runs, summary
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
@@ -113,7 +113,7 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
         "loss", "bleu", "learning-rate", "gradient-norm", "gradient-ratio", "layers-1",
     ]  # fmt: skip
     loss, ratio, layers = held["loss"], held["gradient-ratio"], held["layers-1"]
-    assert isinstance(loss, Panel) and isinstance(ratio, Panel) and isinstance(layers, Map)
+    assert isinstance(loss, Panel) and isinstance(ratio, Panel) and isinstance(layers, HeatPanel)
     assert [list(line.y) for line in loss.lines] == [[4.0, 3.0, 3.5], [5.0, 5.0]]
     assert [line.faint for line in loss.lines] == [False, True]
     assert (list(ratio.lines[0].x), list(ratio.lines[0].y)) == ([1.0, 20.0], [0.5, 2.0])
@@ -148,7 +148,7 @@ def test_runs_without_gradients_or_validation_have_fewer_panels(tmp_path: Path) 
     assert found["valid_loss"] is None and found["gradient_ratio"] is None
     begun = read_run(log(tmp_path / "begun", [gradients(1, 1.0, 0.0, 0.0)]) / "metrics.jsonl", "b")
     assert list(panels([begun], "minutes")) == ["layers-1"]
-    draw(list(panels([begun], "minutes").values()), tmp_path / "begun.png")
+    draw_panels(list(panels([begun], "minutes").values()), tmp_path / "begun.png")
     assert (tmp_path / "begun.png").stat().st_size > 1000
 
 
@@ -199,16 +199,16 @@ def test_pictures_are_whole_and_reproducible(tmp_path: Path) -> None:
     held = list(panels(runs(tmp_path, "$one_1$", "tw\udcffo", "三"), "minutes").values())
     held = [held[0], held[-2]]
     for name in ("1.svg", "2.svg", "1.png"):
-        draw(held, tmp_path / name)
+        draw_panels(held, tmp_path / name)
     text = (tmp_path / "1.svg").read_text()
     assert text == (tmp_path / "2.svg").read_text() and "$one_1$" in text
     data = (tmp_path / "1.png").read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data[:4] == b"\x89PNG" and 1500 < width < 2500 and 300 < height < 800
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        draw(held, tmp_path / "x.pdf")
+        draw_panels(held, tmp_path / "x.pdf")
     empty = Panel("", "", "", [Line("nothing", [], [], 0), Line("nan", [1.0], [math.nan], 1)])
-    draw([empty], tmp_path / "empty.png")
+    draw_panels([empty], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").is_file()
 
 

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 from nmtgrid.analysis.alignment.aligner import AlignedPairs, read_pairs
 from nmtgrid.analysis.quality.buckets import read_numbers
-from nmtgrid.analysis.quality.difficulty import measure, reference_path, section, write_numbers
+from nmtgrid.analysis.quality.difficulty import (
+    difficulty_section,
+    measure,
+    reference_path,
+    write_numbers,
+)
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.analysis.systems import System
+from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
 
 PAIRS = AlignedPairs(
@@ -66,9 +71,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_the_section_counts_pairs_and_scores_systems(tmp_path: Path) -> None:
     reference = ["x y z", "x y", "x", ""]
-    systems = [System("good", Path("g"), reference), System("bad", Path("b"), ["q"] * 4)]
+    systems = [
+        SystemOutput("good", Path("g"), reference),
+        SystemOutput("bad", Path("b"), ["q"] * 4),
+    ]
     evaluation = Evaluation.of(systems, reference, None, "none")
-    found = section(PAIRS, measure(PAIRS), evaluation, [2.0])
+    found = difficulty_section(PAIRS, measure(PAIRS), evaluation, [2.0])
     told = found.values["difficulty"]
     assert [row["sentences"] for row in told["buckets"]] == [1, 1]
     assert (told["sentences"], told["sentences_without"]) == (2, 2)

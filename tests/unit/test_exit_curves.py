@@ -12,11 +12,11 @@ import pytest
 from nmtgrid.analysis.tuning import (
     Curve,
     Mark,
-    curves,
     draw_exit_curves,
-    read_tuned,
-    section,
-    tuned,
+    exit_curves,
+    parse_tuning,
+    read_tuning,
+    tuning_section,
 )
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 
@@ -73,11 +73,11 @@ def results(points: list[dict[str, Any]], test_split: str | None = "test") -> di
 
 def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     points = [row(28, 1.4, 3.0, budget=1.5), row(29, 1.8, budget=2.0)]
-    found = curves([tuned(results(points))], seconds=True)
+    found = exit_curves([parse_tuning(results(points))], seconds=True)
     assert [one.kind for one in found] == ["adaptive", "fixed", "uniform", "baseline"]
     assert found[0].marks[0] == Mark((1.4, 2.8, 3.0), 27, "1.5")
     assert found[1].marks[1].label == "2" and found[3].marks[0].y == 20
-    plain = curves([tuned(results(points, None))], seconds=False)
+    plain = exit_curves([parse_tuning(results(points, None))], seconds=False)
     assert plain[0].marks[0] == Mark((1.4, 2.8, 75.0), 28, "1.5")
 
 
@@ -85,13 +85,13 @@ def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
     values = results([row(28, 1.4, 3.0, budget=1.5)], None)
     baseline = row(21, 1, name="b", flops_per_token=None, average_exit=None)
     values["baselines"] = [baseline | {"depth": None}]
-    found = tuned(values)
-    (mark,) = curves([found], seconds=True)[-1].marks
+    found = parse_tuning(values)
+    (mark,) = exit_curves([found], seconds=True)[-1].marks
     assert [math.isnan(x) for x in mark.x] == [True, True, False] and mark.label == ""
-    made = section([found])
+    made = tuning_section([found])
     row_of = made.values["rows"][-1]
     assert (row_of["average_exit"], row_of["flops_per_token"]) == (None, None)
-    assert made.tables[0].told()[-1][3:5] == ["-", "-"]
+    assert made.tables[0].formatted()[-1][3:5] == ["-", "-"]
     json.dumps(made.values, allow_nan=False)
 
 
@@ -100,34 +100,46 @@ def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
     first = results([row(28, 1.4, budget=1.5), row(29, 2.0, budget=2.0)])
     better = row(28.5, 1.1, budget=1.5)
     better["test"]["bleu"] = 3.0
-    found = curves([tuned(first), tuned(results([better]), "ours")], seconds=True)
+    found = exit_curves(
+        [parse_tuning(first), parse_tuning(results([better]), "ours")], seconds=True
+    )
     assert [mark.y for mark in found[0].marks] == [3.0, 28]
-    apart = curves([tuned(first), tuned(results([better]), "theirs")], seconds=True)
+    apart = exit_curves(
+        [parse_tuning(first), parse_tuning(results([better]), "theirs")], seconds=True
+    )
     assert [one.name for one in apart][:2] == ["ours", "theirs"]
 
 
 def test_reading(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(results([row(28, 1.4, budget=1.5)])))
-    assert read_tuned(tmp_path).name == "ours" and read_tuned(tmp_path, "x").name == "x"
+    assert read_tuning(tmp_path).name == "ours" and read_tuning(tmp_path, "x").name == "x"
     (tmp_path / "other.json").write_text('{"points": 3}')
     with pytest.raises(InputError, match="no results of adaptive-tune"):
-        read_tuned(tmp_path / "other.json")
+        read_tuning(tmp_path / "other.json")
     with pytest.raises(StorageError, match="missing"):
-        read_tuned(tmp_path / "nothing")
+        read_tuning(tmp_path / "nothing")
 
 
 def test_only_tunings_measured_alike_stand_in_one_picture() -> None:
     same = {"beam": 4, "precision": "fp32", "exits": 2, "budget": 0.5}
     held = results([row(28, 1.4, budget=1.5)])
-    made = section([tuned(held | same), tuned(held | same | {"budget": 0.50}, "b"), tuned(held)])
+    made = tuning_section(
+        [
+            parse_tuning(held | same),
+            parse_tuning(held | same | {"budget": 0.50}, "b"),
+            parse_tuning(held),
+        ]
+    )
     assert made.tables[0].title.startswith("test (20 sentences), beam 4; BLEU")
-    assert ", greedy; BLEU" in section([tuned(held | {"beam": 1})]).tables[0].title
+    assert ", greedy; BLEU" in tuning_section([parse_tuning(held | {"beam": 1})]).tables[0].title
     other: dict[str, Any] = {
         "beam": 1, "precision": "bf16", "exits": 3, "budget": 1, "split": "dev",
     }  # fmt: skip
     names = ["beam", "precision", "number of exits", "budget width", "split tuned on"]
     for (key, value), name in zip(other.items(), names, strict=True):
         with pytest.raises(ConfigError, match=f"differ in their {name}: .*ours.*{value} .`b`"):
-            section([tuned(held | same), tuned(held | same | {key: value}, "b")])
+            tuning_section(
+                [parse_tuning(held | same), parse_tuning(held | same | {key: value}, "b")]
+            )
     with pytest.raises(ConfigError, match="different splits"):
-        section([tuned(held), tuned(held | {"test_sentences": 21})])
+        tuning_section([parse_tuning(held), parse_tuning(held | {"test_sentences": 21})])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.exit_section import section
+from nmtgrid.analysis.exit_section import exits_section
 from nmtgrid.analysis.exits import (
     ExitTraces,
     correlation,
@@ -118,7 +118,7 @@ def test_alike_in_each_sentence() -> None:
         "x", [trace(1, "a", [3, 3], [1, 1]), trace(2, "a", [1, 1], [1, 1])], HERE
     )
     assert held.is_by_sentence
-    report = section([held])
+    report = exits_section([held])
     assert report.values["systems"][0]["exits_by_sentence"]
     rows = report.values["systems"][0]["sentences_by_exit_and_confidence"]["exits"]
     assert rows == [1, 2, 3, 4]
@@ -133,7 +133,7 @@ def test_correlation() -> None:
 def test_pictures(found: ExitTraces, count: int, suffix: str, tmp_path: Path) -> None:
     name = "a system with quite a long name that nobody can read in a small diagram"
     systems = [ExitTraces(**{**vars(found), "system": f"{n} {name}"}) for n in range(count)]
-    made = section(systems, ["r " * 40, "second $x_1$", "", ""])
+    made = exits_section(systems, ["r " * 40, "second $x_1$", "", ""])
     for picture in made.pictures:
         picture.draw(tmp_path / f"{picture.name}{suffix}")
         assert (tmp_path / f"{picture.name}{suffix}").stat().st_size > 1000
@@ -193,5 +193,5 @@ def test_examples_must_be_there() -> None:
     with pytest.raises(InputError, match="line 3"):
         exits_of_traces("x", [SHORT], HERE, lines=[3])
     with pytest.raises(ConfigError):
-        section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
+        exits_section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
     assert read_exits({}) == []

@@ -9,7 +9,7 @@ import pytest
 
 from nmtgrid.analysis.latency import Curve, Level, Mark, draw_curves
 from nmtgrid.analysis.plotting.figure import Box, Obstacles, scale_ends
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths, staircase
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths, staircase
 from nmtgrid.base.errors import ConfigError
 
 OURS = Curve("ours, wait-k", [Mark(1.0, 20.0, "k = 1"), Mark(3.0, 28.0, "3")], "wait-k")
@@ -59,7 +59,7 @@ def test_other_pictures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         draw(tmp_path / "curve.pdf", OURS)
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        draw_paths([Row("", [Grid("", ["a"], ["b"], [1])])], tmp_path / "x.gif", title="")
+        draw_paths([GridRow("", [PathGrid("", ["a"], ["b"], [1])])], tmp_path / "x.gif", title="")
 
 
 def test_writing_keeps_off_lines_and_writing() -> None:
@@ -82,10 +82,12 @@ def test_a_staircase_reads_right_and_writes_down() -> None:
 
 def test_paths_name_units_of_both_sides(tmp_path: Path) -> None:
     grids = [
-        Grid("agent, τ = 0.5", ["ein", "Haus@@", "tier"], ["a", "pet"], [1, 3]),
-        Grid("wait-k, k = 1", ["ein", "Haus@@", "tier"], [], []),
+        PathGrid("agent, τ = 0.5", ["ein", "Haus@@", "tier"], ["a", "pet"], [1, 3]),
+        PathGrid("wait-k, k = 1", ["ein", "Haus@@", "tier"], [], []),
     ]
-    draw_paths([Row("Line 3", grids), Row("Line 4", grids[:1])], tmp_path / "p.svg", title="Paths")
+    draw_paths(
+        [GridRow("Line 3", grids), GridRow("Line 4", grids[:1])], tmp_path / "p.svg", title="Paths"
+    )
     text = (tmp_path / "p.svg").read_text()
     for name in ("Paths", "Line 3", "agent, τ = 0.5", "wait-k, k = 1", "Haus@@", "pet"):
         assert f"<!-- {name} -->" in text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.latency import curves, read_results
+from nmtgrid.analysis.latency import latency_curves, read_online_results
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.cli.app import main
 
@@ -40,7 +40,9 @@ def write(folder: Path, rows: Any) -> Path:
 
 
 def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
-    found, levels = curves(read_results(write(tmp_path, ROWS)), "al", "token", "thesis")
+    found, levels = latency_curves(
+        read_online_results(write(tmp_path, ROWS)), "al", "token", "thesis"
+    )
     assert [one.name for one in found] == ["wait-k", "agent", "oracle"]
     assert [(mark.x, mark.y, mark.label) for mark in found[0].marks] == [
         (2.0, 10.0, "k = 1"), (4.0, 20.0, "3"),
@@ -49,7 +51,7 @@ def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
 
 
 def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
-    results = read_results(write(tmp_path, ROWS) / "results.json")
+    results = read_online_results(write(tmp_path, ROWS) / "results.json")
     assert results[0].latency("al", "word", "simuleval") == 2.0
     assert math.isnan(results[0].latency("yaal", "word", "simuleval"))
     assert math.isnan(results[0].latency("al", "word", "thesis"))
@@ -57,12 +59,12 @@ def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
 
 def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", ROWS[:2]), write(tmp_path / "b", ROWS[:2])
-    results = read_results(first) + read_results(second, "other")
-    found, _ = curves(results, "al", "token", "thesis")
+    results = read_online_results(first) + read_online_results(second, "other")
+    found, _ = latency_curves(results, "al", "token", "thesis")
     assert [one.name for one in found] == ["m, wait-k", "other, wait-k"]
     both = write(tmp_path / "c", [ROWS[0], {**ROWS[1], "system": "n"}])
     with pytest.raises(InputError, match="2 systems"):
-        read_results(both, "one")
+        read_online_results(both, "one")
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
 )
 def test_what_is_no_result_is_told(tmp_path: Path, rows: Any) -> None:
     with pytest.raises(InputError, match="no results of an online evaluation"):
-        read_results(write(tmp_path, rows))
+        read_online_results(write(tmp_path, rows))
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="missing"):
-        read_results(tmp_path)
+        read_online_results(tmp_path)
 
 
 def run(*arguments: object) -> int:

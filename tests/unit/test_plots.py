@@ -11,7 +11,7 @@ import pytest
 
 from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.analysis.plotting.figure import MissingLetters, as_text
-from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
+from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
@@ -65,14 +65,14 @@ def test_letters_that_no_font_has_are_named_once(
 ) -> None:
     # A cuneiform sign, which common fonts lack.
     with pytest.warns(MissingLetters, match="1 of the letters in x.png.*\U00012000"):
-        one = Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
+        one = HeatMap("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
         draw_maps([one], tmp_path / "x.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_maps([Heat("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
+        draw_maps([HeatMap("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
         # In a page letters are text, which the reader's own fonts draw.
         with as_text():
-            draw_maps([Heat("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
+            draw_maps([HeatMap("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
     for name in ("text", "reference"):
         (tmp_path / name).write_text("one\n")
     arguments = ["-r", str(tmp_path / "reference"), "--out", str(tmp_path / "y.png")]

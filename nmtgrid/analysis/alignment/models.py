@@ -18,8 +18,8 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     links,
     shares,
 )
-from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
-from nmtgrid.analysis.plotting.lines import Point, draw_points
+from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
+from nmtgrid.analysis.plotting.lines import NamedPoint, draw_points
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
@@ -29,7 +29,7 @@ END = "</s>"
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class AlignmentOptions:
     """Which lines are drawn (none: the first that all align), and how links are taken.
 
     `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
@@ -55,14 +55,14 @@ class ModelAlignments:
 
 
 def read_models(
-    files: Mapping[str, Path], wanted: Wanted | None = None, gold: Path | None = None
+    files: Mapping[str, Path], wanted: AlignmentOptions | None = None, gold: Path | None = None
 ) -> list[ModelAlignments]:
     """Return the alignments of all files of traces, one pass over each.
 
     Raises InputError for a file without alignments or without a wanted line, for files that are
     not of the same source lines, and for bad gold links.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or AlignmentOptions()
     sources: dict[int, str] = {}
     found: list[ModelAlignments] = []
     for name, path in files.items():
@@ -76,7 +76,7 @@ def read_models(
 
 
 def _read(
-    name: str, path: Path, wanted: Wanted, sources: dict[int, str], is_first: bool
+    name: str, path: Path, wanted: AlignmentOptions, sources: dict[int, str], is_first: bool
 ) -> ModelAlignments:
     total, chosen, kind = StatisticsSum(), dict[int, Trace](), "weights"
     held_links: list[Links] = []
@@ -124,9 +124,11 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
         )
 
 
-def section(models: Sequence[ModelAlignments], wanted: Wanted | None = None) -> Section:
+def alignments_section(
+    models: Sequence[ModelAlignments], wanted: AlignmentOptions | None = None
+) -> Section:
     """Return averages of all models, a picture of them, and the chosen lines side by side."""
-    wanted = wanted or Wanted()
+    wanted = wanted or AlignmentOptions()
     unit = "word" if wanted.words else "token"
     pictures = [_comparison(models, unit)] if len(models) > 1 else []
     pictures += [_side_by_side(models, line, unit) for line in models[0].chosen]
@@ -193,7 +195,7 @@ def _report(model: ModelAlignments) -> dict[str, Any]:
 def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
     def draw(path: Path) -> None:
         draw_points(
-            [Point(one.name, one.averages.entropy, one.averages.coverage) for one in models],
+            [NamedPoint(one.name, one.averages.entropy, one.averages.coverage) for one in models],
             path,
             title="How sharp alignments are, and what they cover",
             x_label=f"entropy (nats per target {unit}); less is surer",
@@ -219,7 +221,7 @@ def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Pi
     return Picture(f"alignments-line-{line}", caption, draw_line)
 
 
-def heat(name: str, trace: Trace) -> Heat:
+def heat(name: str, trace: Trace) -> HeatMap:
     """Return the heat map of an alignment. Raises InputError for a trace without."""
     held = shares(trace)
     if held is None or trace.alignment is None:
@@ -228,7 +230,7 @@ def heat(name: str, trace: Trace) -> Heat:
             "Write traces with `nmtgrid decode --traces FILE` and a model that aligns.",
         )
     is_energy = trace.kind == "energies"
-    return Heat(
+    return HeatMap(
         name,
         [*trace.source, *([END] if trace.source_end else [])],
         [*trace.target, END],

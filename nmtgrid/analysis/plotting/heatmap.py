@@ -36,7 +36,7 @@ _LONGEST = 40
 
 
 @dataclasses.dataclass(frozen=True)
-class Heat:
+class HeatMap:
     """A table [target, source] of shares in [0, 1] or, if `diverging`, of numbers around zero.
 
     `note` stands under the title, `label` along the scale.
@@ -51,7 +51,7 @@ class Heat:
     diverging: bool = False
 
 
-def draw_maps(maps: Sequence[Heat], path: Path, *, title: str = "") -> None:
+def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
     """Draw the maps into `path` (.png or .svg), shares on one scale; darker is more.
 
     Source units run along the top, target units down the side. Raises ConfigError for another
@@ -88,7 +88,7 @@ def draw_maps(maps: Sequence[Heat], path: Path, *, title: str = "") -> None:
 class _Place:
     """Sizes in inches: of a map's cells together, and of what stands left of and above them."""
 
-    heat: Heat
+    heat: HeatMap
     font: float
     left: float
     labels: float
@@ -96,7 +96,7 @@ class _Place:
     scale: bool = True
 
     @classmethod
-    def of(cls, heat: Heat, cell: float) -> _Place:
+    def of(cls, heat: HeatMap, cell: float) -> _Place:
         font = max(_LEAST_FONT, _FONT * cell / _CELL)
         left, labels = (
             0.1 + max((text_width(_label(one), font) for one in units), default=0.2)
@@ -172,7 +172,7 @@ def _draw(figure: Figure, place: _Place, left: float, top: float, most: float) -
             spine.set(color="#888888", linewidth=0.6)
 
 
-def _frame(axes: Axes, heat: Heat, font: float) -> None:
+def _frame(axes: Axes, heat: HeatMap, font: float) -> None:
     height, width = heat.values.shape
     marks: dict[str, Any] = {"fontsize": font, "color": INK, "parse_math": False}
     axes.set_xticks(range(width), [*map(_label, heat.source)], rotation=90, **marks)

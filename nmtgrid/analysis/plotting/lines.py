@@ -72,7 +72,7 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Map:
+class HeatPanel:
     """A diagram of positive numbers [rows, points] on a log scale; the first row is the lowest.
 
     `limits` are the scale's ends, so that maps beside each other compare.
@@ -87,7 +87,7 @@ class Map:
     limits: tuple[float, float]
 
 
-def draw(panels: Sequence[Panel | Map], path: Path) -> None:
+def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
     """Draw the panels on one page into `path`. Raises ConfigError for another kind of file."""
     check_suffix(path)
     names = [line.name for panel in panels if isinstance(panel, Panel) for line in panel.lines]
@@ -95,7 +95,7 @@ def draw(panels: Sequence[Panel | Map], path: Path) -> None:
     right = _GAP + 0.1 + max((text_width(text, _FONT) for text in labels.values()), default=0.0)
     columns = min(2, len(panels))
     lefts = [max(_left(panel) for panel in panels[place::columns]) for place in range(columns)]
-    right = max(right, *(1.05 if isinstance(panel, Map) else 0.0 for panel in panels), 0.0)
+    right = max(right, *(1.05 if isinstance(panel, HeatPanel) else 0.0 for panel in panels), 0.0)
     starts = [sum(lefts[: place + 1]) + place * (_WIDTH + right) for place in range(columns)]
     rows = [panels[place : place + columns] for place in range(0, len(panels), columns)]
     heights = [max(_inside(panel) for panel in row) + _TOP + _BOTTOM for row in rows]
@@ -108,7 +108,7 @@ def draw(panels: Sequence[Panel | Map], path: Path) -> None:
             box = (start, top - inside, _WIDTH, inside)
             axes = figure.add_axes(_part(box, size))
             _frame(axes, panel, _WIDTH + right)
-            if isinstance(panel, Map):
+            if isinstance(panel, HeatPanel):
                 scale = (start + _WIDTH + 0.12, top - inside, 0.13, inside)
                 _draw_map(figure, axes, panel, figure.add_axes(_part(scale, size)))
             else:
@@ -127,12 +127,12 @@ def frame(axes: Axes, x_label: str, y_label: str, size: float) -> None:
     axes.set_axisbelow(True)
 
 
-def _inside(panel: Panel | Map) -> float:
-    return max(1.0, 0.165 * len(panel.rows)) if isinstance(panel, Map) else _HEIGHT
+def _inside(panel: Panel | HeatPanel) -> float:
+    return max(1.0, 0.165 * len(panel.rows)) if isinstance(panel, HeatPanel) else _HEIGHT
 
 
-def _left(panel: Panel | Map) -> float:
-    if isinstance(panel, Map):
+def _left(panel: Panel | HeatPanel) -> float:
+    if isinstance(panel, HeatPanel):
         return 0.2 + max(text_width(row, _FONT) for row in panel.rows)
     return _LEFT + (_SECOND if panel.exponential else 0.0)
 
@@ -143,7 +143,7 @@ def _part(
     return box[0] / size[0], box[1] / size[1], box[2] / size[0], box[3] / size[1]
 
 
-def _frame(axes: Axes, panel: Panel | Map, room: float) -> None:
+def _frame(axes: Axes, panel: Panel | HeatPanel, room: float) -> None:
     title = whole = drawable(panel.title)
     while text_width(title, 11.6) > room and len(title) > 9:
         title = shortened(whole, len(title) - 2)
@@ -247,7 +247,7 @@ def _end(axes: Axes, line: Line) -> tuple[float, float] | None:
     return float(x), min(1.0, max(0.0, float(y)))
 
 
-def _draw_map(figure: Figure, axes: Axes, held: Map, scale: Axes) -> None:
+def _draw_map(figure: Figure, axes: Axes, held: HeatPanel, scale: Axes) -> None:
     with numpy.errstate(divide="ignore", invalid="ignore"):
         logs = numpy.log10(held.values)
     shown = numpy.ma.masked_invalid(logs)
@@ -301,7 +301,7 @@ _POINTS_LONGEST = 30
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class NamedPoint:
     """A system's place on both scales."""
 
     name: str
@@ -310,7 +310,7 @@ class Point:
 
 
 def draw_points(
-    points: Sequence[Point], path: Path, *, title: str, x_label: str, y_label: str
+    points: Sequence[NamedPoint], path: Path, *, title: str, x_label: str, y_label: str
 ) -> None:
     """Draw the points into `path` (.png or .svg). Raises ConfigError for another kind of file."""
     check_suffix(path)

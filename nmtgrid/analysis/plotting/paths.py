@@ -37,7 +37,7 @@ _KEY = "■ aligned, and read by then     □ aligned, but not read yet"
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class PathGrid:
     """One translation: units or words of both sides, and the delay of each target one.
 
     `links` (source, target) or `shares` [T, S] lie under the path; `style` is the colour's place,
@@ -54,14 +54,14 @@ class Grid:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class GridRow:
     """The grids of one sentence, and what stands above them."""
 
     caption: str
-    grids: Sequence[Grid]
+    grids: Sequence[PathGrid]
 
 
-def draw_paths(rows: Sequence[Row], path: Path, *, title: str) -> None:
+def draw_paths(rows: Sequence[GridRow], path: Path, *, title: str) -> None:
     """Draw paths as staircases into `path` (.png or .svg).
 
     Source runs along the top, target down the side. Right along the line is reading, down is
@@ -98,28 +98,28 @@ def draw_paths(rows: Sequence[Row], path: Path, *, title: str) -> None:
     save(figure, path)
 
 
-def _head(row: Row) -> str:
+def _head(row: GridRow) -> str:
     return shortened(drawable(row.caption), 130)
 
 
-def _left(grid: Grid) -> float:
+def _left(grid: PathGrid) -> float:
     return 0.12 + max((text_width(_label(unit), _FONT) for unit in grid.target), default=0.3)
 
 
-def _width(grid: Grid) -> float:
+def _width(grid: PathGrid) -> float:
     return max(len(grid.source) * _CELL, 1.12 * text_width(grid.title, _HEAD))
 
 
-def _over(grid: Grid) -> float:
+def _over(grid: PathGrid) -> float:
     """Return the height of the source labels in inches."""
     return 0.1 + max((text_width(_label(unit), _FONT) for unit in grid.source), default=0.3)
 
 
-def _height(row: Row) -> float:
+def _height(row: GridRow) -> float:
     return 0.4 + max(_over(g) + max(len(g.target), 1) * _CELL for g in row.grids) + _ABOVE
 
 
-def _draw_grid(figure: Figure, grid: Grid, left: float, top: float, colour: str) -> None:
+def _draw_grid(figure: Figure, grid: PathGrid, left: float, top: float, colour: str) -> None:
     """Draw one grid whose cells begin at `left` and whose title's upper edge is `top`."""
     width, height = figure.get_size_inches()
     shown = (len(grid.source), max(len(grid.target), 1))
@@ -140,7 +140,7 @@ def _draw_grid(figure: Figure, grid: Grid, left: float, top: float, colour: str)
     )  # fmt: skip
 
 
-def _draw_alignment(axes: Axes, grid: Grid) -> None:
+def _draw_alignment(axes: Axes, grid: PathGrid) -> None:
     """Draw shares as squares of more or less ink; links filled if read, hollow if not yet."""
     if grid.shares is not None:
         for row, column in numpy.argwhere(grid.shares >= 0.02).tolist():
@@ -179,7 +179,7 @@ def staircase(delays: Sequence[int]) -> tuple[list[float], list[float]]:
     return x, y
 
 
-def _frame(axes: Axes, grid: Grid) -> None:
+def _frame(axes: Axes, grid: PathGrid) -> None:
     columns, rows = len(grid.source), max(len(grid.target), 1)
     axes.set_xlim(0, columns)
     axes.set_ylim(rows, 0)

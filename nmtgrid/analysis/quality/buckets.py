@@ -188,7 +188,7 @@ def shares(evaluation: Evaluation, edges: Sequence[float] | None = None) -> list
     return [split(held, wanted, "sentence-bleu") for held in evaluation.sentence_bleu]
 
 
-def section(
+def buckets_section(
     evaluation: Evaluation,
     by: Sequence[Property] = ("reference-length", "length-ratio"),
     measures: Sequence[Measure] | None = None,

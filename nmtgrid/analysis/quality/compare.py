@@ -251,7 +251,7 @@ def examples_report(evaluation: Evaluation, shown: Shown) -> list[dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class ComparisonOptions:
     """What is compared: resamples and trials (0: no test), n-grams and examples of each kind."""
 
     bootstrap: int = 0
@@ -262,9 +262,9 @@ class Wanted:
     seed: int = SEED
 
 
-def section(
+def comparison_section(
     evaluation: Evaluation,
-    wanted: Wanted | None = None,
+    wanted: ComparisonOptions | None = None,
     frequencies: Mapping[int, int] | None = None,
 ) -> Section:
     """Return the comparison, each system with the first.
@@ -272,7 +272,7 @@ def section(
     `frequencies` of words in training text, by number (`compare.frequencies_in`), put words into
     buckets in place of those in the references. Raises ConfigError for a test too large.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or ComparisonOptions()
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if wanted.ter else ()))
     found = scores(evaluation, metrics)
     asked: dict[TestName, int] = {

@@ -71,7 +71,7 @@ def write_numbers(path: Path, lagging: NDArray[numpy.float64]) -> None:
             file.write(f"{round(value, _DIGITS):.{_DIGITS}f}\n".encode())
 
 
-def section(
+def difficulty_section(
     pairs: AlignedPairs,
     found: Difficulty,
     evaluation: Evaluation | None = None,
@@ -102,7 +102,7 @@ def section(
         "length) is the difficulty. Words are what spaces separate. " + pairs.told
     )
     if evaluation is not None:
-        scored = buckets.section(
+        scored = buckets.buckets_section(
             evaluation, ["difficulty"], edges=edges, difficulty=found.lagging.tolist()
         )
         tables += scored.tables

@@ -17,7 +17,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.systems import (
-    System,
+    SystemOutput,
     check_lengths,
     named_files,
     read_systems,
@@ -48,7 +48,7 @@ class Evaluation:
     `tokens` are those of `systems`, `source` is None where none is given.
     """
 
-    systems: Sequence[System]
+    systems: Sequence[SystemOutput]
     reference_lines: Sequence[str]
     source_lines: Sequence[str] | None
     tokenize: str
@@ -61,7 +61,7 @@ class Evaluation:
     @classmethod
     def of(
         cls,
-        systems: Sequence[System],
+        systems: Sequence[SystemOutput],
         reference: Sequence[str],
         source: Sequence[str] | None = None,
         tokenize: str = "13a",

@@ -73,7 +73,7 @@ def reach(found: Sequence[Lengths]) -> int:
     return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
 
 
-def section(evaluation: Evaluation) -> Section:
+def lengths_section(evaluation: Evaluation) -> Section:
     """Return the distribution of length differences (the thesis' figure 4.15a)."""
     found = measure(evaluation)
     most = reach(found)

@@ -100,4 +100,4 @@ def command(
     if alignments_out is not None:
         write_links(alignments_out, pairs.links)
         console.say(f"Written: {alignments_out}")
-    show([difficulty.section(pairs, found, evaluation, bounds)], out, picture, json)
+    show([difficulty.difficulty_section(pairs, found, evaluation, bounds)], out, picture, json)

@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency import POLICIES, curves, draw_curves, published, read_results
+from nmtgrid.analysis.latency import (
+    POLICIES,
+    draw_curves,
+    latency_curves,
+    published_points,
+    read_online_results,
+)
 from nmtgrid.analysis.plotting.figure import SUFFIXES
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, write_json, write_text
@@ -50,13 +56,13 @@ _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 
 def draw_curve(order: Arguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
-    held = read_results(results)
-    found, levels = curves(held, "al", order.unit, order.convention)
+    held = read_online_results(results)
+    found, levels = latency_curves(held, "al", order.unit, order.convention)
     if not found:
         return False
     names = list(dict.fromkeys(one.system for one in held))
     name = names[0] if len(names) == 1 else f"{len(names)} systems"
-    theirs = [] if order.published is None else published(order.published)
+    theirs = [] if order.published is None else published_points(order.published)
     draw_curves(
         [*found, *theirs],
         levels,
@@ -69,7 +75,7 @@ def draw_curve(order: Arguments, results: Path, path: Path) -> bool:
     return True
 
 
-def path_rows(order: Arguments, systems: Sequence[System]) -> dict[int, Row]:
+def path_rows(order: Arguments, systems: Sequence[System]) -> dict[int, GridRow]:
     """Return the paths of each line that is asked for, or typical, under one or two settings.
 
     Lines without a path are left out.
@@ -80,7 +86,7 @@ def path_rows(order: Arguments, systems: Sequence[System]) -> dict[int, Row]:
         sentence = chosen[0][0].sentences[line - 1]
         grids = [_grid(order, system, found, line) for system, found in chosen]
         if any(grid.delays for grid in grids):
-            rows[line] = Row(f"Line {line}, reference: {sentence.reference}", grids)
+            rows[line] = GridRow(f"Line {line}, reference: {sentence.reference}", grids)
     return rows
 
 
@@ -125,7 +131,7 @@ def _typical(chosen: Sequence[tuple[System, Measured]]) -> list[int]:
     return (good or [s.line for s in sentences if 0 < len(s.source) <= 3 * _LONGEST])[:_SHOWN]
 
 
-def _grid(order: Arguments, system: System, found: Measured, line: int) -> Grid:
+def _grid(order: Arguments, system: System, found: Measured, line: int) -> PathGrid:
     sentence, outcome = system.sentences[line - 1], found.decoded.outcomes[line - 1]
     setting = found.decoded.setting
     score = f"BLEU {found.tokenized.value:.2f}"
@@ -133,8 +139,8 @@ def _grid(order: Arguments, system: System, found: Measured, line: int) -> Grid:
     title = f"{system.name}, {POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
     if order.unit == "word":
         delays = delays_of_words(sentence, outcome, system.joiner)
-        return Grid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)
-    return Grid(title, sentence.units, outcome.units, delays_of_tokens(sentence, outcome))
+        return PathGrid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)
+    return PathGrid(title, sentence.units, outcome.units, delays_of_tokens(sentence, outcome))
 
 
 class Files:
@@ -169,7 +175,7 @@ class Files:
             logged = instances(system.sentences, outcomes, system.joiner)
             write_log(self.order.simuleval / name / slug, logged)
 
-    def draw(self, rows: Sequence[Row]) -> list[Path]:
+    def draw(self, rows: Sequence[GridRow]) -> list[Path]:
         """Draw what `results` wrote, and the paths of `rows`; return the pictures."""
         if self.order.out is None:
             return []
