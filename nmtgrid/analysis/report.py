@@ -14,12 +14,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nmtgrid.analysis import exit_section, exits, latency, paths, training_curves, tuning
+from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
 from nmtgrid.analysis.latency import read_online_results
-from nmtgrid.analysis.plotting.figure import as_text
-from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
+from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property
 from nmtgrid.analysis.quality.evaluation import read_evaluation
@@ -201,7 +200,7 @@ def sections(given: ReportInputs, advance: Advance) -> Iterator[Section]:
             exits.exits_of_traces(name, given.traces[path], path, given.lines, _EXAMPLES)
             for name, path in early.items()
         ]
-        yield exit_section.exits_section(held, references)
+        yield exits.exits_section(held, references)
     if aligned := given.traced(lambda one: one.alignment is not None):
         wanted = alignment_models.AlignmentOptions(given.lines)
         yield alignment_models.alignments_section(

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.plotting.figure import wrapped
-from nmtgrid.analysis.plotting.lines import MOST_LINES, HeatPanel, Line, Panel, draw_panels
+from nmtgrid.analysis.plotting.figure import MOST_LINES, wrapped
+from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line
@@ -331,7 +331,7 @@ def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel
     if any(row["gradient_ratio"] for run in runs for row in run.gradients):
         found["gradient-ratio"] = Panel(
             "Gradient at the first over that at the last encoder layer", _AXES["updates"],
-            r"norm at $h_1$ / norm at $h_N$",
+            "norm at h1 / norm at hN",
             _smooth_lines([(run, run.gradients) for run in runs], "gradient_ratio"),
             logarithmic=True, level=1.0,
         )  # fmt: skip

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.exit_section import exits_section
 from nmtgrid.analysis.exits import (
     ExitTraces,
     correlation,
     exits_of_traces,
+    exits_section,
     length_edges,
     read_exits,
     sentence_confidence,

@@ -19,7 +19,7 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     shares,
 )
 from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
-from nmtgrid.analysis.plotting.lines import NamedPoint, draw_points
+from nmtgrid.analysis.plotting.tradeoff import NamedPoint, draw_points
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces

@@ -11,13 +11,8 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, lost_budgets
-from nmtgrid.analysis.tuning import (
-    draw_exit_curves,
-    exit_curves,
-    parse_tuning,
-    read_tuning,
-    tuning_section,
-)
+from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
+from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, numbered, split_label, write_json
 from nmtgrid.base.io.checksums import sealed
@@ -168,7 +163,7 @@ def draw(values: dict[str, Any], path: Path) -> None:
     found = parse_tuning(values)
     how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
-    draw_exit_curves(
+    draw_tradeoff(
         exit_curves([found], seconds=True),
         path,
         title=f"Early exit, {found.split}, {how}: quality against cost",

@@ -43,8 +43,7 @@ def command(
     lines = line or []
     if faults := line_faults(lines):
         raise ConfigError(faults)
-    from nmtgrid.analysis.exit_section import exits_section
-    from nmtgrid.analysis.exits import read_exits
+    from nmtgrid.analysis.exits import exits_section, read_exits
     from nmtgrid.analysis.systems import named_files, read_text
 
     named = named_files(systems)

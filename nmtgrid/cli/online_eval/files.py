@@ -9,13 +9,13 @@ from typing import Any
 
 from nmtgrid.analysis.latency import (
     POLICIES,
-    draw_curves,
     latency_curves,
-    published_points,
     read_online_results,
+    reference_curves,
 )
 from nmtgrid.analysis.plotting.figure import SUFFIXES
 from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
+from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
 from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, write_json, write_text
@@ -62,15 +62,15 @@ def draw_curve(order: Arguments, results: Path, path: Path) -> bool:
         return False
     names = list(dict.fromkeys(one.system for one in held))
     name = names[0] if len(names) == 1 else f"{len(names)} systems"
-    theirs = [] if order.published is None else published_points(order.published)
-    draw_curves(
+    theirs = [] if order.published is None else reference_curves(order.published)
+    draw_tradeoff(
         [*found, *theirs],
-        levels,
         path,
         title=f"{name} on {order.split}: quality against latency",
-        x_label=f"average lagging AL (source {order.unit}s, {order.convention} convention)",
+        x_labels=[f"average lagging AL (source {order.unit}s, {order.convention} convention)"],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if order.beam == 1 else f"beam {order.beam}"),
+        levels=levels,
     )
     return True
 
