@@ -12,17 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.analysis import activations as plots_activations
 from nmtgrid.analysis.activations import (
     Activations,
     Profile,
     activations_section,
     along,
+    draw_profiles,
     parts,
     profile,
     select_points,
 )
-from nmtgrid.analysis.plotting.figure import text_width
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch
@@ -32,6 +31,7 @@ from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import save_model
 from tests.laws.cases import Case, basic_cases
 from tests.laws.helpers import readable
+from tests.unit.drawn_figures import drawn_figures, text_faults
 from tests.unit.tiny_run import Sentences, TinyModel
 
 SKIPS = ("residual", "residual-norm", "residual-cumulative", "residual-gated", "dense")
@@ -199,18 +199,18 @@ def test_pictures(tmp_path: Path) -> None:
             assert (tmp_path / f"{picture.name}.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("width", [3.9, 7.0, 10.0])
-def test_the_key_stays_within_the_picture(width: float) -> None:
-    held = [profile("one", pervasive(), Sentences(2))]
-    lines = plots_activations._key(width, held, False)
-    assert [text for line in lines for _, text, _ in line] == [
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_key_stays_within_the_picture(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [profile(f"model {place}", pervasive(), Sentences(2)) for place in range(count)]
+    figures = drawn_figures(monkeypatch)
+    draw_profiles(held, tmp_path / "x.png")
+    (figure,) = figures
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "in colour: what layers pass on", "in grey: changes before the skip connection",
-        "the scales differ",
     ]  # fmt: skip
-    for line in lines:
-        ends = [start + text_width(text, 8.0) for start, text, _ in line]
-        assert max(ends) <= width
-        assert all(end < start for end, (start, _, _) in zip(ends, line[1:], strict=False))
+    assert not text_faults(figure)
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import random
 import struct
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.plotting.figure import line_labels, log_label, log_ticks, spread
+from nmtgrid.analysis.plotting.figure import log_label, log_ticks, wrapped
 from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.training_curves import Run, panels, read_run, read_runs, summary
 from nmtgrid.base.errors import ConfigError, InputError
@@ -152,36 +150,15 @@ def test_runs_without_gradients_or_validation_have_fewer_panels(tmp_path: Path) 
     assert (tmp_path / "begun.png").stat().st_size > 1000
 
 
-def test_spread_moves_names_apart_and_no_further() -> None:
-    assert spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == [0.2, 0.8]
-    assert spread([0.5, 0.5], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.45, 0.55])
-    # The lower one is pushed against the floor, the upper one stands on it.
-    assert spread([0.0, 0.05], [0.2, 0.2], 0.0, 1.0) == pytest.approx([0.1, 0.3])
-    draw_at = random.Random(4)
-    for _ in range(50):
-        count = draw_at.randint(1, 12)
-        wanted = [draw_at.random() for _ in range(count)]
-        heights = [draw_at.choice([0.03, 0.06, 0.08]) for _ in range(count)]
-        places = spread(wanted, heights, 0.0, 1.0)
-        order = sorted(range(count), key=lambda place: places[place])
-        for below, above in pairwise(order):
-            assert wanted[below] <= wanted[above] or below > above
-            gap = places[above] - places[below]
-            assert gap >= (heights[below] + heights[above]) / 2 - 1e-9
-        if sum(heights) <= 1.0:
-            assert min(p - h / 2 for p, h in zip(places, heights, strict=True)) > -1e-9
-            assert max(p + h / 2 for p, h in zip(places, heights, strict=True)) < 1 + 1e-9
-
-
-def test_labels_keep_names_apart() -> None:
-    names = ["short", "multi30k-transformer-12-layers-seed-1", "a" * 300, "a" * 299]
-    found = line_labels(names, 17.0)
-    assert found["short"] == "short"
-    assert found[names[1]] == "multi30k-transformer-\n12-layers-seed-1"
-    assert len(set(found.values())) == 4
-    assert all(len(line) <= 26 for label in found.values() for line in label.split("\n"))
-    many = line_labels([f"{'long-' * 10}{place}" for place in range(12)], 17.0)
-    assert all("\n" not in label for label in many.values()) and len(set(many.values())) == 12
+def test_long_names_are_broken_and_shortened() -> None:
+    assert wrapped("short", 22) == "short"
+    assert wrapped("multi30k-transformer-12-layers-seed-1", 22) == (
+        "multi30k-transformer-\n12-layers-seed-1"
+    )
+    for name in ("a" * 300, "a b/" * 90, "漢字" * 40):
+        for lines in (1, 3):
+            broken = wrapped(name, 22, lines).split("\n")
+            assert len(broken) <= lines and all(len(line) <= 23 for line in broken)
 
 
 def test_ticks_are_round_and_few() -> None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
+from nmtgrid.analysis.plotting.tradeoff import CurvePoint, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.tuning import (
-    Curve,
-    Mark,
-    draw_exit_curves,
     exit_curves,
     parse_tuning,
     read_tuning,
@@ -23,17 +21,25 @@ from nmtgrid.base.errors import ConfigError, InputError, StorageError
 LABELS = ["average exit", "MFLOPs", "seconds"]
 
 
-def draw(path: Path, *drawn: Curve) -> str:
-    draw_exit_curves(drawn, path, title="Test $x", x_labels=LABELS, y_label="BLEU")
+def draw(path: Path, *drawn: TradeoffCurve) -> str:
+    draw_tradeoff(drawn, path, title="Test $x", x_labels=LABELS, y_label="BLEU")
     return path.read_text() if path.suffix == ".svg" else ""
 
 
 def test_all_that_is_named_is_written(tmp_path: Path) -> None:
-    ours = Curve("confidence", "adaptive", [Mark((1.2, 3.0, 9.0), 30, "1.5"), Mark((2, 4, 9), 31)])
+    ours = TradeoffCurve(
+        "confidence",
+        [CurvePoint((1.2, 3.0, 9.0), 30, "1.5"), CurvePoint((2, 4, 9), 31)],
+        "adaptive",
+    )
     others = [
-        Curve("fixed exits", "fixed", [Mark((1, 2, 7), 25, "n 1"), Mark((3, 5, 9), 32, "n 2")]),
-        Curve("random", "uniform", [Mark((2, 3, 8), 20)]),
-        Curve("nothing", "baseline", []),
+        TradeoffCurve(
+            "fixed exits",
+            [CurvePoint((1, 2, 7), 25, "n 1"), CurvePoint((3, 5, 9), 32, "n 2")],
+            "fixed",
+        ),
+        TradeoffCurve("random", [CurvePoint((2, 3, 8), 20)], "uniform"),
+        TradeoffCurve("nothing", [], "baseline"),
     ]
     text = draw(tmp_path / "curve.svg", ours, *others)
     for name in ("confidence", "fixed exits", "random", "1.5", "n 2", *LABELS):
@@ -45,7 +51,7 @@ def test_all_that_is_named_is_written(tmp_path: Path) -> None:
 
 
 def test_a_panel_without_points_is_left_out(tmp_path: Path) -> None:
-    one = Curve("pervasive", "baseline", [Mark((1.0, math.nan, 4.0), 30.0)])
+    one = TradeoffCurve("pervasive", [CurvePoint((1.0, math.nan, 4.0), 30.0)], "baseline")
     text = draw(tmp_path / "curve.svg", one)
     assert "<!-- seconds" in text and "MFLOPs" not in text
     draw(tmp_path / "none.png")
@@ -75,10 +81,10 @@ def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     points = [row(28, 1.4, 3.0, budget=1.5), row(29, 1.8, budget=2.0)]
     found = exit_curves([parse_tuning(results(points))], seconds=True)
     assert [one.kind for one in found] == ["adaptive", "fixed", "uniform", "baseline"]
-    assert found[0].marks[0] == Mark((1.4, 2.8, 3.0), 27, "1.5")
-    assert found[1].marks[1].label == "2" and found[3].marks[0].y == 20
+    assert found[0].points[0] == CurvePoint((1.4, 2.8, 3.0), 27, "1.5")
+    assert found[1].points[1].label == "2" and found[3].points[0].bleu == 20
     plain = exit_curves([parse_tuning(results(points, None))], seconds=False)
-    assert plain[0].marks[0] == Mark((1.4, 2.8, 75.0), 28, "1.5")
+    assert plain[0].points[0] == CurvePoint((1.4, 2.8, 75.0), 28, "1.5")
 
 
 def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
@@ -86,8 +92,8 @@ def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
     baseline = row(21, 1, name="b", flops_per_token=None, average_exit=None)
     values["baselines"] = [baseline | {"depth": None}]
     found = parse_tuning(values)
-    (mark,) = exit_curves([found], seconds=True)[-1].marks
-    assert [math.isnan(x) for x in mark.x] == [True, True, False] and mark.label == ""
+    (mark,) = exit_curves([found], seconds=True)[-1].points
+    assert [math.isnan(x) for x in mark.costs] == [True, True, False] and mark.label == ""
     made = tuning_section([found])
     row_of = made.values["rows"][-1]
     assert (row_of["average_exit"], row_of["flops_per_token"]) == (None, None)
@@ -103,7 +109,7 @@ def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
     found = exit_curves(
         [parse_tuning(first), parse_tuning(results([better]), "ours")], seconds=True
     )
-    assert [mark.y for mark in found[0].marks] == [3.0, 28]
+    assert [mark.bleu for mark in found[0].points] == [3.0, 28]
     apart = exit_curves(
         [parse_tuning(first), parse_tuning(results([better]), "theirs")], seconds=True
     )

@@ -7,19 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.analysis.latency import Curve, Level, Mark, draw_curves
-from nmtgrid.analysis.plotting.figure import Box, Obstacles, scale_ends
 from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths, staircase
+from nmtgrid.analysis.plotting.tradeoff import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError
+from tests.unit.drawn_figures import drawn_figures, text_faults
 
-OURS = Curve("ours, wait-k", [Mark(1.0, 20.0, "k = 1"), Mark(3.0, 28.0, "3")], "wait-k")
-THEIRS = Curve("theirs, table D.3", [Mark(0.5, 19.0, "1"), Mark(4.0, 27.0)], "wait-k", True)
+OURS = TradeoffCurve(
+    "ours, wait-k", [CurvePoint((1.0,), 20.0, "k = 1"), CurvePoint((3.0,), 28.0, "3")], "wait-k"
+)
+THEIRS = TradeoffCurve(
+    "theirs, table D.3", [CurvePoint((0.5,), 19.0, "1"), CurvePoint((4.0,), 27.0)], "wait-k", True
+)
 
 
-def draw(path: Path, *curves: Curve) -> str:
-    draw_curves(
-        curves, [Level("ours, ", 30.0)], path, title="Test $x", x_label="AL (source tokens)",
-        y_label="BLEU",
+def draw(path: Path, *curves: TradeoffCurve) -> str:
+    draw_tradeoff(
+        curves, path, title="Test $x", x_labels=["AL (source tokens)"], y_label="BLEU",
+        levels=[Level("ours, ", 30.0)],
     )  # fmt: skip
     return path.read_text() if path.suffix == ".svg" else ""
 
@@ -34,25 +38,17 @@ def test_all_that_is_named_is_written(tmp_path: Path) -> None:
         "AL (source",
     ):
         assert f"<!-- {name}" in text
-    assert "#0072b2" in text and "#8a8a8a" in text, "ours in colour, theirs in grey"
+    assert "#0072b2" in text and "#444444" in text, "ours in colour, theirs in grey"
     assert draw(tmp_path / "again.svg", OURS, THEIRS) == text, "the same values, the same file"
 
 
 def test_points_without_numbers_are_left_out(tmp_path: Path) -> None:
-    marks = [Mark(math.nan, 3.0, "lost"), *OURS.marks, Mark(2.0, math.inf, "gone")]
-    text = draw(tmp_path / "curve.svg", Curve("ours, wait-k", marks, "wait-k"))
+    lost, gone = CurvePoint((math.nan,), 3.0, "lost"), CurvePoint((2.0,), math.inf, "gone")
+    curve = TradeoffCurve("ours, wait-k", [lost, *OURS.points, gone], "wait-k")
+    text = draw(tmp_path / "curve.svg", curve)
     assert "lost" not in text and "gone" not in text and "k = 1" in text
-    draw(tmp_path / "none.png", Curve("nothing", [Mark(math.nan, 1.0)], "oracle"))
+    draw(tmp_path / "none.png", TradeoffCurve("nothing", [CurvePoint((math.nan,), 1.0)], "oracle"))
     assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
-def test_one_point_has_a_scale_that_can_be_read(x: float, y: float) -> None:
-    for value in (x, y):
-        low, high = scale_ends([value], 0.05, 0.05)
-        assert low < value < high
-        assert high - low == pytest.approx(1.1 * (abs(value) / 10 or 1.0))
-    assert scale_ends([2.0, math.nan, 4.0], 0.1, 0.25) == (1.8, 4.5)
 
 
 def test_other_pictures_are_refused(tmp_path: Path) -> None:
@@ -62,17 +58,27 @@ def test_other_pictures_are_refused(tmp_path: Path) -> None:
         draw_paths([GridRow("", [PathGrid("", ["a"], ["b"], [1])])], tmp_path / "x.gif", title="")
 
 
-def test_writing_keeps_off_lines_and_writing() -> None:
-    held = Obstacles(100, 100)
-    held.add_line([(10, 50), (90, 50)])
-    first, second = held.place(50, 50, 10, 6), held.place(50, 50, 10, 6)
-    assert first is not None and second is not None
-    assert first.low > 50 and second.high < 50 and not first.touches(second)
-    for x in range(20, 90, 6):
-        held.place(x, 50, 12, 12)
-    assert held.place(50, 50, 12, 12, insist=False) is None
-    assert held.place(50, 50, 12, 12) is not None
-    assert Box(0, 0, 2, 2).holds(1, 1) and not Box(0, 0, 2, 2).touches(Box(2, 0, 3, 1))
+def test_labels_keep_off_lines_and_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels of crowded points that have no room are left out; those that stand are free."""
+    curves = [
+        TradeoffCurve(
+            f"system {number}",
+            [CurvePoint((float(x),), 20 + x**0.5 + number / 4, f"label {x}") for x in range(12)],
+            "wait-k",
+        )
+        for number in range(4)
+    ]
+    figures = drawn_figures(monkeypatch)
+    draw(tmp_path / "crowded.png", *curves)
+    (figure,) = figures
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert 0 < len(boxes) < 48 and not text_faults(figure)
+    for line in axes.lines:
+        path = line.get_transform().transform_path(line.get_path())
+        assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
 
 
 def test_a_staircase_reads_right_and_writes_down() -> None:

@@ -44,10 +44,10 @@ def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
         read_online_results(write(tmp_path, ROWS)), "al", "token", "thesis"
     )
     assert [one.name for one in found] == ["wait-k", "agent", "oracle"]
-    assert [(mark.x, mark.y, mark.label) for mark in found[0].marks] == [
+    assert [(*mark.costs, mark.bleu, mark.label) for mark in found[0].points] == [
         (2.0, 10.0, "k = 1"), (4.0, 20.0, "3"),
     ]  # fmt: skip
-    assert [(level.name, level.y) for level in levels] == [("", 30.0)]
+    assert [(level.name, level.bleu) for level in levels] == [("", 30.0)]
 
 
 def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtgrid.analysis.plotting import bars as plots_bars
-from nmtgrid.analysis.plotting import bars as plots_heads
-from nmtgrid.analysis.plotting import bars as plots_steps
-from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.plotting.figure import text_width
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars, draw_steps
 from nmtgrid.base.errors import ConfigError
+from tests.unit.drawn_figures import drawn_figures, text_faults
 
 
 def draw(path: Path, groups: list[Group], series: list[Series]) -> str:
@@ -67,51 +64,45 @@ def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
     assert width < 12
 
 
-def test_long_numbers_at_the_axis_have_room_beside_its_name(tmp_path: Path) -> None:
-    """In a picture of tiny values the page grows by as much as its numbers need."""
-    groups = [Group("one"), Group("two")]
-    usual, tiny = (
-        draw(tmp_path / f"{name}.svg", groups, [Series("a", values)])
-        for name, values in (("usual", [3.0, 2.0]), ("tiny", [-0.00028, 0.00021]))
-    )
-    longest = max(text_width(f"{n / 10_000:.10g}", 8.5) for n in (-2, -1, 1, 2))
-    assert size(tiny)[0] - size(usual)[0] >= longest + plots_bars._AXIS - plots_bars._LEFT - 0.01
-    assert size(tiny)[0] > size(usual)[0]
-
-
-def test_sizes_and_interval_are_told(tmp_path: Path) -> None:
-    groups = [Group("one", 12_345), Group("two", 6)]
-    page = plots_bars._Page.of(groups, [Series("a", [1.0, 2.0])], "sentences")
-    assert page.bottom > plots_bars._Page.of([Group("one"), Group("two")], [], "").bottom
-    assert page.inside == pytest.approx(2 * page.group)
-    assert page.middle(1, 0) == 1.0
-    two = plots_bars._Page.of(groups, [Series("a", [1.0]), Series("b", [1.0])], "sentences")
-    assert two.middle(0, 1) - two.middle(0, 0) == pytest.approx(two.bar / two.group)
-
-
-def test_names_fill_rows_in_order() -> None:
-    names = [f"system number {place}" for place in range(7)]
-    rows = plots_heads.name_rows(names, 4.0)
-    assert [name for row in rows for name in row] == list(enumerate(names))
-    assert len(rows) > 1
-    for row in rows:
-        widths = [0.17 + text_width(name, 8.5) for _, name in row]
-        assert sum(widths) + 0.17 * (len(row) - 1) <= 4.0 + 1e-6
-    assert len({(plots_heads.colour(n), plots_heads.hatch(n)) for n in range(20)}) == 20
-    assert len({(plots_heads.colour(n), str(plots_heads.dash(n))) for n in range(20)}) == 20
-
-
 def test_steps_draw(tmp_path: Path) -> None:
     shares = [[0.0, 10.0, 50.0, 40.0, 0.0], [20.0] * 5]
     for suffix in ("png", "svg"):
-        plots_steps.draw_steps(
+        draw_steps(
             ["a", "b"], shares, tmp_path / f"s.{suffix}", title="T", x_label="x", y_label="y"
         )
-    assert plots_steps._ticks(5) == list(range(-5, 6))
-    assert plots_steps._ticks(13) == [-13, -10, -8, -6, -4, -2, 0, 2, 4, 6, 8, 10, 13]
-    assert [plots_steps._label(tick, 5) for tick in (-5, -1, 0, 2, 5)] == [
-        "≤ −5", "−1", "0", "+2", "≥ +5",
-    ]  # fmt: skip
+
+
+def test_steps_name_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = drawn_figures(monkeypatch)
+    for most in (5, 13, 20):
+        shares = [[1.0] * (2 * most + 1)]
+        draw_steps(["a"], shares, tmp_path / "s.png", title="T", x_label="x", y_label="y")
+        labels = [text.get_text() for text in figures[-1].axes[0].get_xticklabels()]
+        assert (labels[0], labels[-1]) == (f"≤ −{most}", f"≥ +{most}") and "0" in labels
+        assert not text_faults(figures[-1])
+
+
+@pytest.mark.parametrize("systems", [1, 2, 8, 20])
+@pytest.mark.parametrize("label", ["10–19", "a label that is too long for its place"])
+def test_nothing_is_cut_off_and_all_is_named(
+    systems: int, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [Group(label, 12_345 * place) for place in range(7)]
+    series = [Series(f"a long name of system {place}", [-0.00028, *[30.0] * 6], [-1.0] * 7)
+              for place in range(systems)]  # fmt: skip
+    figures = drawn_figures(monkeypatch)
+    draw_bars(
+        groups, series, tmp_path / "x.png", title="A rather long title " * 6, x_label="x",
+        y_label="y (percent)",
+    )  # fmt: skip
+    (figure,) = figures
+    assert not text_faults(figure)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [one.name for one in series]
+    shown = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert "12,345" in shown[1] and "sentences" in figure.axes[0].get_xlabel()
+    looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in legend.get_patches()}
+    assert len(looks) == systems
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ def draw_bars(
 
 
 def _draw_series(
-    axes: Axes, system: Series, index: int, x: NDArray[numpy.float64], bar: float, inches: float
+    axes: Axes, system: Series, index: int, x: NDArray[Any], bar: float, inches: float
 ) -> None:
     """Draw a system's bars at `x`, with their numbers if they fit into so many inches."""
     values = _numbers(system.values)

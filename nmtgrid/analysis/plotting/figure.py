@@ -40,7 +40,6 @@ MOST_LINES = len(COLOURS) * len(_DASHES)
 INK, AXIS, PALE = "#333333", "#888888", "#dddddd"
 FONT = 8.5
 """Points."""
-SMALL = {"fontsize": 7.0, "color": INK}
 
 _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -109,7 +108,7 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
     """
     check_suffix(path)
     kind = path.suffix.lower()[1:]
-    style = {**_STYLE, "font.family": list(_fonts())}
+    style: Any = {**_STYLE, "font.family": list(_fonts())}
     with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -233,7 +232,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> No
             handles=handles, loc="outside upper left", ncols=columns, alignment="left",
             title=wrapped(title, letters), title_fontproperties={"weight": "bold", "size": 10.5},
         )  # fmt: skip
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+        if columns == 1 or legend.get_window_extent().width <= 0.97 * figure.bbox.width:
             return None
         legend.remove()
     return None
@@ -253,8 +252,10 @@ def label_points(
     A label without room is left out, unless it is to stand `everywhere`. Lines must be drawn, and
     the limits set.
     """
-    assert axes.figure is not None
-    axes.figure.draw_without_rendering()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    # The layout is settled here: before, nothing has its place.
+    figure.draw_without_rendering()
     lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
     markers = axes.transData.transform([(x, y) for x, y, _, _ in points] or [(0.0, 0.0)])
     boxes: list[Any] = []

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     AXIS,
     PALE,
-    SMALL,
     Axes,
     new_picture,
     set_title,
@@ -108,7 +107,7 @@ def _frame(axes: Axes, heat: HeatMap, font: float, width: float) -> None:
     rows, columns = heat.values.shape
     axes.set_anchor("NW")
     axes.set_title(wrapped(heat.title, int(width * 72 / 6.2)))
-    axes.set_xlabel(heat.note, **SMALL)
+    axes.set_xlabel(heat.note, fontsize=7)
     axes.set_xticks(range(columns), [shortened(unit, 40) for unit in heat.source], rotation=90)
     axes.set_yticks(range(rows), [shortened(unit, 40) for unit in heat.target])
     axes.xaxis.tick_top()
