@@ -1,4 +1,7 @@
-"""The `results.json` that a command left in its folder, read and checked."""
+"""What an analysis comes to: text, tables, pictures and JSON; and results read from a file.
+
+`nmtgrid analyze` prints and draws a `Section`, and the report lays sections out on a page.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column holds numbers (also as text, and dashes) alone."""
-        held = [row[column] for row in self.rows if row[column] is not None]
-        return bool(held) and all(
-            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in held
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and all(
+            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in cells
         )
 
 
@@ -77,9 +80,9 @@ Parsed = TypeVar("Parsed")
 
 
 def read_result_file(
-    path: Path, make: Callable[[Any], Parsed], *, content: str, advice: str
+    path: Path, parse: Callable[[Any], Parsed], *, content: str, advice: str
 ) -> Parsed:
-    """Return what `make` makes of a file, or of the `results.json` in a folder.
+    """Return what `parse` makes of a file, or of the `results.json` in a folder.
 
     Raises InputError where it can make nothing of it (no `content`), StorageError for no file, for
     one that is no JSON and for one that has been altered since it was written.
@@ -92,6 +95,6 @@ def read_result_file(
     if isinstance(values, dict) and is_altered(values):
         raise altered(path)
     try:
-        return make(values)
+        return parse(values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
         raise InputError(f"it holds no {content}.", advice, path=path) from fault

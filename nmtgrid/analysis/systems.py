@@ -29,21 +29,21 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     Files of one name in different folders have the folder's name before theirs. Raises ConfigError
     for a system named twice.
     """
-    given = [split_label(text) for text in texts]
-    names = [label or _stem(path) for label, path in given]
-    folders = {path.parent for _, path in given}
+    files = [split_label(text) for text in texts]
+    names = [label or _stem(path) for label, path in files]
+    folders = {path.parent for _, path in files}
     twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
-    found: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     faults = []
-    for name, (label, path) in zip(names, given, strict=True):
+    for name, (label, path) in zip(names, files, strict=True):
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
-        if name in found:
-            faults.append(f"Two systems are called `{name}`: {found[name]} and {path}.")
-        found[name] = path
+        if name in named:
+            faults.append(f"Two systems are called `{name}`: {named[name]} and {path}.")
+        named[name] = path
     if faults:
         raise ConfigError(faults, "Name them apart: NAME=FILE.")
-    return found
+    return named
 
 
 def _stem(path: Path) -> str:
@@ -63,12 +63,13 @@ def read_systems(
     Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
     with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
-    found = [
+    systems = [
         SystemOutput(name, path, read_translations(path))
         for name, path in named_files(texts).items()
     ]
-    check_lengths({**{one.path: len(one.lines) for one in found}, **(others or {})})
-    return found
+    lengths = {system.path: len(system.lines) for system in systems}
+    check_lengths({**lengths, **(others or {})})
+    return systems
 
 
 def read_text(path: Path) -> list[str]:
@@ -84,13 +85,13 @@ def read_translations(path: Path) -> list[str]:
     if not is_traces(path):
         return read_text(path)
     lines = []
-    for place, trace in enumerate(read_traces(path), start=1):
-        if trace.line != place:
+    for line, trace in enumerate(read_traces(path), start=1):
+        if trace.line != line:
             raise InputError(
-                f"the trace of line {trace.line} stands where that of line {place} belongs.",
+                f"the trace of line {trace.line} stands where that of line {line} belongs.",
                 "Give the whole file, as `nmtgrid decode --traces FILE` wrote it.",
                 path=path,
-                line=place,
+                line=line,
             )
         lines.append(trace.text)
     if not lines:

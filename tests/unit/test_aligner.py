@@ -82,7 +82,7 @@ def test_the_layout_holds_every_pair_of_words() -> None:
     names: dict[tuple[int, int], tuple[str, str]] = {}
     seen = []
     for block in held.blocks:
-        for row, place in enumerate(block.places):
+        for row, place in enumerate(block.members):
             seen.append(place)
             for t, word in enumerate(target[place]):
                 for s, other in enumerate(source[place]):

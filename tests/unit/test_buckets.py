@@ -60,7 +60,7 @@ def compare_mt_buckets(out: list[str], reference: list[str]) -> list[float]:
 
 def test_bleu_of_buckets_is_compare_mts() -> None:
     systems, reference = corpus(shortest=4)
-    found = buckets.measure(evaluation(systems, reference))
+    found = buckets.score_buckets(evaluation(systems, reference))
     assert found.buckets.labels == ["< 10", "10–19", "20–29", "30–39", "40–49", "50–59", "≥ 60"]
     assert min(found.buckets.sizes) > 10
     for ours, lines in zip(found.scores["bleu"], systems, strict=True):
@@ -71,7 +71,7 @@ def test_compare_mt_counts_n_grams_that_short_lines_do_not_have() -> None:
     # It counts one n-gram, wrong, of each order that a line is too short for; sacreBLEU none.
     systems, reference = corpus(shortest=1)
     held = evaluation(systems, reference)
-    found = buckets.measure(held)
+    found = buckets.score_buckets(held)
     theirs = compare_mt_buckets(systems[0], reference)
     ours = found.scores["bleu"][0]
     assert ours[1:] == pytest.approx(theirs[1:], abs=1e-9)
@@ -84,7 +84,7 @@ def test_compare_mt_counts_n_grams_that_short_lines_do_not_have() -> None:
 
 def test_scores_of_buckets_are_sacrebleus() -> None:
     systems, reference = corpus(shortest=0)
-    found = buckets.measure(evaluation(systems, reference))
+    found = buckets.score_buckets(evaluation(systems, reference))
     for system, lines in enumerate(systems):
         for bucket, places in enumerate(found.buckets.sentences):
             out, wanted = [[text[n] for n in places] for text in (lines, reference)]
@@ -119,7 +119,7 @@ def test_length_ratios_by_hand() -> None:
     held = evaluation([["x"] * 4], ["a b c", "a b", "", "a"], ["q r s t u", "q r", "", ""])
     found = values(held, "length-ratio").tolist()
     assert found[:2] == [0.6, 1.0] and found[3] == float("inf")
-    measured = buckets.measure(held, "length-ratio", [0.6, 1.0])
+    measured = buckets.score_buckets(held, "length-ratio", [0.6, 1.0])
     # 0.6 is not below 0.6; two empty lines have no ratio.
     assert measured.buckets.sizes == [0, 1, 2] and measured.buckets.without == 1
     assert measured.scores["bleu"][0] == [None, 0.0, 0.0]
@@ -192,7 +192,7 @@ def report_lines(held: Evaluation) -> list[list[int]]:
 
 def test_lengths_by_hand(tmp_path: Path) -> None:
     held = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
-    first, second = lengths.measure(held)
+    first, second = lengths.length_differences(held)
     assert first.differences.tolist() == [1, -1, 0]
     assert (first.mean, first.ratio) == (0.0, 1.0)
     assert first.deviation == pytest.approx((2 / 3) ** 0.5)
@@ -208,7 +208,7 @@ def test_lengths_by_hand(tmp_path: Path) -> None:
 
 def test_lengths_far_off_count_at_the_ends() -> None:
     held = evaluation([["a " * 100, "a"]], ["a", "a a a a a a a"])
-    found = lengths.measure(held)
+    found = lengths.length_differences(held)
     assert lengths.reach(found) == 20
     assert found[0].shares(5) == pytest.approx([0.5, *[0] * 9, 0.5])
-    assert lengths.measure(evaluation([["a"]], [""]))[0].ratio is None
+    assert lengths.length_differences(evaluation([["a"]], [""]))[0].ratio is None

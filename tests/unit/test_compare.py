@@ -107,7 +107,7 @@ def matched_by_words(
         (
             [
                 tuple(held.vocabulary[word] for word in one.words(kind))
-                for kind in range(len(one.places))
+                for kind in range(len(one.starts))
             ],
             numpy.stack(one.counts, axis=1).tolist(),
         )
@@ -182,7 +182,7 @@ def test_paired_tests_are_those_of_sacrebleus_command(
         text=True,
     )  # fmt: skip
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
-    found = compare_scores.test(evaluation("13a"), kind, 200, metrics, seed=77)
+    found = compare_scores.test_against_first(evaluation("13a"), kind, 200, metrics, seed=77)
     rows = [line.split("│")[2:5] for line in ran.stdout.splitlines() if line.startswith("│")]
     cells = [[re.findall(r"\d+\.\d+", cell) for cell in row] for row in rows[1:]]
     p_values = set()
@@ -204,7 +204,7 @@ def test_paired_tests_are_those_of_sacrebleus_command(
 
 def test_corpus_scores_are_sacrebleus() -> None:
     systems, reference = corpus()
-    found = compare_scores.scores(evaluation("13a"), ("bleu", "chrf", "ter"))
+    found = compare_scores.corpus_scores(evaluation("13a"), ("bleu", "chrf", "ter"))
     for place, lines in enumerate(systems):
         for name, signature in found.signatures.items():
             whole = getattr(quality, name)(lines, reference)
@@ -220,10 +220,10 @@ def test_a_test_too_large_is_refused() -> None:
 
 def test_the_seed_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "5")
-    compare_scores.test(evaluation(), "bootstrap", 5, ("bleu",))
+    compare_scores.test_against_first(evaluation(), "bootstrap", 5, ("bleu",))
     assert os.environ["SACREBLEU_SEED"] == "5"
     monkeypatch.delenv("SACREBLEU_SEED")
-    compare_scores.test(evaluation(), "bootstrap", 5, ("bleu",))
+    compare_scores.test_against_first(evaluation(), "bootstrap", 5, ("bleu",))
     assert "SACREBLEU_SEED" not in os.environ
 
 

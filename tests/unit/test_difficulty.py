@@ -12,7 +12,7 @@ from nmtgrid.analysis.alignment.aligner import AlignedPairs, read_pairs
 from nmtgrid.analysis.quality.buckets import read_numbers
 from nmtgrid.analysis.quality.difficulty import (
     difficulty_section,
-    measure,
+    measure_difficulty,
     reference_path,
     write_numbers,
 )
@@ -39,7 +39,7 @@ def test_paths_by_hand() -> None:
 
 
 def test_difficulty_by_hand() -> None:
-    found = measure(PAIRS)
+    found = measure_difficulty(PAIRS)
     # Monotone: (1 - 0) + (2 - 1) + (3 - 2) over 3 = 1. All at once: 4, cut off there.
     assert found.lagging[:2].tolist() == [1.0, 4.0]
     # An empty side has no difficulty.
@@ -50,7 +50,7 @@ def test_difficulty_by_hand() -> None:
 def test_the_cut_is_where_all_is_read() -> None:
     # z = 1, 1, 3, 3 of |x| = 3, |y| = 4: up to t = 3, (1 - 0) + (1 - 3/4) + (3 - 6/4) over 3.
     pairs = AlignedPairs([["a"] * 3], [["x"] * 4], [[(0, 0), (2, 2)]], "")
-    assert measure(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
+    assert measure_difficulty(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
 
 
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 5))))
@@ -64,7 +64,7 @@ def test_a_path_never_falls_and_has_read_what_is_aligned(links: set[tuple[int, i
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "d.txt"
-    write_numbers(path, measure(PAIRS).lagging)
+    write_numbers(path, measure_difficulty(PAIRS).lagging)
     assert path.read_text() == "1.0000\n4.0000\nnan\nnan\n"
     assert read_numbers(path, tmp_path / "r", 4)[:2] == [1.0, 4.0]
 
@@ -76,7 +76,7 @@ def test_the_section_counts_pairs_and_scores_systems(tmp_path: Path) -> None:
         SystemOutput("bad", Path("b"), ["q"] * 4),
     ]
     evaluation = Evaluation.of(systems, reference, None, "none")
-    found = difficulty_section(PAIRS, measure(PAIRS), evaluation, [2.0])
+    found = difficulty_section(PAIRS, measure_difficulty(PAIRS), evaluation, [2.0])
     told = found.values["difficulty"]
     assert [row["sentences"] for row in told["buckets"]] == [1, 1]
     assert (told["sentences"], told["sentences_without"]) == (2, 2)

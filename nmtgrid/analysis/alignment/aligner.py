@@ -1,11 +1,15 @@
-"""Sentence pairs whose words are aligned: by a Pharaoh file, or by the own aligner.
+"""Word alignments of sentence pairs: from a Pharaoh file, or learned by the own aligner.
 
-Words are what spaces separate, so that a Pharaoh file and its text fit together.
+The aligner is IBM model 2 with a prior that favours the diagonal, as fast-align's (Dyer et al.
+2013): EM in both directions over blocks of pairs of one shape, all words of a block at once; then
+the directions are joined (`pharaoh.symmetrise`). Words are what spaces separate, so that a Pharaoh
+file and its text fit together. `nmtgrid analyze align`, `difficulty` and `paths` call it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +24,10 @@ from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
 
 Integers = NDArray[numpy.int32]
+Numbers = NDArray[numpy.float64]
 Words = Sequence[str]
+Advance = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much in all."""
 
 _CHUNK = 1 << 22
 """Cells that are numbered at a time."""
@@ -31,9 +38,9 @@ _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Pairs of one shape: their places in the corpus, and the numbers of words and cells."""
+    """Pairs of one shape: their indices in the corpus, and the numbers of words and cells."""
 
-    places: list[int]
+    members: list[int]
     source: Integers
     target: Integers
     """[B, n] and [B, m]."""
@@ -62,39 +69,43 @@ def lay_out(
     Words count as one without regard to case, and to marks at their edges. `advance` is told of
     the cells as they are numbered. Raises InputError with the line for a pair of immense lines.
     """
-    for line, (one, other) in enumerate(zip(source, target, strict=True), start=1):
-        if len(one) * len(other) > MOST_CELLS:
+    for line, (x, y) in enumerate(zip(source, target, strict=True), start=1):
+        if len(x) * len(y) > MOST_CELLS:
             raise InputError(
-                f"line {line} has {len(one):,} source and {len(other):,} target words: too many "
+                f"line {line} has {len(x):,} source and {len(y):,} target words: too many "
                 "for a sentence pair.",
                 "Give a sentence a line, or take the line out.",
             )
     source_ids, source_types = _numbered(source)
     target_ids, target_types = _numbered(target)
-    blocks: list[Block] = []
-    found: list[NDArray[numpy.int64]] = []
-    chunks: list[list[Block]] = []
-    for places in _batches([*map(len, source)], [*map(len, target)]):
-        chunk, keys = [], []
-        for members in places:
-            x = numpy.stack([source_ids[place] for place in members])
-            y = numpy.stack([target_ids[place] for place in members])
-            table = x[:, None, :].astype(numpy.int64) * target_types + y[:, :, None]
+    chunks: list[tuple[list[Block], NDArray[numpy.int64]]] = []
+    # Chunk by chunk: the pairs of words of all cells at once would not fit into memory.
+    for groups in _batches([*map(len, source)], [*map(len, target)]):
+        blocks, keys = [], []
+        for members in groups:
+            x_ids = numpy.stack([source_ids[member] for member in members])
+            y_ids = numpy.stack([target_ids[member] for member in members])
+            table = x_ids[:, None, :].astype(numpy.int64) * target_types + y_ids[:, :, None]
             keys.append(table.ravel())
-            chunk.append(Block(members, x, y, numpy.empty(table.shape, dtype=numpy.int32)))
+            cells = numpy.empty(table.shape, dtype=numpy.int32)
+            blocks.append(Block(members, x_ids, y_ids, cells))
         unique, rows = numpy.unique(numpy.concatenate(keys), return_inverse=True)
-        _fill(chunk, rows.astype(numpy.int32))
-        found.append(unique)
-        chunks.append(chunk)
+        start = 0
+        for block in blocks:
+            stop = start + block.cells.size
+            block.cells[...] = rows[start:stop].reshape(block.cells.shape)
+            start = stop
+        chunks.append((blocks, unique))
         advance(len(rows))
-    every = numpy.unique(numpy.concatenate(found)) if found else numpy.empty(0, dtype=numpy.int64)
-    for chunk, unique in zip(chunks, found, strict=True):
+    uniques = [unique for _, unique in chunks]
+    every = numpy.unique(numpy.concatenate(uniques)) if uniques else numpy.empty(0, numpy.int64)
+    # From numbers within a chunk to those within the corpus.
+    for blocks, unique in chunks:
         rows = numpy.searchsorted(every, unique).astype(numpy.int32)
-        for block in chunk:
+        for block in blocks:
             block.cells[...] = rows[block.cells]
-        blocks += chunk
     return Corpus(
-        blocks,
+        [block for blocks, _ in chunks for block in blocks],
         (every // max(target_types, 1)).astype(numpy.int32),
         (every % max(target_types, 1)).astype(numpy.int32),
         source_types,
@@ -110,13 +121,11 @@ def form(word: str) -> str:
 def _numbered(sentences: Sequence[Words]) -> tuple[list[Integers], int]:
     """Return each sentence as numbers of words, and how many words there are."""
     numbers: dict[str, int] = {}
-    forms: dict[str, int] = {}
 
+    # A word is folded once, not at each of its occurrences.
+    @functools.cache
     def number(word: str) -> int:
-        found = forms.get(word)
-        if found is None:
-            found = forms[word] = numbers.setdefault(form(word), len(numbers))
-        return found
+        return numbers.setdefault(form(word), len(numbers))
 
     ids = [
         numpy.fromiter(map(number, words), dtype=numpy.int32, count=len(words))
@@ -126,32 +135,26 @@ def _numbered(sentences: Sequence[Words]) -> tuple[list[Integers], int]:
 
 
 def _batches(source: Sequence[int], target: Sequence[int]) -> list[list[list[int]]]:
-    """Return chunks of groups of places of equal shape, the same for the same lengths."""
-    kept = [place for place in range(len(source)) if source[place] and target[place]]
-    kept.sort(key=lambda place: (target[place], source[place], place))
+    """Return chunks of groups of pairs of equal shape, the same for the same lengths."""
+
+    def shape(pair: int) -> tuple[int, int]:
+        return target[pair], source[pair]
+
+    filled = [pair for pair in range(len(source)) if source[pair] and target[pair]]
+    filled.sort(key=shape)
     chunks: list[list[list[int]]] = []
     room = 0
-    for (m, n), group in groupby(kept, key=lambda place: (target[place], source[place])):
+    for (m, n), group in groupby(filled, key=shape):
         members = list(group)
         while members:
             if room < m * n:
                 chunks.append([])
                 room = max(_CHUNK, m * n)
-            taken, members = members[: room // (m * n)], members[room // (m * n) :]
-            chunks[-1].append(taken)
-            room -= len(taken) * m * n
+            fitting, members = members[: room // (m * n)], members[room // (m * n) :]
+            chunks[-1].append(fitting)
+            room -= len(fitting) * m * n
     return chunks
 
-
-def _fill(chunk: Sequence[Block], rows: Integers) -> None:
-    start = 0
-    for block in chunk:
-        stop = start + block.cells.size
-        block.cells[...] = rows[start:stop].reshape(block.cells.shape)
-        start = stop
-
-
-Numbers = NDArray[numpy.float64]
 
 _LEAST, _MOST = 0.1, 40.0
 """Within which the tension is sought."""
@@ -192,12 +195,12 @@ def fitted_tension(
 def _moments(weights: Mapping[tuple[int, int], Numbers], tension: float) -> tuple[float, float]:
     """Return the mean closeness under the prior, and its variance, summed over the words."""
     mean = spread = 0.0
-    for (m, n), held in weights.items():
+    for (m, n), words in weights.items():
         shares, distance = prior_table(m, n, tension)
         first = (shares * distance).sum(1)
         second = (shares * distance * distance).sum(1)
-        mean += float((held * first).sum())
-        spread += float((held * (second - first * first)).sum())
+        mean += float((words * first).sum())
+        spread += float((words * (second - first * first)).sum())
     return mean, spread
 
 
@@ -248,26 +251,25 @@ def align(
     settings: AlignerSettings | None = None,
     *,
     count: int | None = None,
-    advance: Callable[[str, int, int], None] = lambda what, done, total: None,
+    advance: Advance = lambda what, done, total: None,
 ) -> Alignment:
-    """Learn from all pairs and return the links of the first `count` (all unless given).
+    """Learn from all pairs and return the links of the first `count` (None: all).
 
-    `advance` is told what is being done, how much of it is done, and of how much in all. A pair
-    with an empty side has no links. Raises ConfigError for settings that make no sense, InputError
-    for an immense line.
+    A pair with an empty side has no links. Raises ConfigError for settings that make no sense,
+    InputError for an immense line.
     """
     settings = settings or AlignerSettings()
     settings.check()
     count = len(source) if count is None else count
     total = sum(len(x) * len(y) for x, y in zip(source, target, strict=True))
-    seen = 0
+    done = 0
 
-    def laid(cells: int) -> None:
-        nonlocal seen
-        seen += cells
-        advance("laying out", seen, total)
+    def count_cells(cells: int) -> None:
+        nonlocal done
+        done += cells
+        advance("laying out", done, total)
 
-    corpus = lay_out(source, target, laid)
+    corpus = lay_out(source, target, count_cells)
     choices, tensions = [], []
     for backward in (False, True):
         direction = _Direction(corpus, settings, backward)
@@ -279,12 +281,12 @@ def align(
         choices.append(direction.choices(count))
         tensions.append(direction.tension)
     links = []
-    for place in range(count):
-        first = [(j, t) for t, j in enumerate(choices[0][place]) if j >= 0]
-        second = [(j, t) for j, t in enumerate(choices[1][place]) if t >= 0]
+    for pair, (forward, backwards) in enumerate(zip(*choices, strict=True)):
+        first = [(j, t) for t, j in enumerate(forward) if j >= 0]
+        second = [(j, t) for j, t in enumerate(backwards) if t >= 0]
         links.append(symmetrise(first, second, settings.heuristic))
-        if place % 5000 == 0:
-            advance("joining", place, count)
+        if pair % 5000 == 0:
+            advance("joining", pair, count)
     return Alignment(links, (tensions[0], tensions[1]))
 
 
@@ -335,17 +337,18 @@ class _Direction:
 
         -1 stands for none, which has the precedence where two are as probable; then the first.
         """
-        found: list[list[int]] = [[] for _ in range(count)]
+        choices: list[list[int]] = [[] for _ in range(count)]
         for block in self.corpus.blocks:
-            if min(block.places) >= count:
+            # Of more text, which is learned from only, no links are wanted.
+            if min(block.members) >= count:
                 continue
             cells, written = self._sides(block)
             shares, none, _ = self._posterior(cells, written)
             picked = numpy.where(shares.max(2) > none, shares.argmax(2), -1)
-            for place, row in zip(block.places, picked.tolist(), strict=True):
-                if place < count:
-                    found[place] = row
-        return found
+            for member, row in zip(block.members, picked.tolist(), strict=True):
+                if member < count:
+                    choices[member] = row
+        return choices
 
     def _sides(self, block: Block) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
         """Return the block's cells [B, written, given] and the written words."""
@@ -390,9 +393,6 @@ def exp_digamma(x: Numbers) -> Numbers:
     return numpy.exp(series)
 
 
-Advance = Callable[[str, int, int], None]
-
-
 @dataclasses.dataclass(frozen=True)
 class AlignedPairs:
     """The words of both sides, their links, and in a sentence where the links come from."""
@@ -400,13 +400,13 @@ class AlignedPairs:
     source: Sequence[Sequence[str]]
     target: Sequence[Sequence[str]]
     links: Sequence[Links]
-    told: str
+    origin: str
     tensions: tuple[float, float] | None = None
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Return the source and target words of each pair."""
-        return sizes(self.source, self.target)
+        return [(len(x), len(y)) for x, y in zip(self.source, self.target, strict=True)]
 
     @property
     def unaligned(self) -> float:
@@ -431,55 +431,49 @@ def read_pairs(
     read already (a pipe can be read but once). Raises ConfigError for a file given as both sides,
     InputError for files of different lengths and bad links.
     """
-    for one, other in ((source, target), *([train] if train else [])):
-        if os.path.realpath(one) == os.path.realpath(other):
-            raise ConfigError(f"{one} is given as both sides of the text.", "Give two files.")
-    x, y = read_words(source, target) if lines is None else _words(source, target, *lines)
+    for first, second in ((source, target), *([train] if train else [])):
+        if os.path.realpath(first) == os.path.realpath(second):
+            raise ConfigError(f"{first} is given as both sides of the text.", "Give two files.")
+    x, y = read_words(source, target, lines)
     if alignments is not None:
-        found = read_links(alignments, sizes(x, y))
-        return AlignedPairs(x, y, found, f"Word alignments are those of {alignments.name}.")
+        sizes = [(len(one), len(other)) for one, other in zip(x, y, strict=True)]
+        links = read_links(alignments, sizes)
+        return AlignedPairs(x, y, links, f"Word alignments are those of {alignments.name}.")
     more = read_words(*train) if train is not None else ([], [])
     return align_words(x, y, more, settings, advance)
 
 
 def align_words(
-    source: Sequence[Sequence[str]],
-    target: Sequence[Sequence[str]],
-    more: tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]] = ([], []),
+    source: Sequence[Words],
+    target: Sequence[Words],
+    more: tuple[Sequence[Words], Sequence[Words]] = ([], []),
     settings: AlignerSettings | None = None,
     advance: Advance = lambda what, done, total: None,
 ) -> AlignedPairs:
     """Return the pairs aligned by the own aligner, which learns from them and from `more`."""
     settings = settings or AlignerSettings()
-    found = align(
+    alignment = align(
         [*source, *more[0]],
         [*target, *more[1]],
         settings,
         count=len(source),
         advance=advance,
     )
-    told = (
+    origin = (
         f"Word alignments were learned from {len(source) + len(more[0]):,} pairs by the own "
         "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
         f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
     )
-    return AlignedPairs(source, target, found.links, told, found.tensions)
+    return AlignedPairs(source, target, alignment.links, origin, alignment.tensions)
 
 
-def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the words of both files. Raises InputError unless they have as many lines."""
-    return _words(source, target, read_text(source), read_text(target))
-
-
-def _words(
-    source: Path, target: Path, x: Sequence[str], y: Sequence[str]
+def read_words(
+    source: Path, target: Path, lines: tuple[Sequence[str], Sequence[str]] | None = None
 ) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the words of both files, whose `lines` may have been read already.
+
+    Raises InputError unless they have as many lines.
+    """
+    x, y = lines or (read_text(source), read_text(target))
     check_lengths({source: len(x), target: len(y)})
     return [line.split() for line in x], [line.split() for line in y]
-
-
-def sizes(
-    source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]
-) -> list[tuple[int, int]]:
-    """Return the source and target words of each pair."""
-    return [(len(x), len(y)) for x, y in zip(source, target, strict=True)]

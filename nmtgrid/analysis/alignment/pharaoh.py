@@ -125,35 +125,35 @@ def read_gold(path: Path, sizes: Sequence[tuple[int, int]]) -> list[GoldLinks]:
     return _read(path, sizes, "-?p")
 
 
-def error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
+def error_rate(alignments: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
     """Return the alignment error rate of links against gold ones, counted over all pairs.
 
     Where nothing is linked on either side the rate is 0.
     """
     links = sure = in_sure = in_possible = 0
-    for one, other in zip(found, gold, strict=True):
-        held = set(one)
-        links += len(held)
-        sure += len(other.sure)
-        in_sure += len(held.intersection(other.sure))
-        in_possible += len(held.intersection(other.possible))
-    both = links + sure
+    for own, true in zip(alignments, gold, strict=True):
+        unique = set(own)
+        links += len(unique)
+        sure += len(true.sure)
+        in_sure += len(unique.intersection(true.sure))
+        in_possible += len(unique.intersection(true.possible))
+    total = links + sure
     return AlignmentErrorRate(
-        aer=1.0 - (in_sure + in_possible) / both if both else 0.0,
+        aer=1.0 - (in_sure + in_possible) / total if total else 0.0,
         precision=in_possible / links if links else 1.0,
         recall=in_sure / sure if sure else 1.0,
-        f1=2.0 * in_sure / both if both else 1.0,
+        f1=2.0 * in_sure / total if total else 1.0,
         links=links,
         sure=sure,
     )
 
 
 def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[GoldLinks]:
-    found: list[GoldLinks] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if number <= len(sizes):
-            found.append(_parsed(line, sizes[number - 1], signs, path, number))
-    count = number
+    pairs: list[GoldLinks] = []
+    count = 0
+    for count, line in enumerate(read_lines(path), start=1):
+        if count <= len(sizes):
+            pairs.append(_parsed(line, sizes[count - 1], signs, path, count))
     if count != len(sizes):
         raise InputError(
             f"it has {count:,} lines, but there are {len(sizes):,} sentence pairs.",
@@ -161,7 +161,7 @@ def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[Gold
             path=path,
             line=min(count, len(sizes)) + 1,
         )
-    return found
+    return pairs
 
 
 def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: int) -> GoldLinks:
@@ -177,8 +177,8 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                 line=number,
             )
         link = int(match[1]), int(match[3])
-        for place, length, side in zip(link, size, ("source", "target"), strict=True):
-            if place >= length:
+        for word, length, side in zip(link, size, ("source", "target"), strict=True):
+            if word >= length:
                 raise InputError(
                     f"the link `{text}` points outside the sentence: its {side} has "
                     + (f"{length} words, 0 to {length - 1}." if length else "no words."),

@@ -1,7 +1,7 @@
 """Systems against one reference, counted once: what buckets, lengths and comparisons are made of.
 
-evaluation = Evaluation.of(systems, reference, source, "13a")
-section = buckets.section(evaluation)
+evaluation = read_evaluation(["NAME=FILE"], reference, source, "13a")
+section = buckets_section(evaluation)
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ class Evaluation:
             raise ValueError("systems, reference and source have different numbers of lines")
         split = tokenizer(tokenize, lowercase)
         vocabulary: dict[str, int] = {}
-        held = ngrams.words(map(split, reference), vocabulary)
-        tokens = [ngrams.words(map(split, one.lines), vocabulary) for one in systems]
+        references = ngrams.words(map(split, reference), vocabulary)
+        tokens = [ngrams.words(map(split, system.lines), vocabulary) for system in systems]
         # Words of the source are counted, not compared: they have numbers of their own.
-        read = None if source is None else ngrams.words(map(split, source), {})
-        words = list(vocabulary)
-        return cls(systems, reference, source, tokenize, lowercase, words, tokens, held, read)
+        sources = None if source is None else ngrams.words(map(split, source), {})
+        return cls(
+            systems, reference, source, tokenize, lowercase, list(vocabulary), tokens, references,
+            sources,
+        )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
@@ -126,17 +128,17 @@ class Evaluation:
         """
         if measure == "sentence-bleu":
             return [
-                [float(held[lines].mean()) if len(lines) else None for lines in buckets]
-                for held in self.sentence_bleu
+                [float(scores[lines].mean()) if len(lines) else None for lines in buckets]
+                for scores in self.sentence_bleu
             ]
         scorer = self.scorer(measure)
         counts = self.bleu if measure == "bleu" else self.chrf
         return [
-            [scorer.score(held[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
-            for held in counts
+            [scorer.score(rows[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
+            for rows in counts
         ]
 
-    def told(self) -> str:
+    def describe_tokens(self) -> str:
         """Return in a sentence how tokens are made."""
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
         if self.tokenize == "none":
@@ -156,25 +158,20 @@ def read_evaluation(
     Raises ConfigError for a reference or source that is given as a system, or a name given twice,
     InputError for files of different lengths, or without a line.
     """
-    _check_files(systems, reference, source)
-    wanted = read_text(reference)
-    found = read_systems(systems, {reference: len(wanted)})
-    lines = None if source is None else read_text(source)
-    if source is not None and lines is not None:
-        check_lengths({reference: len(wanted), source: len(lines)})
-    return Evaluation.of(found, wanted, lines, tokenize, lowercase)
-
-
-def _check_files(systems: Sequence[str], reference: Path, source: Path | None) -> None:
-    """Raise ConfigError for a system that is the reference or the source."""
-    texts = {"reference": reference, "source": source}
+    files = {"reference": reference, "source": source}
     faults = [
         f"{path}, given as the system `{name}`, is the {what}."
         for name, path in named_files(systems).items()
-        for what, other in texts.items()
+        for what, other in files.items()
         if other is not None and os.path.realpath(path) == os.path.realpath(other)
     ]
     if source is not None and os.path.realpath(reference) == os.path.realpath(source):
         faults.append(f"{source} is given as source and as reference.")
     if faults:
         raise ConfigError(faults, "Give translations as systems.")
+    references = read_text(reference)
+    outputs = read_systems(systems, {reference: len(references)})
+    sources = None if source is None else read_text(source)
+    if source is not None and sources is not None:
+        check_lengths({reference: len(references), source: len(sources)})
+    return Evaluation.of(outputs, references, sources, tokenize, lowercase)
