@@ -174,6 +174,11 @@ class ReportInputs:
         """Return the traces in the systems' files."""
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
+    @functools.cached_property
+    def references(self) -> list[str] | None:
+        """Return the lines of the reference, if there is one."""
+        return None if self.reference is None else read_text(self.reference)
+
     def systems_with(self, field: str) -> dict[str, Path]:
         """Return the systems whose traces have this field."""
         return {
@@ -191,13 +196,12 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         named = map(split_label, inputs.latency)
         results = [result for name, path in named for result in read_online_results(path, name)]
         yield latency.latency_section(results)
-    references = None if inputs.reference is None else read_text(inputs.reference)
     if online := inputs.systems_with("reads"):
         traced = {name: inputs.traces[path] for name, path in online.items()}
         more = ([], []) if inputs.train is None else read_words(*inputs.train)
         links, origin = paths.learned_links(traced, more, "grow-diag-final-and", advance)
         systems = paths.as_paths(online, traced, links, "token")
-        yield paths.paths_section(systems, inputs.lines, "token", origin, references)
+        yield paths.paths_section(systems, inputs.lines, "token", origin, inputs.references)
     if inputs.depth:
         named = map(split_label, inputs.depth)
         yield tuning.tuning_section([read_tuning(path, name) for name, path in named])
@@ -207,7 +211,7 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
                 exits.exits_of_traces(name, inputs.traces[path], path, inputs.lines, _EXAMPLES)
                 for name, path in early.items()
             ],
-            references,
+            inputs.references,
         )
     if aligned := inputs.systems_with("alignment"):
         options = alignment_models.AlignmentOptions(inputs.lines)
