@@ -25,9 +25,8 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Patch,
     add_legend,
-    new_picture,
+    new_diagrams,
     shortened,
-    wrapped,
 )
 from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 from nmtgrid.analysis.section import Picture, Section, Table
@@ -174,18 +173,12 @@ class Pairs(Protocol):
     """A dataset's split, or what can be read as one."""
 
     @property
-    def source_lengths(self) -> NDArray[Any]:
-        """Return the tokens of each source."""
-        ...
+    def source_lengths(self) -> NDArray[Any]: ...
 
     @property
-    def target_lengths(self) -> NDArray[Any]:
-        """Return the tokens of each target."""
-        ...
+    def target_lengths(self) -> NDArray[Any]: ...
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the pairs at these places."""
-        ...
+    def batch(self, indices: Sequence[int]) -> Batch: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,27 +252,22 @@ def along(profile: Profile, part: str, kind: str = "state") -> list[tuple[float,
     ]
 
 
-_WIDTH, _HEIGHT = 3.2, 3.1
-"""Inches of a diagram, of its labels too."""
 _UNLIKE = 6.0
 """Models whose activations differ more than so in size have scales of their own."""
 
 
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
     """Draw means and deviations of all models, three abreast, on one scale, into `path`."""
-    across = min(3, len(profiles))
-    down = math.ceil(len(profiles) / across)
     spans = [high - low for low, high in map(_span, profiles)]
     is_shared = max(spans) <= _UNLIKE * min(spans)
-    with new_picture(path, across * _WIDTH + 0.6, down * _HEIGHT + 0.5) as figure:
-        cells = figure.subplots(down, across, squeeze=False, sharey=is_shared).flatten()
-        for index, (axes, profile) in enumerate(zip(cells, profiles, strict=False)):
+    names = [profile.system for profile in profiles]
+    with new_diagrams(
+        path, names, (3.2, 3.1), "activation (mean ± deviation)", sharey=is_shared
+    ) as (figure, panels):
+        for index, (axes, profile) in enumerate(zip(panels, profiles, strict=True)):
             _draw_profile(axes, profile, COLOURS[index % len(COLOURS)])
-            if index % across == 0:
-                axes.set_ylabel("activation (mean ± deviation)")
-            axes.set_ylim(_span(profile) if not is_shared else None)
-        for axes in cells[len(profiles) :]:
-            axes.set_axis_off()
+            if not is_shared:
+                axes.set_ylim(_span(profile))
         legend = [Patch(facecolor=COLOURS[0], alpha=0.5, label="in colour: what layers pass on")]
         if any(point.kind == "change" for profile in profiles for point in profile.points):
             label = "in grey: changes before the skip connection"
@@ -341,7 +329,6 @@ def _span(profile: Profile) -> tuple[float, float]:
 
 def _draw_profile(axes: Axes, profile: Profile, colour: str) -> None:
     axis = _Axis.of(profile)
-    axes.set_title(wrapped(profile.system, 34, lines=2))
     for part, start in axis.lines.items():
         _draw_band(axes, along(profile, part, "change"), start, AXIS, (0, (3, 1.5)))
         _draw_band(axes, along(profile, part), start, colour, "-")

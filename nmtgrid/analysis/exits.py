@@ -7,10 +7,9 @@ the end of every hypothesis.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     AXIS,
     COLOURS,
-    INK,
     Axes,
-    Figure,
     Patch,
     add_legend,
+    new_diagrams,
     new_picture,
     shortened,
     text_width,
@@ -241,68 +239,54 @@ _ROW, _LINE, _BETWEEN, _SPACE = 0.58, 0.17, 0.22, 0.09
 def draw_examples(
     systems: Sequence[ExitTraces], references: Sequence[str] | None, path: Path
 ) -> None:
-    """Draw the examples of all systems into `path`, those of one line under each other.
-
-    Tokens run on like text, their exits above and their confidence below them, for which
-    matplotlib has no layout.
-    """
-    texts: list[_Text] = []
-    top = _EDGE
-    for line in dict.fromkeys(trace.line for system in systems for trace in system.examples):
-        for system in systems:
-            for trace in system.examples:
-                if trace.line == line:
-                    name = system.system if len(systems) > 1 else ""
-                    top = _lay_out(trace, name, top, texts)
-                    source = trace.source
-        captions = [f"Line {line}, source: {' '.join(source)}"]
-        if references is not None:
-            captions.append(f"Reference: {references[line - 1]}")
-        for row in "\n".join(wrapped(caption, 108, lines=60) for caption in captions).split("\n"):
-            texts.append(_Text(_EDGE, top, row, _BELOW))
-            top += _LINE
-        top += _BETWEEN
-    width = max([_PAGE, *(text.x + text_width(text.text, text.size) + _EDGE for text in texts)])
-    with new_picture(path, width, top) as figure:
+    """Draw the examples of all systems into `path`, those of one line under each other."""
+    with new_picture(path, _PAGE, 1.0) as figure:
+        # Tokens run on like text, for which matplotlib has no layout: coordinates are inches, and
+        # the page grows with what stands on it.
         figure.set_layout_engine("none")
-        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0.0, width), ylim=(top, 0.0))
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
-        for text in texts:
-            axes.text(text.x, text.y, text.text, fontsize=text.size, color=text.colour,
-                      fontweight=text.weight, va="top")  # fmt: skip
+        axes.set_autoscale_on(False)
+        top = _EDGE
+        for line in dict.fromkeys(trace.line for one in systems for trace in one.examples):
+            for system in systems:
+                for trace in system.examples:
+                    if trace.line == line:
+                        name = system.system if len(systems) > 1 else ""
+                        top = _write_tokens(axes, trace, name, top)
+                        source = " ".join(trace.source)
+            captions = [f"Line {line}, source: {source}"]
+            if references is not None:
+                captions.append(f"Reference: {references[line - 1]}")
+            text = "\n".join(wrapped(caption, 108, lines=60) for caption in captions)
+            axes.text(_EDGE, top, text, fontsize=_BELOW, va="top")
+            top += _LINE * (text.count("\n") + 1) + _BETWEEN
+        figure.set_size_inches(_PAGE, top)
+        axes.set(xlim=(0.0, _PAGE), ylim=(top, 0.0))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Text:
-    """What is written with its upper left corner at (x, y), in inches from that of the page."""
+def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
+    """Write a hypothesis and its name, from `top` on; return where it ends.
 
-    x: float
-    y: float
-    text: str
-    size: float
-    colour: str = INK
-    weight: str = "normal"
-
-
-def _lay_out(trace: Trace, name: str, top: float, texts: list[_Text]) -> float:
-    """Add a hypothesis with its name to `texts`, from `top` on; return where it ends."""
+    Each token's exit stands above it, and its confidence below.
+    """
     if name:
-        texts.append(_Text(_EDGE, top, shortened(name, 70), _BELOW, weight="bold"))
+        axes.text(_EDGE, top, shortened(name, 70), fontsize=_BELOW, weight="bold", va="top")
         top += _LINE + 0.07
     left = _EDGE
     for token, exit, confidence in tokens_of(trace):
         parts = (
-            (0.0, str(exit), 7.5, COLOURS[0], "bold"),
-            (0.13, shortened(token, 40), _TOKEN, INK, "normal"),
-            (0.32, f"{confidence:.2f}", 7.5, AXIS, "normal"),
+            (0.0, str(exit), 7.5, {"color": COLOURS[0], "weight": "bold"}),
+            (0.13, shortened(token, 40), _TOKEN, {}),
+            (0.32, f"{confidence:.2f}", 7.5, {"color": AXIS}),
         )
-        widths = [text_width(text, size) for _, text, size, _, _ in parts]
-        if left > _EDGE and left + max(widths) > _PAGE - _EDGE:
+        width = max(text_width(text, size) for _, text, size, _ in parts)
+        if left > _EDGE and left + width > _PAGE - _EDGE:
             left, top = _EDGE, top + _ROW
-        for (below, text, size, colour, weight), width in zip(parts, widths, strict=True):
-            x = left + (max(widths) - width) / 2
-            texts.append(_Text(x, top + below, text, size, colour, weight))
-        left += max(widths) + _SPACE
+        for below, text, size, look in parts:
+            axes.text(left + width / 2, top + below, text, fontsize=size, ha="center", va="top",
+                      **look)  # fmt: skip
+        left += width + _SPACE
     return top + _ROW
 
 
@@ -314,7 +298,9 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     """Draw the exits at the beginning and near the end of hypotheses, a diagram a system."""
     most = max(system.num_exits for system in systems)
     size = max(2.5, 0.45 * most + 0.4), 2.8
-    with _diagrams(path, [one.system for one in systems], size, sharey=True) as (figure, panels):
+    names, y_label = [system.system for system in systems], "tokens there (percent)"
+    across = _across(len(systems))
+    with new_diagrams(path, names, size, y_label, across=across, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
             tone = COLOURS[index % len(COLOURS)]
             axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
@@ -329,9 +315,8 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
             axes.set_xlim(0.4, most + 0.6)
             axes.grid(axis="y")
             axes.set_xlabel("exit (block)")
-            axes.label_outer(remove_inner_ticks=False)
-        panels[0].set_ylabel("tokens there (percent)")
-        panels[0].set_ylim(0.0, min(100.0, 1.08 * panels[0].dataLim.y1))
+        highest = max(axes.dataLim.y1 for axes in panels)
+        panels[0].set_ylim(0.0, min(100.0, 1.08 * highest))
         handles = [
             Patch(facecolor=AXIS, edgecolor=AXIS,
                   label="filled: beginning (relative position < 0.1)"),
@@ -348,12 +333,13 @@ def draw_histograms(
     rows = max(map(_used_rows, histograms))
     size = 0.36 * (len(histograms[0].edges) - 1) + 0.7, 0.26 * rows + 1.0
     greatest = max(float(one.counts.max() / max(one.counts.sum(), 1)) for one in histograms)
-    with _diagrams(path, [one.system for one in histograms], size) as (figure, panels):
+    names = [histogram.system for histogram in histograms]
+    across = _across(len(names))
+    with new_diagrams(path, names, size, y_label, across=across) as (figure, panels):
         for axes, histogram in zip(panels, histograms, strict=True):
             _draw_cells(axes, histogram, greatest)
             axes.set_ylim(-0.5, rows - 0.5)
             axes.set_xlabel(x_label)
-        panels[0].set_ylabel(y_label)
         add_legend(
             figure,
             [Patch(facecolor="none", label=f"percent of all {unit}; an empty cell has none")],
@@ -388,21 +374,9 @@ def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
     axes.tick_params(which="minor", length=0)
 
 
-@contextlib.contextmanager
-def _diagrams(
-    path: Path, names: Sequence[str], size: tuple[float, float], *, sharey: bool = False
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Yield a picture with a diagram of this size in inches for each system, as many as fit."""
-    across = 2 if len(names) == 4 else min(3, len(names))
-    down = math.ceil(len(names) / across)
-    page = max(across * size[0] + 0.4, 4.4), down * size[1] + 0.6
-    with new_picture(path, *page) as figure:
-        cells = figure.subplots(down, across, squeeze=False, sharey=sharey).flatten()
-        for axes, name in zip(cells, names, strict=False):
-            axes.set_title(wrapped(name, max(12, int(size[0] * 72 / 6.6)), lines=2))
-        for axes in cells[len(names) :]:
-            axes.set_axis_off()
-        yield figure, list(cells[: len(names)])
+def _across(count: int) -> int:
+    """Return how many diagrams stand abreast: four make a square."""
+    return 2 if count == 4 else 3
 
 
 _TEXT = (

@@ -484,7 +484,10 @@ def _table(runs: Sequence[Run]) -> Table:
         + ("; last ratio of gradient norms" if "h1/hN" in columns else ""),
         ["model", *columns],
         [
-            [wrapped(row["name"], 14, 60), *(cell(row[key], form) for key, form in columns.values())]
+            [
+                wrapped(row["name"], 14, 60),
+                *(cell(row[key], form) for key, form in columns.values()),
+            ]
             for row in rows
         ],
     )

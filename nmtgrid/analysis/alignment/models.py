@@ -191,32 +191,28 @@ def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
 
 
 def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
-    def draw(path: Path) -> None:
-        draw_points(
+    return Picture(
+        "entropy-and-coverage",
+        "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
+        lambda path: draw_points(
             [NamedPoint(one.name, one.averages.entropy, one.averages.coverage) for one in models],
             path,
             title="How sharp alignments are, and what they cover",
             x_label=f"entropy (nats per target {unit}); less is surer",
             y_label=f"coverage (share of a source {unit})",
-        )
-
-    caption = "Entropy and coverage of each model's alignments; upper left: sure, and complete."
-    return Picture("entropy-and-coverage", caption, draw)
+        ),
+    )
 
 
 def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:
-    def draw_line(path: Path) -> None:
-        draw_maps(
-            [heat(model.name, model.examples[line]) for model in models],
-            path,
-            title=f"Line {line}",
-        )
-
-    caption = (
+    return Picture(
+        f"alignments-line-{line}",
         f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the side; "
-        "darker is more. H is the mean entropy (nats), C the mean coverage of this line."
+        "darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
+        lambda path: draw_maps(
+            [heat(model.name, model.examples[line]) for model in models], path, title=f"Line {line}"
+        ),
     )
-    return Picture(f"alignments-line-{line}", caption, draw_line)
 
 
 def heat(name: str, trace: Trace) -> HeatMap:

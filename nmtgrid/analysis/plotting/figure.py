@@ -120,6 +120,32 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
     _warn(caught, path)
 
 
+@contextlib.contextmanager
+def new_diagrams(
+    path: Path,
+    names: Sequence[str],
+    size: tuple[float, float],
+    y_label: str,
+    *,
+    across: int = 3,
+    sharey: bool = False,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a picture with a diagram of this size in inches for each name, so many abreast."""
+    across = min(across, len(names))
+    down = math.ceil(len(names) / across)
+    page = max(across * size[0] + 0.4, 4.4), down * size[1] + 0.6
+    with new_picture(path, *page) as figure:
+        grid = figure.subplots(down, across, squeeze=False, sharey=sharey)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(y_label)
+        cells = list(grid.flatten())
+        for axes, name in zip(cells, names, strict=False):
+            axes.set_title(wrapped(name, max(12, int(size[0] * 72 / 6.6)), lines=2))
+        for axes in cells[len(names) :]:
+            axes.set_axis_off()
+        yield figure, cells[: len(names)]
+
+
 def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
     """Pass on the warnings of drawing, those of missing letters as one."""
     missing = set()
