@@ -252,8 +252,8 @@ def along(profile: Profile, part: str, kind: str = "state") -> list[tuple[float,
     ]
 
 
+# Models whose activations differ more than so in size have scales of their own.
 _UNLIKE = 6.0
-"""Models whose activations differ more than so in size have scales of their own."""
 
 
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:

@@ -228,12 +228,12 @@ def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None
     return float(numpy.corrcoef(first, second)[0, 1])
 
 
+# Inches of the examples' page, and of what stays free at its sides.
 _PAGE, _EDGE = 7.6, 0.15
-"""Inches of the examples' page, and of what stays free at its sides."""
+# Points: tokens, and the source and the reference.
 _TOKEN, _BELOW = 9.5, 8.0
-"""Points: tokens, and the source and the reference."""
+# Inches: a row of tokens with their numbers, a line of text, between sentences, and tokens.
 _ROW, _LINE, _BETWEEN, _SPACE = 0.58, 0.17, 0.22, 0.09
-"""Inches: a row of tokens with their numbers, a line of text, between sentences, and tokens."""
 
 
 def draw_examples(
@@ -290,8 +290,8 @@ def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
     return top + _ROW
 
 
+# Letters in cells; they stay as they are whatever the paper's colour.
 _DARK, _LIGHT = "#08306b", "#fefefe"
-"""Letters in cells; they stay as they are whatever the paper's colour."""
 
 
 def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:

@@ -226,12 +226,12 @@ def _of_units(links: Links, source: Sequence[int], target: Sequence[int]) -> Lin
     return sorted(spread)
 
 
+# Source units of lines that are drawn unasked, and how many of them.
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
-"""Source units of lines that are drawn unasked, and how many of them."""
+# Grids beside each other.
 _ABREAST = 3
-"""Grids beside each other."""
+# What is counted: raw words, which online evaluation counts, are not in the traces.
 _NAMES: dict[Unit, str] = {"token": "token", "word": "tokenised word"}
-"""What is counted: raw words, which online evaluation counts, are not in the traces."""
 
 
 def paths_section(

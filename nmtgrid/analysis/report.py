@@ -143,8 +143,8 @@ footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max
 """
 
 
+# Lines that are drawn where none are chosen.
 _EXAMPLES = 3
-"""Lines that are drawn where none are chosen."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,12 +243,12 @@ def _text_sections(inputs: ReportInputs, reference: Path, advance: Advance) -> I
         yield difficulty.difficulty_section(pairs, difficulty.measure_difficulty(pairs), evaluation)
 
 
+# Longer tables are folded away.
 _MOST_ROWS = 8
-"""Longer tables are folded away."""
+# Characters of a cell that is to have room.
 _LONG = 60
-"""Characters of a cell that is to have room."""
+# What stands between grave accents, and sacreBLEU's signatures.
 _CODE = re.compile(r"`([^`]+)`|(\bnrefs:[^\s;,]+[^\s;,.])")
-"""What stands between grave accents, and sacreBLEU's signatures."""
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _IDENTITY = re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _ROOT = re.compile(r"<svg\b[^>]*>", re.S)

@@ -29,13 +29,13 @@ from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text
 NAME = "metrics.jsonl"
 Row = dict[str, Any]
 
+# Numbers that a line of each kind must have, besides the update and the minutes.
 _NEEDED = {
     "updated": ("nll", "learning_rate", "gradient_norm", "tokens_per_second"),
     "gradients": (),
     "validated": ("nll",),
     "finished": (),
 }
-"""Numbers that a line of each kind must have, besides the update and the minutes."""
 _OPTIONAL = {"tokens", "bleu", "cider", "criterion", "gradient_ratio"}
 
 
@@ -288,10 +288,10 @@ _QUALITIES = {
     "bleu": ("Greedy BLEU on validation", "BLEU (percent)"),
     "cider": ("Greedy CIDEr-D on validation", "CIDEr-D (x 100)"),
 }
+# Columns of a map, and points of a smoothed line: more could not be told apart.
 _POINTS = 160
-"""Columns of a map, and points of a smoothed line: more could not be told apart."""
+# What maps do not tell from zero.
 _VANISHED = 1e-12
-"""What maps do not tell from zero."""
 
 
 def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel]:

@@ -18,6 +18,7 @@ from nmtgrid.base.errors import ConfigError
 Kind = Literal["adaptive", "fixed", "baseline", "uniform"]
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
 _MEGA = 1e6
+# What tunings must have alike to stand in one picture, and how it is called.
 _SETTINGS = {
     "beam": "beam",
     "precision": "precision",
@@ -25,13 +26,12 @@ _SETTINGS = {
     "budget": "budget width",
     "split": "split tuned on",
 }
-"""What tunings must have alike to stand in one picture, and how it is called."""
+# What is not adaptive, and how its curve is called.
 _REFERENCES: Mapping[Kind, str] = {
     "fixed": "fixed exits, 1 to N",
     "uniform": "random exits",
     "baseline": "decoders trained separately",
 }
-"""What is not adaptive, and how its curve is called."""
 
 
 @dataclasses.dataclass(frozen=True)

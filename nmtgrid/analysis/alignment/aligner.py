@@ -29,8 +29,8 @@ Words = Sequence[str]
 Advance = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much in all."""
 
+# Cells that are numbered at a time.
 _CHUNK = 1 << 22
-"""Cells that are numbered at a time."""
 MOST_CELLS = 1 << 24
 """Cells of one sentence pair: beyond, a line is no sentence."""
 _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
@@ -156,8 +156,8 @@ def _batches(source: Sequence[int], target: Sequence[int]) -> list[list[list[int
     return chunks
 
 
+# Within which the tension is sought.
 _LEAST, _MOST = 0.1, 40.0
-"""Within which the tension is sought."""
 _STEPS = 12
 
 

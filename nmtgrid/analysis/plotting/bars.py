@@ -28,12 +28,12 @@ from nmtgrid.analysis.plotting.figure import (
     text_width,
 )
 
+# Inches of a page, and of what stands beside its bars.
 _NARROWEST, _WIDEST, _MARGIN = 5.0, 10.5, 1.0
-"""Inches of a page, and of what stands beside its bars."""
+# Inches: a bar that has room for its number, and a letter under the axis.
 _BAR, _LETTER = 0.27, 0.07
-"""Inches: a bar that has room for its number, and a letter under the axis."""
+# Points of the numbers at bars.
 _NUMBER = 6.5
-"""Points of the numbers at bars."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,8 +85,8 @@ _SCRIPTS = (
     "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai",
     "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans", "Arial Unicode MS",
 )  # fmt: skip
+# Missing letters that a warning names.
 _MISSING_NAMED = 12
-"""Missing letters that a warning names."""
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 
 

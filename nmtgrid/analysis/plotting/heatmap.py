@@ -22,14 +22,14 @@ from nmtgrid.analysis.plotting.figure import (
     wrapped,
 )
 
+# Inches: side of a cell; points.
 _CELL, _FONT, _LEAST_FONT = 0.24, 8.5, 3.0
-"""Inches: side of a cell; points."""
+# Inches: beyond this side the cells shrink.
 _LARGEST = 60.0
-"""Inches: beyond this side the cells shrink."""
+# Inches that maps side by side may take before they go on below.
 _PAGE = 15.0
-"""Inches that maps side by side may take before they go on below."""
+# Inches: a colour bar with its numbers; title and note of a map.
 _SCALE, _ABOVE = 0.9, 0.95
-"""Inches: a colour bar with its numbers; title and note of a map."""
 
 
 @dataclasses.dataclass(frozen=True)

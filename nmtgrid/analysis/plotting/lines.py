@@ -25,10 +25,10 @@ from nmtgrid.analysis.plotting.figure import (
     wrapped,
 )
 
+# Inches of a diagram, of its labels too.
 _WIDTH, _HEIGHT = 5.0, 3.5
-"""Inches of a diagram, of its labels too."""
+# Names that have room on several lines each.
 _FEW = 7
-"""Names that have room on several lines each."""
 
 
 @dataclasses.dataclass(frozen=True)

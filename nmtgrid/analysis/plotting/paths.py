@@ -24,14 +24,14 @@ from nmtgrid.analysis.plotting.figure import (
     wrapped,
 )
 
+# Inches; points.
 _CELL, _FONT = 0.235, 8.0
-"""Inches; points."""
+# Characters of a label.
 _LONGEST = 18
-"""Characters of a label."""
+# How strong the colour of what had been read, and the ink of a link, is.
 _READ, _STRONG = 0.16, 0.5
-"""How strong the colour of what had been read, and the ink of a link, is."""
+# Side of a link's square in cells.
 _LINK = 0.62
-"""Side of a link's square in cells."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,11 +30,11 @@ _MARKERS: dict[Kind, str] = {
     "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
     "uniform": "x",
 }  # fmt: skip
+# Markers of adaptive decoders, which are of one kind.
 _CYCLE = ("o", "^", "s", "D", "v", "P", "X")
-"""Markers of adaptive decoders, which are of one kind."""
 _OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
+# Greys are for what is only compared with.
 _GREYS = ("#444444", "#8a8a8a", "#777777", "#a3a3a3", "#b0b0b0")
-"""Greys are for what is only compared with."""
 _GREY_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.4)), (0, (1.4, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 
 

@@ -27,8 +27,8 @@ from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
 
 _TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
+# For each system but the first: where the first is ahead of it, and where behind.
 _ExamplePairs = Sequence[tuple[list[Example], list[Example]]]
-"""For each system but the first: where the first is ahead of it, and where behind."""
 
 
 @dataclasses.dataclass(frozen=True)

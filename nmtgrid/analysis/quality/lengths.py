@@ -14,10 +14,10 @@ from nmtgrid.analysis.plotting.bars import draw_steps
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 
+# Tokens to each side that the picture shows.
 _FEWEST, _MOST = 5, 20
-"""Tokens to each side that the picture shows."""
+# Share of the sentences that are to lie within.
 _SHOWN = 0.99
-"""Share of the sentences that are to lie within."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -125,8 +125,8 @@ def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArr
     return numpy.array([scores[kind] for kind in kinds.tolist()], numpy.float64)[inverse]
 
 
+# Words of the longest n-gram.
 _MOST = 4
-"""Words of the longest n-gram."""
 
 
 @dataclasses.dataclass(frozen=True)
