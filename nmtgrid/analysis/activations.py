@@ -209,10 +209,12 @@ def profile(
     means all points. Raises ConfigError for a pattern without a point, and for pairs without text.
     """
     points = select_points(model, patterns, name)
+    # An empty side has no activations of its own.
     filled = numpy.flatnonzero((pairs.source_lengths > 0) & (pairs.target_lengths > 0))
     indices = [int(index) for index in filled[:sentences]]
     if not indices:
         raise ConfigError("No pair of the split has text on both sides.", "Give another split.")
+    # Hooks, so that no architecture has to know of it.
     watch = _Watch(points)
     source_tokens = target_tokens = 0
     model = model.to(device).eval()
@@ -259,6 +261,7 @@ _UNLIKE = 6.0
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
     """Draw means and deviations of all models, three abreast, on one scale, into `path`."""
     spans = [high - low for low, high in map(_span, profiles)]
+    # One scale compares models; but of unlike sizes it would hide the smaller.
     is_shared = max(spans) <= _UNLIKE * min(spans)
     names = [profile.system for profile in profiles]
     with new_diagrams(

@@ -215,6 +215,7 @@ def _histogram(
     # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
     row = numpy.floor((exits - 1) / step + 0.5 + 1e-9).astype(int)
     column = numpy.searchsorted(numpy.asarray(edges), values, side="right") - 1
+    # The last class holds its upper edge too: a confidence of 1.
     column = numpy.clip(column, 0, len(edges) - 2)
     counts = numpy.zeros((len(rows), len(edges) - 1), dtype=numpy.int64)
     numpy.add.at(counts, (row, column), 1)
@@ -223,6 +224,7 @@ def _histogram(
 
 def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None:
     """Return Pearson's correlation; None where one of the two never changes."""
+    # Of exits that never change the correlation is 0/0.
     if len(first) < 2 or numpy.ptp(first) < 1e-12 or numpy.ptp(second) < 1e-12:
         return None
     return float(numpy.corrcoef(first, second)[0, 1])
@@ -356,6 +358,7 @@ def _used_rows(histogram: Histogram) -> int:
 def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
     counts, edges = histogram.counts, histogram.edges
     shares = counts / max(int(counts.sum()), 1)
+    # By the square root: most cells hold few, and would all be white.
     shown = numpy.ma.masked_where(counts == 0, numpy.sqrt(shares / max(greatest, 1e-9)))
     axes.imshow(shown, cmap="Blues", vmin=0.0, vmax=1.15, origin="lower", aspect="auto")
     for row, column in numpy.argwhere(counts).tolist():
@@ -393,8 +396,10 @@ def exits_section(
     systems: Sequence[ExitTraces], references: Sequence[str] | None = None
 ) -> Section:
     """Return where the tokens of all systems left; references are shown beside the examples."""
+    # Mean exits are rarely whole; those chosen by sentence always are.
     step = 1.0 if all(system.is_by_sentence for system in systems) else 0.5
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)
+    # One scale for all, also for those that left before its end.
     systems = [dataclasses.replace(system, num_exits=blocks) for system in systems]
     by_token = [token_confidence(system) for system in systems]
     by_confidence = [sentence_confidence(system, step) for system in systems]

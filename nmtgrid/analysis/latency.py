@@ -89,6 +89,7 @@ def latency_curves(
         prefix = "" if len(systems) == 1 else f"{system}, "
         own = [result for result in results if result.system == system]
         for policy, name in POLICIES.items():
+            # Along the axis: the line must not turn back where a larger k lags less.
             ordered = sorted(
                 (result for result in own
                  if result.setting.policy == policy and not result.setting.is_offline),
@@ -153,6 +154,7 @@ def latency_section(
     """
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)
+    # AP is a share and has no unit.
     what = "" if metric == "ap" else f"source {unit}s, "
 
     def draw(path: Path) -> None:

@@ -164,6 +164,7 @@ def learned_links(
     source = [join_units(trace.source) for traces in traced.values() for trace in traces]
     target = [join_units(trace.target) for traces in traced.values() for trace in traces]
     pairs = align_words(source, target, more, AlignerSettings(heuristic=heuristic), advance)
+    # One text of all systems: the more pairs, the better the links.
     links = iter(pairs.links)
     by_system: dict[str, Sequence[Links]] = {
         name: [next(links) for _ in traces] for name, traces in traced.items()
@@ -188,10 +189,12 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     """Return a trace as a path; `links` are of words (None: those of the trace's own shares)."""
     source, target = words_of_units(trace.source), words_of_units(trace.target)
     # The end symbols count on neither side.
+    # The end symbols count on neither side.
     reads = [min(read, len(trace.source)) for read in (trace.reads or [])[: len(target)]]
     shown = soft_alignments.by_words(trace) if unit == "word" else trace
     if unit == "word":
         sizes = [source.count(word) for word in range(len(shown.source))]
+        # A word is written with its last unit, and read when its last unit has been.
         reads = word_delays(trace.reads or [], sizes, trace.target, JOINER) if target else []
     elif links is not None:
         links = _of_units(links, source, target)
@@ -246,6 +249,7 @@ def paths_section(
     `origin` says where the links come from. Raises ConfigError for a line that is not there, or
     empty.
     """
+    # Each line once, in the order in which they were named.
     shown = list(dict.fromkeys(lines)) or _typical(systems)
     indices = {path.line: index for index, path in enumerate(systems[0].paths)}
     if missing := [line for line in shown if line not in indices]:
@@ -317,6 +321,7 @@ def _lines_table(systems: Sequence[SystemPaths], indices: Sequence[int], unit: U
     for index in indices:
         for system in systems:
             line, *values = _line_values(system, index).values()
+            # A line's number is a name: without separators of thousands.
             rows.append([str(line), system.name, *values])
     written = f"written ({_NAMES[unit]}s)"
     columns = ["line", "system", written, "mean delay", "AL", "anticipated (%)"]

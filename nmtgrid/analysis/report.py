@@ -58,6 +58,7 @@ def on_page(colour: str) -> str:
     if colour in VARIABLES:
         return VARIABLES[colour]
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    # Not a grey: a colour map's, which says something.
     if max(red, green, blue) - min(red, green, blue) > 8:
         return colour
     # From white on black to the page's own two ends.
@@ -192,6 +193,7 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
     """Yield the sections there is material for; `advance` is called as alignments are learned."""
     if inputs.systems and inputs.reference is not None:
         yield from _text_sections(inputs, inputs.reference, advance)
+    # The order is that of the page: from the whole to the details.
     if inputs.latency:
         named = map(split_label, inputs.latency)
         results = [result for name, path in named for result in read_online_results(path, name)]
@@ -304,10 +306,12 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture, identity: str) -> str:
+    # Pictures are drawn into files: the page takes what such a file holds.
     with tempfile.TemporaryDirectory() as folder, as_text():
         path = Path(folder) / "figure.svg"
         picture.draw(path)
         drawn = path.read_text(encoding="utf-8")
+    # What is painted in pixels (maps) cannot follow the scheme.
     light = " on-light" if "<image" in drawn else ""
     return f"""<figure>
 <div class="plot{light}">{inline(drawn, identity, picture.caption)}</div>
@@ -321,11 +325,13 @@ def inline(drawn: str, identity: str, label: str) -> str:
     Its ids are made its own by `identity`, its colours variables; `label` is read out in its place.
     """
     drawn = _METADATA.sub("", drawn[drawn.index("<svg") :])
+    # Ids of two figures on one page would clash: matplotlib derives them from what is drawn.
     prefix = re.sub(r"\W+", "-", identity)
     drawn = _IDENTITY.sub(lambda match: f"{match[1]}{prefix}-{match[2]}", drawn)
     drawn = _COLOUR.sub(lambda match: on_page(match[0]), drawn)
     root = _ROOT.search(drawn)
     assert root is not None
+    # Points to CSS pixels.
     sizes = {name: float(value) * 4 / 3 for name, value in _SIZE.findall(root[0])}
     box = _BOX.search(root[0])
     assert box is not None

@@ -65,6 +65,7 @@ class Section:
 
 def format_cell(cell: Cell, digits: int = 2) -> str:
     """Return a cell for people: 12,345 and 1.50, a dash for what there is not."""
+    # JSON's null and Python's NaN are one to a reader.
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "-"
     if isinstance(cell, float):
@@ -92,9 +93,11 @@ def read_result_file(
         values = read_json(path)
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or advice) from fault
+    # A result edited by hand is no result: its checksum no longer fits.
     if isinstance(values, dict) and is_altered(values):
         raise altered(path)
     try:
         return parse(values)
+    # Any JSON may be named here: whatever goes wrong with it is the file's fault.
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
         raise InputError(f"it holds no {content}.", advice, path=path) from fault

@@ -36,6 +36,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     named: dict[str, Path] = {}
     faults = []
     for name, (label, path) in zip(names, files, strict=True):
+        # Files `a/test.de` and `b/test.de` are told apart by their folders.
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
         if name in named:
@@ -49,6 +50,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
 def _stem(path: Path) -> str:
     """Return a file's name without what says of what kind it is."""
     name = path.name
+    # `system.txt.gz` is called `system`.
     while (end := Path(name).suffix.lower()) in _KINDS:
         name = name[: -len(end)]
     return name or path.name
@@ -86,6 +88,7 @@ def read_translations(path: Path) -> list[str]:
         return read_text(path)
     lines = []
     for line, trace in enumerate(read_traces(path), start=1):
+        # A line left out would shift all that follow against the reference.
         if trace.line != line:
             raise InputError(
                 f"the trace of line {trace.line} stands where that of line {line} belongs.",
@@ -109,6 +112,7 @@ def check_lengths(lengths: dict[Path, int]) -> None:
     if len(set(lengths.values())) <= 1:
         return
     first, count = next(iter(lengths.items()))
+    # The first that differs; the message names where the shorter one ends.
     other, length = next((path, n) for path, n in lengths.items() if n != count)
     raise InputError(
         f"it has {length:,} lines, but {first} has {count:,}.",

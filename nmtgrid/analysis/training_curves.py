@@ -60,6 +60,7 @@ class Run:
     @property
     def best(self) -> Row | None:
         """The validation of least criterion, or loss where that is all there is, or None."""
+        # Some objectives choose by more than the loss (`exits-halting`, `dynamic`).
         is_judged = any(row["criterion"] is not None for row in self.validation)
         by = "criterion" if is_judged else "nll"
         scored = [row for row in self.validation if row[by] is not None and not math.isnan(row[by])]
@@ -68,6 +69,7 @@ class Run:
     @property
     def tokens_per_second(self) -> float | None:
         """Target tokens per second of training, validation and saving left out."""
+        # Total tokens by total seconds; logs of earlier versions count no tokens, and weigh alike.
         rates = [(row.get("tokens") or 1, row["tokens_per_second"]) for row in self.training]
         seconds = sum(tokens / rate for tokens, rate in rates if rate > 0)
         return sum(tokens for tokens, rate in rates if rate > 0) / seconds if seconds else None
@@ -82,6 +84,7 @@ class Run:
                 "it does not count target tokens: an earlier version wrote it.",
                 "Draw `--against minutes` or `--against updates`.", path=self.path,
             )  # fmt: skip
+        # Validations come between the lines that count tokens.
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
         known = [0, *(row["update"] for row in self.training)]
         return [float(value) for value in numpy.interp(updates, known, seen)]
@@ -209,6 +212,7 @@ def _distinct(paths: Sequence[Path]) -> Iterator[str]:
     trails = [_folders(path) for path in paths]
     for trail in trails:
         others = [other for other in trails if other is not trail]
+        # As few folders as tell them apart.
         count = 1
         while count < len(trail) and any(other[-count:] == trail[-count:] for other in others):
             count += 1
@@ -231,6 +235,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, raw in enumerate(file, start=1):
                 if raw.strip():
                     yield number, raw
+        # Of an archive that ends in its middle, what comes before has been read by now.
         except DAMAGED as fault:
             raise InputError("the archive is damaged.", path=path, line=number + 1) from fault
         except OSError as fault:
@@ -344,6 +349,7 @@ def _losses(runs: Sequence[Run], against: Against) -> Panel:
         if run.validation:
             lines.append(Line(run.name, *validation, style, mark=True))
         lines.append(Line(run.name, x, y, style, faint=bool(run.validation)))
+        # The first steps fall from thousands of perplexity: they would flatten all the rest.
         late = max((*x, *validation[0]), default=0.0) * 0.06
         tops += [loss for at, loss in zip(x, y, strict=True) if at >= late and loss == loss][:1]
         tops += [loss for loss in validation[1] if loss == loss][:1]
@@ -373,6 +379,7 @@ def _smooth_lines(logs: Sequence[tuple[Run, Sequence[Row]]], name: str) -> list[
 
 def _smoothed(values: Sequence[float]) -> list[float]:
     """Return geometric means over windows around each value, a twentieth of all wide."""
+    # Geometric, as the axis is logarithmic; by sums, whatever the window's width.
     logs = numpy.log(numpy.asarray(values))
     reach = max(2, len(values) // 40)
     sums = numpy.concatenate([[0.0], numpy.cumsum(logs)])
@@ -408,6 +415,7 @@ def _grid(run: Run) -> tuple[list[float], NDArray[numpy.float64]]:
     x = [float(row["update"]) for row in run.gradients]
     if len(x) <= _POINTS:
         return x, values
+    # Means of neighbours, not every n-th point: a peak leaves a trace.
     cuts = numpy.linspace(0, len(x), _POINTS + 1).astype(int)
     parts = [values[:, first:last].mean(1) for first, last in pairwise(cuts)]
     return [x[last - 1] for last in cuts[1:]], numpy.stack(parts, axis=1)

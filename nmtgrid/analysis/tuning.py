@@ -88,6 +88,7 @@ def read_tuning(path: Path, name: str | None = None) -> TuningResult:
 
 def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningResult:
     """Return the points of a report, of its test split where there is one."""
+    # What was tuned on one split is reported on the other, if there is one.
     has_test = values["test_split"] is not None
     full = values["full"]["test"] if has_test else values["full"]
 
@@ -140,6 +141,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
     for key, title in _SETTINGS.items():
         names: dict[str, str] = {}
         for result in results:
+            # Results of earlier versions lack some: what is not known contradicts nothing.
             if key in result.settings:
                 names.setdefault(result.settings[key], result.name)
         if len(names) > 1:
@@ -193,6 +195,7 @@ def best_of(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return for each budget the point that was best where it was tuned, by average exit."""
     best: dict[float, OperatingPoint] = {}
     for point in points:
+        # By the split tuned on: choosing by what is reported would flatter.
         if point.budget not in best or point.rank > best[point.budget].rank:
             best[point.budget] = point
     return sorted(best.values(), key=lambda point: point.average_exit)

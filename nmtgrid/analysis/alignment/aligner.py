@@ -31,6 +31,7 @@ Advance = Callable[[str, int, int], None]
 
 # Cells that are numbered at a time.
 _CHUNK = 1 << 22
+# A file given for another, or one without line ends, must not take all memory.
 MOST_CELLS = 1 << 24
 """Cells of one sentence pair: beyond, a line is no sentence."""
 _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
@@ -163,6 +164,7 @@ _STEPS = 12
 
 def prior_table(m: int, n: int, tension: float) -> tuple[Numbers, Numbers]:
     """Return shares and -|t/m - j/n|, both [m, n]: of n given words for each of m written ones."""
+    # Closeness on the diagonal of relative positions, as in Dyer et al. 2013; 0 is the best.
     distance = -numpy.abs(numpy.arange(1, m + 1)[:, None] / m - numpy.arange(1, n + 1)[None, :] / n)
     shares = numpy.exp(tension * distance)
     shares /= shares.sum(1, keepdims=True)
@@ -185,8 +187,10 @@ def fitted_tension(
             least = tension
         else:
             most = tension
+        # Without any spread (pairs of one word) each tension is as likely as another.
         if abs(gap) < 1e-9 * max(1.0, abs(expected)) or spread <= 0:
             break
+        # Newton's step may leave the bracket where the likelihood is flat: then it is halved.
         step = tension + gap / spread
         tension = step if least < step < most else (least + most) / 2
     return tension
@@ -269,11 +273,13 @@ def align(
         done += cells
         advance("laying out", done, total)
 
+    # Both directions read the same cells; the layout is the larger part of the memory.
     corpus = lay_out(source, target, count_cells)
     choices, tensions = [], []
     for backward in (False, True):
         direction = _Direction(corpus, settings, backward)
         name = "backward" if backward else "forward"
+        # The last iteration only aligns, by what the others have learned.
         for iteration in range(settings.iterations - 1):
             advance(f"learning {name}", iteration, settings.iterations)
             direction.learn()
@@ -291,16 +297,16 @@ def align(
 
 
 class _Direction:
-    """One direction of EM: each word of the written side picks one word of the given side."""
+    """One direction of EM: each word of the written side picks one of the conditioning side."""
 
     def __init__(self, corpus: Corpus, settings: AlignerSettings, backward: bool) -> None:
         self.corpus, self.settings, self.backward = corpus, settings, backward
         pairs = (corpus.pair_source, corpus.pair_target)
-        self.given = pairs[backward]
-        self.given_types = (corpus.source_types, corpus.target_types)[backward]
+        self.conditions = pairs[backward]
+        self.condition_types = (corpus.source_types, corpus.target_types)[backward]
         written_types = (corpus.target_types, corpus.source_types)[backward]
         # Of equal probability at first: any constant will do.
-        self.table = numpy.ones(len(self.given))
+        self.table = numpy.ones(len(self.conditions))
         self.null_table = numpy.ones(written_types)
         self.tension = settings.tension
         self.iteration = 0
@@ -313,6 +319,8 @@ class _Direction:
         for block in self.corpus.blocks:
             cells, written = self._sides(block)
             shares, none, distance = self._posterior(cells, written)
+            # `counts[cells] += shares` would count a pair of words that a block has twice only
+            # once.
             numpy.add.at(counts, cells.ravel(), shares.ravel())
             numpy.add.at(nulls, written.ravel(), none.ravel())
             expected += float((shares.sum(0) * distance).sum())
@@ -324,11 +332,14 @@ class _Direction:
             # fit would strengthen the next. Half the way, on a log scale, aligns better.
             self.tension = math.sqrt(self.settings.tension * likeliest)
         self.iteration += 1
-        totals = numpy.zeros(self.given_types)
+        # The variational Bayes of a Dirichlet prior: a rare word should not explain all that it
+        # stands beside once.
+        totals = numpy.zeros(self.condition_types)
         alpha = self.settings.concentration
-        numpy.add.at(totals, self.given, counts + alpha)
-        self.table = _ratio(counts + alpha, totals, self.given, alpha > 0)
+        numpy.add.at(totals, self.conditions, counts + alpha)
+        self.table = _ratio(counts + alpha, totals, self.conditions, alpha > 0)
         nulls += alpha
+        # Words that no word explains have one distribution for all.
         only = numpy.zeros(len(nulls), dtype=numpy.int32)
         self.null_table = _ratio(nulls, nulls.sum(keepdims=True), only, alpha > 0)
 
@@ -360,6 +371,7 @@ class _Direction:
         self, cells: NDArray[numpy.int32], written: NDArray[numpy.int32]
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return the probability of each given word [B, m, n] and of none [B, m], distances."""
+        # A word picks none with p0, else one by the prior and the table; all of a block at once.
         prior, distance = prior_table(cells.shape[1], cells.shape[2], self.tension)
         shares: Numbers = self.table[cells]
         shares *= (1.0 - self.settings.null) * prior
@@ -383,6 +395,7 @@ def _ratio(counts: Numbers, totals: Numbers, rows: NDArray[numpy.int32], bayesia
 def exp_digamma(x: Numbers) -> Numbers:
     """Return exp(digamma(x)) for x >= 0, to 8 digits: by recurrence, then asymptotic series."""
     # digamma(x) = digamma(x + 6) - 1/x - ... - 1/(x + 5), the fractions added in pairs.
+    # From 6 on, four terms of the series give 8 digits; SciPy is no dependency.
     y = x + 6.0
     square = 1.0 / (y * y)
     series = numpy.log(y) - 0.5 / y
@@ -452,6 +465,7 @@ def align_words(
 ) -> AlignedPairs:
     """Return the pairs aligned by the own aligner, which learns from them and from `more`."""
     settings = settings or AlignerSettings()
+    # More text comes last: its links are not asked for.
     alignment = align(
         [*source, *more[0]],
         [*target, *more[1]],

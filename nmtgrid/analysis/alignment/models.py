@@ -83,6 +83,7 @@ def _read(
     sizes: list[tuple[int, int]] = []
     for trace in read_traces(path):
         _check_source(trace, path, sources, is_first)
+        # Statistics are of what is drawn, links of what the options name.
         merged = by_words(trace) if options.words else trace
         sizes.append((len(merged.source), len(merged.target)))
         all_links.append(links(trace, words=options.words, threshold=options.threshold))
@@ -115,6 +116,7 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
         sources[trace.line] = text
         return
     other = sources.get(trace.line)
+    # Words, not units: models may split them differently.
     if other is None or not (text.startswith(other) or other.startswith(text)):
         raise InputError(
             f"the source of line {trace.line} is not that of the first model's traces.",

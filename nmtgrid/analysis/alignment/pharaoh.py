@@ -40,10 +40,12 @@ def symmetrise(
         return sorted(second)
     if heuristic == "union":
         return sorted(first | second)
+    # What both directions agree on is right far more often than not: all else grows from it.
     links = first & second
     if heuristic == "intersection":
         return sorted(links)
     sources, targets = {i for i, _ in links}, {j for _, j in links}
+    # Sorted, so that the order of links in the two sets does not matter.
     _grow(links, sources, targets, sorted((first | second) - links))
     if heuristic == "grow-diag-final-and":
         for i, j in (*sorted(first), *sorted(second)):
@@ -68,6 +70,7 @@ def _grow(
                 targets.add(j)
             else:
                 left.append((i, j))
+        # A pass without a new link: no later one would find any.
         if len(left) == len(candidates):
             return
         candidates = left
@@ -132,6 +135,7 @@ def error_rate(alignments: Sequence[Links], gold: Sequence[GoldLinks]) -> Alignm
     """
     links = sure = in_sure = in_possible = 0
     for own, true in zip(alignments, gold, strict=True):
+        # A link that a file names twice counts once.
         unique = set(own)
         links += len(unique)
         sure += len(true.sure)
@@ -188,6 +192,7 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                     line=number,
                 )
         possible.add(link)
+        # A sure link is a possible one too (Och and Ney 2003).
         if match[2] == "-":
             sure.add(link)
     return GoldLinks(sorted(sure), sorted(possible))

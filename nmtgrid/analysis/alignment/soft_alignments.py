@@ -84,6 +84,7 @@ def shares(trace: Trace) -> NDArray[numpy.float64] | None:
     weights = trace.alignment.astype(numpy.float64)
     if trace.kind == "energies":
         weights = numpy.maximum(weights, 0.0)
+        # Nothing raises the score: no position more than another.
         weights[weights.sum(1) <= 0] = 1.0
         weights /= weights.sum(1, keepdims=True)
     return weights
@@ -136,6 +137,7 @@ def by_words(trace: Trace) -> Trace:
     if alignment is not None:
         rows, columns = _membership(target), _membership(source, trace.source_end)
         if trace.kind == "weights":
+            # Shares of a word's units are averaged, so that they sum to one again; energies add up.
             rows = rows / rows.sum(1, keepdims=True)
         alignment = (rows @ alignment.astype(numpy.float64) @ columns.T).astype(numpy.float32)
     return dataclasses.replace(
@@ -148,6 +150,7 @@ def by_words(trace: Trace) -> Trace:
 
 def _membership(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.float64]:
     """Return [words + 1, units + 1]: which units make which word; any end symbols are last."""
+    # The end symbol is a word of its own.
     numbers = [*numbers, numbers[-1] + 1 if numbers else 0] if has_end else numbers
     table = numpy.zeros((numbers[-1] + 1 if numbers else 0, len(numbers)))
     table[numbers, numpy.arange(len(numbers))] = 1.0

@@ -74,6 +74,7 @@ def draw_bars(
     longest = max(map(len, labels), default=0) * _LETTER
     group_width = max(_BAR * count + 0.32, min(longest, 1.6))
     page = min(_WIDEST, max(_NARROWEST, group_width * number + _MARGIN))
+    # What a group really has on a page of this width.
     group_width = (page - _MARGIN) / number
     bar = min(0.88 / count, _BAR / group_width)
     sizes = [None if group.size is None else f"{group.size:,}" for group in groups]
@@ -82,6 +83,7 @@ def draw_bars(
         for index, system in enumerate(series):
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             _draw_series(axes, system, index, x, bar, bar * group_width)
+        # Long labels stand aslant, with the size behind them instead of below.
         if longest <= group_width:
             texts = [f"{label}\n{size or ''}" for label, size in zip(labels, sizes, strict=True)]
             axes.set_xticks(range(len(groups)), texts)

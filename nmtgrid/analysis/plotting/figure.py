@@ -108,6 +108,7 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
     """
     check_suffix(path)
     kind = path.suffix.lower()[1:]
+    # The style holds for this figure alone, from its first artist to its last pixel.
     style: Any = {**_STYLE, "font.family": list(_fonts())}
     with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -115,6 +116,7 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
         yield figure
         # No date, for the same reason as no random ids.
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        # matplotlib would leave half a file behind where the disk is full.
         with atomic_file(path) as file:
             figure.savefig(file, format=kind, metadata=metadata)
     _warn(caught, path)
@@ -171,6 +173,7 @@ def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
 @functools.cache
 def _fonts() -> tuple[str, ...]:
     """Return where letters are looked for: matplotlib's own font, then those that are here."""
+    # Only those that are here: matplotlib warns of each that is not.
     installed = set(fontManager.get_font_names())
     return ("DejaVu Sans", *(name for name in _SCRIPTS if name in installed))
 
@@ -200,6 +203,7 @@ def hatch(index: int) -> str:
 def darker(colour: str) -> str:
     """Return a colour dark enough for letters."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    # Perceived lightness: yellow is darkened, blue stays as it is.
     factor = min(1.0, 105 / (0.3 * red + 0.59 * green + 0.11 * blue))
     return "#" + "".join(f"{int(part * factor):02x}" for part in (red, green, blue))
 
@@ -282,10 +286,12 @@ def label_points(
     assert figure is not None
     # The layout is settled here: before, nothing has its place.
     figure.draw_without_rendering()
+    # In pixels, where boxes of text are.
     lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
     markers = axes.transData.transform([(x, y) for x, y, _, _ in points] or [(0.0, 0.0)])
     boxes: list[Any] = []
     for x, y, label, tone in points:
+        # Preferred first: above and below, then the corners and the sides.
         for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
             text = axes.annotate(
                 label, (x, y), xytext=(4.5 * right, 4.5 * up), textcoords="offset points",

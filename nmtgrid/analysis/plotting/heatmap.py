@@ -70,8 +70,10 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
         shares = [
             (axes, heat) for axes, heat in zip(cells, maps, strict=False) if not heat.diverging
         ]
+        # Shares have one scale on the page, so that the maps compare.
         most = max([1e-6, *(float(heat.values.max(initial=0.0)) for _, heat in shares)])
         for axes, heat in zip(cells, maps, strict=False):
+            # Numbers around zero have a scale of their own, even on both sides.
             limit = max(1e-6, float(numpy.abs(heat.values).max(initial=0.0)))
             # One light hue that darkens evenly, or orange against purple around white: read alike
             # with any colour vision, the first in grey too.
@@ -83,6 +85,7 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
             )
             _frame(axes, heat, font, width)
             if heat.diverging:
+                # `panchor=False`: a colour bar would move its map from the corner to the middle.
                 figure.colorbar(image, ax=axes, shrink=shrink, label=heat.label, panchor=False)
             elif axes is shares[-1][0]:
                 figure.colorbar(

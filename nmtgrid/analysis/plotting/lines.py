@@ -85,6 +85,7 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
         for start in range(0, len(panels), columns)
     ]
     lines = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
+    # A system has one look in all diagrams, and stands in the legend once.
     styles = {line.name: line.style for line in lines}
     size = columns * _WIDTH + (2.4 if styles else 0.0), max(sum(heights), 0.18 * len(styles))
     with new_picture(path, *size) as figure:
@@ -99,6 +100,7 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
                 _draw_lines(axes, panel)
         for axes in cells.flatten()[len(panels) :]:
             axes.set_axis_off()
+        # Many names have a line each, lest the legend be taller than the page.
         letters, most = (26, 3) if len(styles) <= _FEW else (30, 1)
         handles = [
             Line2D([], [], color=colour(style), linestyle=dash(style), linewidth=1.8,

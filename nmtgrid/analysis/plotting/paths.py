@@ -84,6 +84,7 @@ def draw_paths(rows: Sequence[GridRow], path: Path, *, title: str) -> None:
     heights = [0.75 + max(grid.size()[1] for grid in row.grids) for row in rows]
     width = max(sum(widths) + 0.3 * columns, 5.0)
     with new_picture(path, width, sum(heights) + 0.6) as figure:
+        # A subfigure a sentence: captions stand above their own grids.
         pages = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
         for page, row in zip(pages, rows, strict=True):
             caption = wrapped(row.caption, int(width * 72 / (0.6 * _FONT)))
@@ -115,6 +116,7 @@ def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
         # Filled if it had been read, hollow if not yet.
         strength = _STRONG if source < grid.delays[target] else 0.0
         _draw_square(axes, source, target, _LINK, strength)
+    # Above the squares, which lie in the tinted cells.
     x, y = staircase(grid.delays)
     axes.plot(x, y, color=colour, linewidth=2.0, clip_on=False, solid_joinstyle="miter")
     axes.plot(

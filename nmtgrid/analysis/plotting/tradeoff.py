@@ -95,6 +95,7 @@ def draw_tradeoff(
         lines: list[Line2D] = []
         for axes, index in zip(panels, shown, strict=False):
             axes.set_xlabel(x_labels[index])
+            # Air for the labels of points at the edges.
             axes.margins(0.07)
             lines = [
                 _draw_curve(axes, curve, index, look)

@@ -186,6 +186,8 @@ def score_buckets(
     """
     properties = values(evaluation, by, difficulty)
     buckets = split(properties, edges or EDGES[by], by, is_whole=by.endswith("-length"))
+    # Edges that are asked for are shown, however empty; those of the thesis reach farther than most
+    # corpora.
     buckets = buckets if edges else buckets.trimmed()
     scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in MEASURES}
     return BucketScores(buckets, scores)
@@ -213,6 +215,8 @@ def buckets_section(
             reports.append(report)
             continue
         scored = score_buckets(evaluation, name, edges, difficulty)
+        # Section 4.5.6.1 shows the mean of sentence BLEU by difficulty, the other figures corpus
+        # BLEU.
         usual: Sequence[Measure] = ("sentence-bleu",) if name == "difficulty" else ("bleu",)
         for measure in measures or usual:
             tables.append(_table(evaluation.names, scored, measure))

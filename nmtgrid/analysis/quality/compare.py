@@ -128,6 +128,7 @@ def comparison_section(
         examples(evaluation, system, options.examples)
         for system in range(1, len(evaluation.systems))
     ]
+    # What the words' frequencies are of, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
     tables = [
         _scores_table(scores),
@@ -210,6 +211,7 @@ def _test_table(names: Sequence[str], test: PairedTest) -> Table:
     has_intervals = test.kind == "bootstrap"
     for metric, systems in test.systems.items():
         for name, tested in zip(names, systems, strict=True):
+            # As text: a p of 0.00 would say more than a few hundred samples can.
             p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
             interval = [tested.mean, tested.interval] if has_intervals else []
             rows.append([TITLES[metric], name, tested.score, *interval, p_value])
@@ -330,6 +332,7 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
         if bootstrap is None:
             return None
         tested = [bootstrap.systems[metric][index] for metric in scores.values]
+        # The interval is around the mean of the samples, which is not quite the score.
         return [
             None if one.mean is None or one.interval is None else one.mean + sign * one.interval
             for one in tested

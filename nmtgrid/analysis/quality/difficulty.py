@@ -82,6 +82,7 @@ def difficulty_section(
     by_difficulty = split(difficulty.lagging, edges or EDGES, "difficulty").trimmed()
     known = difficulty.lagging[~numpy.isnan(difficulty.lagging)]
     numbers = _numbers(pairs, known)
+    # Of the pairs that have a difficulty: both sides must have words.
     shares = [100.0 * size / len(known) if len(known) else None for size in by_difficulty.sizes]
     bins = list(zip(by_difficulty.labels, by_difficulty.sizes, strict=True))
     tables = [

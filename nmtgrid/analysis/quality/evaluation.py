@@ -72,6 +72,7 @@ class Evaluation:
         if len(counts | ({len(source)} if source is not None else set())) > 1:
             raise ValueError("systems, reference and source have different numbers of lines")
         split = tokenizer(tokenize, lowercase)
+        # One numbering for systems and references: equal words have equal numbers.
         vocabulary: dict[str, int] = {}
         references = ngrams.words(map(split, reference), vocabulary)
         tokens = [ngrams.words(map(split, system.lines), vocabulary) for system in systems]
@@ -132,6 +133,7 @@ class Evaluation:
                 for scores in self.sentence_bleu
             ]
         scorer = self.scorer(measure)
+        # Counts of sentences are summed, and scored once: a corpus score is no mean of sentences'.
         counts = self.bleu if measure == "bleu" else self.chrf
         return [
             [scorer.score(rows[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]

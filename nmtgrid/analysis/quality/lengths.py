@@ -53,6 +53,7 @@ class LengthDifferences:
 
     def shares(self, most: int) -> list[float]:
         """Return the shares of -most, ..., most; what lies beyond counts at the ends."""
+        # Shifted, as bins are counted from 0.
         clipped = numpy.clip(self.differences, -most, most) + most
         counts = numpy.bincount(clipped, minlength=2 * most + 1)
         return [float(count) / len(clipped) for count in counts]
@@ -71,6 +72,7 @@ def length_differences(evaluation: Evaluation) -> list[LengthDifferences]:
 
 def reach(systems: Sequence[LengthDifferences]) -> int:
     """Return how far from zero to look for nearly all sentences of each system."""
+    # Nearly all: a few runaway translations should not squeeze the rest.
     ends = [float(numpy.quantile(numpy.abs(one.differences), _SHOWN)) for one in systems]
     return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
 

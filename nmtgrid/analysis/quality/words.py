@@ -59,6 +59,7 @@ def word_accuracy(
     if frequencies is None:
         kinds, counts = numpy.unique(evaluation.reference.symbols, return_counts=True)
         frequencies = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+        # No word of the references is there 0 times.
         buckets = buckets[1:]
     # An empty one would make the bucketer look for a file.
     bucketer = FreqWordBucketer(freq_counts=frequencies or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
@@ -181,6 +182,7 @@ def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams
     symbols = numpy.concatenate([text.symbols for text in texts])
     lengths = numpy.concatenate([text.lengths for text in texts])
     sizes = [len(text.symbols) for text in texts]
+    # Flat arrays over the words of all texts: Python never sees a single word.
     text_of = numpy.repeat(numpy.arange(len(texts), dtype=numpy.int16), sizes)
     count = len(evaluation.reference.lengths)
     line_of = numpy.repeat(numpy.tile(numpy.arange(count, dtype=numpy.int32), len(texts)), lengths)
@@ -195,6 +197,7 @@ def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams
         if not len(starts):
             return
         keys, bound = longer(keys, bound, symbols[starts + order - 1], len(evaluation.vocabulary))
+        # Ranks keep the keys of the next order within 64 bits.
         keys, firsts = _ranks(keys)
         bound = len(firsts)
         counts = _right(keys, bound, line_of[starts], text_of[starts], len(texts))
@@ -228,6 +231,7 @@ def _right(
         # One key for an n-gram of a line: matches are within a sentence.
         pairs = lines[mask] * numpy.int64(bound) + keys[mask]
         _, shared, kinds = common(pairs, (texts[mask] > 0).astype(numpy.int64))
+        # Without the line, what is left of a key is the n-gram.
         counts = numpy.bincount(kinds % bound, weights=shared, minlength=bound)
         right.append(counts.astype(numpy.int32))
     return right
@@ -243,6 +247,7 @@ def differing(evaluation: Evaluation, count: int = 10, most: int = _MOST) -> lis
     for ngrams in matched(evaluation, most):
         first = ngrams.counts[0]
         for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
+            # N-grams that both have right as often differ in nothing.
             kinds = numpy.flatnonzero(first != second)
             scores = salience(first[kinds], second[kinds])
             for better, side in zip(pair, (scores, 1.0 - scores), strict=True):
@@ -300,6 +305,7 @@ def examples(
         for index in numpy.argsort(-gains, kind="stable").tolist():
             if len(ahead) == count or gains[index] <= 0:
                 break
+            # Corpora repeat sentences: five times one example is one.
             alike = tuple(lines[index] for lines in texts)
             if alike not in seen:
                 seen.add(alike)
