@@ -71,14 +71,10 @@ _STYLE: dict[str, Any] = {
     "text.color": INK,
     # Tokens and file names may hold dollar signs.
     "text.parse_math": False,
-    "xtick.color": INK,
-    "xtick.labelsize": FONT,
-    "xtick.major.size": 3,
-    "xtick.major.width": 0.6,
-    "ytick.color": INK,
-    "ytick.labelsize": FONT,
-    "ytick.major.size": 3,
-    "ytick.major.width": 0.6,
+    **{f"{axis}tick.color": INK for axis in "xy"},
+    **{f"{axis}tick.labelsize": FONT for axis in "xy"},
+    **{f"{axis}tick.major.width": 0.6 for axis in "xy"},
+    **{f"{axis}tick.major.size": 3 for axis in "xy"},
 }
 _SCRIPTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei",
@@ -272,6 +268,24 @@ def legend_label(name: str, letters: int, lines: int = 1) -> str:
     """Return a name for a legend; matplotlib leaves out those that begin with an underscore."""
     text = wrapped(name, letters, lines) or " "
     return f" {text}" if text.startswith("_") else text
+
+
+def frame_cells(
+    axes: Axes, x_labels: Sequence[str], y_labels: Sequence[str], rows: int, font: float
+) -> None:
+    """Give a table of cells of side 1, from (0, 0) on, a pale grid, and labels at top and left."""
+    columns = len(x_labels)
+    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", anchor="NW")
+    axes.set_xticks([column + 0.5 for column in range(columns)], x_labels, rotation=90)
+    axes.set_yticks([row + 0.5 for row in range(len(y_labels))], y_labels)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=3, labelsize=font)
+    # Labels are in the middle of cells, lines between them.
+    axes.set_xticks(range(columns + 1), minor=True)
+    axes.set_yticks(range(rows + 1), minor=True)
+    axes.grid(which="minor")
+    axes.tick_params(which="minor", length=0)
+    axes.spines[:].set(visible=True, color="#bbbbbb")
 
 
 def label_points(

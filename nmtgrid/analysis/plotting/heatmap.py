@@ -12,9 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.figure import (
-    AXIS,
-    PALE,
-    Axes,
+    frame_cells,
     new_picture,
     set_title,
     shortened,
@@ -82,8 +80,14 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
                 cmap="PuOr_r" if heat.diverging else "Blues",
                 vmin=-limit if heat.diverging else 0.0,
                 vmax=limit if heat.diverging else most,
+                extent=(0, heat.values.shape[1], heat.values.shape[0], 0),
             )
-            _frame(axes, heat, font, width)
+            source, target = (
+                [shortened(unit, 40) for unit in units] for units in (heat.source, heat.target)
+            )
+            frame_cells(axes, source, target, len(heat.values), font)
+            axes.set_title(wrapped(heat.title, int(width * 72 / 6.2)))
+            axes.set_xlabel(heat.note, fontsize=7)
             if heat.diverging:
                 # `panchor=False`: a colour bar would move its map from the corner to the middle.
                 figure.colorbar(image, ax=axes, shrink=shrink, label=heat.label, panchor=False)
@@ -104,19 +108,3 @@ def _size(heat: HeatMap, cell: float, font: float) -> tuple[float, float]:
     rows, columns = heat.values.shape
     scale = _SCALE if heat.diverging else 0.0
     return max(beside + columns * cell, 1.2) + scale + 0.2, above + rows * cell + _ABOVE
-
-
-def _frame(axes: Axes, heat: HeatMap, font: float, width: float) -> None:
-    rows, columns = heat.values.shape
-    axes.set_anchor("NW")
-    axes.set_title(wrapped(heat.title, int(width * 72 / 6.2)))
-    axes.set_xlabel(heat.note, fontsize=7)
-    axes.set_xticks(range(columns), [shortened(unit, 40) for unit in heat.source], rotation=90)
-    axes.set_yticks(range(rows), [shortened(unit, 40) for unit in heat.target])
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, labelsize=font)
-    axes.set_xticks([edge - 0.5 for edge in range(columns + 1)], minor=True)
-    axes.set_yticks([edge - 0.5 for edge in range(rows + 1)], minor=True)
-    axes.grid(which="minor", color=PALE)
-    axes.tick_params(which="minor", length=0)
-    axes.spines[:].set(visible=True, color=AXIS)

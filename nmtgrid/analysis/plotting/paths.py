@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     COLOURS,
     INK,
-    PALE,
     Axes,
     Patch,
     add_legend,
     darker,
+    frame_cells,
     new_picture,
     shortened,
     text_width,
@@ -106,7 +106,8 @@ def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
     colour = COLOURS[index % len(COLOURS)]
     letters = int((grid.size()[0] + 0.2) * 72 / (0.68 * 9.5))
     axes.set_title(wrapped(grid.title, letters), color=darker(colour))
-    _frame(axes, grid)
+    source, target = ([*map(_label, units)] for units in (grid.source, grid.target))
+    frame_cells(axes, source, target, max(len(target), 1), _FONT)
     for row, delay in enumerate(grid.delays):
         axes.barh(row + 0.5, delay, height=1.0, color=colour, alpha=_READ, linewidth=0)
     if grid.shares is not None:
@@ -141,22 +142,6 @@ def staircase(delays: Sequence[int]) -> tuple[list[float], list[float]]:
         x += [float(delay), float(delay)]
         y += [float(row), float(row + 1)]
     return x, y
-
-
-def _frame(axes: Axes, grid: PathGrid) -> None:
-    columns, rows = len(grid.source), max(len(grid.target), 1)
-    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", anchor="NW")
-    axes.set_xticks(
-        [column + 0.5 for column in range(columns)], [*map(_label, grid.source)], rotation=90
-    )
-    axes.set_yticks([row + 0.5 for row in range(len(grid.target))], [*map(_label, grid.target)])
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=3, labelsize=_FONT)
-    axes.set_xticks(range(columns + 1), minor=True)
-    axes.set_yticks(range(rows + 1), minor=True)
-    axes.grid(which="minor", color=PALE)
-    axes.tick_params(which="minor", length=0)
-    axes.spines[:].set(visible=True, color="#bbbbbb")
 
 
 def _label(unit: str) -> str:

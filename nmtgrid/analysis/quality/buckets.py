@@ -261,21 +261,21 @@ def _table(names: Sequence[str], scored: BucketScores, measure: Measure) -> Tabl
 def _picture(names: Sequence[str], scored: BucketScores, measure: Measure) -> Picture:
     buckets = scored.buckets
     title = _title(measure, buckets.by)
-
-    def draw(path: Path) -> None:
-        draw_bars(
+    caption = f"{title}. Under each bucket is the number of its sentences."
+    if buckets.without:
+        caption += f" Of {buckets.without:,} sentences it is not known."
+    return Picture(
+        f"{measure}-by-{buckets.by}",
+        caption,
+        lambda path: draw_bars(
             [Group(*pair) for pair in zip(buckets.labels, buckets.sizes, strict=True)],
             [Series(*pair) for pair in zip(names, scored.scores[measure], strict=True)],
             path,
             title=title,
             x_label=AXES[buckets.by],
             y_label=f"{TITLES[measure]} (percent)",
-        )
-
-    caption = f"{title}. Under each bucket is the number of its sentences."
-    if buckets.without:
-        caption += f" Of {buckets.without:,} sentences it is not known."
-    return Picture(f"{measure}-by-{buckets.by}", caption, draw)
+        ),
+    )
 
 
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
@@ -309,23 +309,23 @@ def _by_sentence_bleu(
     percents = [[100.0 * size / total for size in buckets.sizes] for buckets in systems]
     labels = systems[0].labels
     title = "Sentences by sentence BLEU"
-
-    def draw(path: Path) -> None:
-        draw_bars(
+    table = Table(
+        f"{title} (percent of the {total:,} sentences)",
+        [AXES["sentence-bleu"], *names],
+        [[*row] for row in zip(labels, *percents, strict=True)],
+    )
+    picture = Picture(
+        "sentences-by-sentence-bleu",
+        f"{title}: the share of each system's sentences in each bucket.",
+        lambda path: draw_bars(
             [Group(label) for label in labels],
             [Series(*pair) for pair in zip(names, percents, strict=True)],
             path,
             title=title,
             x_label=AXES["sentence-bleu"],
             y_label="share of the sentences (percent)",
-        )
-
-    table = Table(
-        f"{title} (percent of the {total:,} sentences)",
-        [AXES["sentence-bleu"], *names],
-        [[*row] for row in zip(labels, *percents, strict=True)],
+        ),
     )
-    caption = f"{title}: the share of each system's sentences in each bucket."
     report = {
         "by": "sentence-bleu",
         "of": AXES["sentence-bleu"],
@@ -335,4 +335,4 @@ def _by_sentence_bleu(
             for name, buckets in zip(names, systems, strict=True)
         ],
     }
-    return table, Picture("sentences-by-sentence-bleu", caption, draw), report
+    return table, picture, report

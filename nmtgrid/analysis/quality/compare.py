@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -338,30 +337,32 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
             for one in tested
         ]
 
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(TITLES[metric]) for metric in scores.values],
-            [
-                Series(
-                    system,
-                    [values[index] for values in scores.values.values()],
-                    interval_ends(index, -1),
-                    interval_ends(index, 1),
-                )
-                for index, system in enumerate(scores.systems)
-            ],
-            path,
-            title="Corpus scores",
-            x_label="metric" + (" (of TER, less is better)" if "ter" in scores.values else ""),
-            y_label="score (percent)",
+    series = [
+        Series(
+            system,
+            [values[index] for values in scores.values.values()],
+            interval_ends(index, -1),
+            interval_ends(index, 1),
         )
-
-    return Picture("scores", caption, draw)
+        for index, system in enumerate(scores.systems)
+    ]
+    x_label = "metric" + (" (of TER, less is better)" if "ter" in scores.values else "")
+    groups = [Group(TITLES[metric]) for metric in scores.values]
+    return Picture(
+        "scores",
+        caption,
+        lambda path: draw_bars(
+            groups, series, path, title="Corpus scores", x_label=x_label, y_label="score (percent)"
+        ),
+    )
 
 
 def _words_picture(words: WordAccuracy, where: str) -> Picture:
-    def draw(path: Path) -> None:
-        draw_bars(
+    return Picture(
+        "word-accuracy",
+        f"How well words are translated by how often they stand in the {where}. Under each bucket "
+        "is the number of its words in the references.",
+        lambda path: draw_bars(
             [Group(*pair) for pair in zip(words.labels, words.reference_words, strict=True)],
             [Series(system.system, _percent(system.f_measure)) for system in words.systems],
             path,
@@ -369,10 +370,5 @@ def _words_picture(words: WordAccuracy, where: str) -> Picture:
             x_label=f"times that the word stands in the {where}",
             y_label="F-measure (percent)",
             size_label="words",
-        )
-
-    caption = (
-        f"How well words are translated by how often they stand in the {where}. Under each bucket "
-        "is the number of its words in the references."
+        ),
     )
-    return Picture("word-accuracy", caption, draw)
