@@ -76,11 +76,11 @@ def select_points(
     # Points come first; a part that is one of them is measured as such.
     known = {**points, **{part: parts[part] for part in parts if part not in points}}
     unknown = [
-        pattern for pattern in patterns if not any(fnmatchcase(one, pattern) for one in known)
+        pattern for pattern in patterns if not any(fnmatchcase(point, pattern) for point in known)
     ]
     if unknown:
         raise ConfigError(
-            [f"`{name}` (`{model.architecture}`) has no point `{one}`." for one in unknown],
+            [f"`{name}` (`{model.architecture}`) has no point `{pattern}`." for pattern in unknown],
             nearest(unknown[0], list(known)),
         )
     return {
@@ -475,7 +475,7 @@ def _tables(profiles: Sequence[Profile]) -> list[Table]:
 
 
 def _table(title: str, profiles: Sequence[Profile], kind: str) -> Table:
-    columns = [{p.point: p for p in one.points if p.kind == kind} for one in profiles]
+    columns = [{p.point: p for p in profile.points if p.kind == kind} for profile in profiles]
     points = {name: point for column in columns for name, point in column.items()}
     order = list(dict.fromkeys(part for profile in profiles for part in parts(profile)))
     # Sorting is stable: what has no number of a layer stays as it was.

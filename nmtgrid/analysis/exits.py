@@ -130,17 +130,17 @@ def exits_of_traces(
     blocks += [len(trace.exit_scores[0]) for trace in written if trace.exit_scores]
     return ExitTraces(
         name,
-        max([int(one.max()) for one in exits] + blocks),
+        max([int(tokens.max()) for tokens in exits] + blocks),
         numpy.concatenate(exits),
         numpy.concatenate(confidence),
         # The end symbol alone is neither first nor last.
         numpy.concatenate(
             [numpy.arange(n) / (n - 1) if n > 1 else [math.nan] for n in map(len, exits)]
         ),
-        numpy.array([one.mean() for one in exits]),
-        numpy.array([one.mean() for one in confidence]),
+        numpy.array([tokens.mean() for tokens in exits]),
+        numpy.array([tokens.mean() for tokens in confidence]),
         numpy.array([len(trace.source) for trace in written], dtype=numpy.int64),
-        all(int(one.min()) == int(one.max()) for one in exits),
+        all(int(tokens.min()) == int(tokens.max()) for tokens in exits),
         _examples(written, path, lines, count),
     )
 
@@ -250,7 +250,7 @@ def draw_examples(
         axes.set_axis_off()
         axes.set_autoscale_on(False)
         top = _EDGE
-        for line in dict.fromkeys(trace.line for one in systems for trace in one.examples):
+        for line in dict.fromkeys(trace.line for system in systems for trace in system.examples):
             for system in systems:
                 for trace in system.examples:
                     if trace.line == line:
@@ -277,7 +277,7 @@ def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
         top += _LINE + 0.07
     left = _EDGE
     for token, exit, confidence in tokens_of(trace):
-        parts = (
+        parts: tuple[tuple[float, str, float, dict[str, Any]], ...] = (
             (0.0, str(exit), 7.5, {"color": COLOURS[0], "weight": "bold"}),
             (0.13, shortened(token, 40), _TOKEN, {}),
             (0.32, f"{confidence:.2f}", 7.5, {"color": AXIS}),
@@ -334,7 +334,9 @@ def draw_histograms(
     """Draw joint histograms, a system each, in percent of all its `unit`."""
     rows = max(map(_used_rows, histograms))
     size = 0.36 * (len(histograms[0].edges) - 1) + 0.7, 0.26 * rows + 1.0
-    greatest = max(float(one.counts.max() / max(one.counts.sum(), 1)) for one in histograms)
+    greatest = max(
+        float(histogram.counts.max() / max(histogram.counts.sum(), 1)) for histogram in histograms
+    )
     names = [histogram.system for histogram in histograms]
     across = _across(len(names))
     with new_diagrams(path, names, size, y_label, across=across) as (figure, panels):

@@ -65,10 +65,10 @@ def _parse_row(row: Mapping[str, Any]) -> OnlineResult:
     policy = row["policy"]
     value = row[_VALUES[policy]]
     latencies = {
-        (one["unit"], one["convention"]): {
-            metric: one[metric] for metric in (*METRICS, "length_ratio")
+        (values["unit"], values["convention"]): {
+            metric: values[metric] for metric in (*METRICS, "length_ratio")
         }
-        for one in row["latencies"]
+        for values in row["latencies"]
     }
     # JSON has no infinity: a k of None is the whole source.
     setting = Setting(policy, math.inf if value is None else float(value))

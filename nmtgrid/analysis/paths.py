@@ -65,12 +65,12 @@ class SystemPaths:
     @property
     def written(self) -> int:
         """Return the number of target units."""
-        return sum(len(one.target) for one in self.paths)
+        return sum(len(path.target) for path in self.paths)
 
     @property
     def mean_delay(self) -> float | None:
         """Return how many source units had been read, on average over all target units."""
-        total = sum(sum(one.delays) for one in self.paths)
+        total = sum(sum(path.delays) for path in self.paths)
         return total / self.written if self.written else None
 
     @property
@@ -82,19 +82,19 @@ class SystemPaths:
     @property
     def anticipation(self) -> float | None:
         """Return the share of the target units that were anticipated, None without links."""
-        return self._share([one.anticipated for one in self.paths])
+        return self._share([path.anticipated for path in self.paths])
 
     @property
     def unaligned(self) -> float | None:
         """Return the share of the target units without a link, None where no links are known."""
         aligned = self._share(
-            [None if one.links is None else {t for _, t in one.links} for one in self.paths]
+            [None if path.links is None else {t for _, t in path.links} for path in self.paths]
         )
         return None if aligned is None else 1.0 - aligned
 
     def _share(self, units: Sequence[Collection[int] | None]) -> float | None:
         """Return the share of the target units that these are, line by line."""
-        counts = [len(one) for one in units if one is not None]
+        counts = [len(line) for line in units if line is not None]
         return sum(counts) / self.written if self.written and len(counts) == len(units) else None
 
 
@@ -145,7 +145,7 @@ def as_paths(
         known: Sequence[Links | None] = [None] * len(traces) if links is None else links[name]
         paths = [_path(trace, known[line], unit) for line, trace in enumerate(traces)]
         lagging = sentence_latency(
-            [one.delays for one in paths], [len(one.source) for one in paths]
+            [path.delays for path in paths], [len(path.source) for path in paths]
         ).al
         systems.append(SystemPaths(name, files[name], paths, lagging))
     return systems
@@ -179,7 +179,7 @@ def given_links(
     return {
         name: read_links(
             files[name],
-            [(len(join_units(one.source)), len(join_units(one.target))) for one in traces],
+            [(len(join_units(trace.source)), len(join_units(trace.target))) for trace in traces],
         )
         for name, traces in traced.items()
     }
@@ -308,10 +308,10 @@ def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
                "anticipated (%)", "without link (%)"]  # fmt: skip
     rows: list[list[Cell]] = [
         [
-            one.name, len(one.paths), one.written, one.mean_delay, one.mean_lagging,
-            _percent(one.anticipation), _percent(one.unaligned),
+            system.name, len(system.paths), system.written, system.mean_delay, system.mean_lagging,
+            _percent(system.anticipation), _percent(system.unaligned),
         ]
-        for one in systems
+        for system in systems
     ]  # fmt: skip
     return Table(f"READ/WRITE paths: delays in source {_NAMES[unit]}s", columns, rows)
 

@@ -262,7 +262,8 @@ _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.S)
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
     """Return the page: `introduction` stands under the title, `made_by` at its foot."""
     links = "".join(
-        f'<li><a href="#{_escaped(one.name)}">{_escaped(one.title)}</a></li>' for one in sections
+        f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'
+        for section in sections
     )
     body = "\n".join(map(_section, sections))
     return f"""<!DOCTYPE html>
@@ -291,7 +292,9 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 
 
 def _section(section: Section) -> str:
-    figures = "\n".join(_figure(one, f"{section.name}-{one.name}") for one in section.pictures)
+    figures = "\n".join(
+        _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
+    )
     # The first table sums a section up; the rest are for reading on.
     is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
     first, rest = section.tables[:is_short], section.tables[is_short:]

@@ -131,7 +131,7 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
 
 def check_alike(results: Sequence[TuningResult]) -> None:
     """Raise ConfigError unless tunings report the same sentences and were measured alike."""
-    splits = sorted({f"{one.split} ({one.sentences:,} sentences)" for one in results})
+    splits = sorted({f"{result.split} ({result.sentences:,} sentences)" for result in results})
     if len(splits) > 1:
         raise ConfigError(
             f"These tunings report different splits: {', '.join(splits)}.",
@@ -186,7 +186,7 @@ def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[O
         own = [p for result in results if result.name == name for p in result.groups["adaptive"]]
         groups.append((name, "adaptive", best_of(own)))
     for kind in _REFERENCES:
-        points = next((one.groups[kind] for one in results if one.groups[kind]), [])
+        points = next((result.groups[kind] for result in results if result.groups[kind]), [])
         groups.append((kind, kind, points))
     return [group for group in groups if group[2]]
 
@@ -208,10 +208,7 @@ turn with it. Tunings of one name are pooled: the best of each budget where it w
 
 
 def tuning_section(results: Sequence[TuningResult]) -> Section:
-    """Return the points of all tunings in one table and picture.
-
-    Raises ConfigError unless they report the same sentences and were measured alike.
-    """
+    """Return the points of all tunings in one table and picture. Raises as `check_alike` does."""
     check_alike(results)
     first = next((result for result in results if result.search), results[0])
     search = f", {first.search}" if first.search else ""

@@ -449,7 +449,7 @@ def read_pairs(
             raise ConfigError(f"{first} is given as both sides of the text.", "Give two files.")
     x, y = read_words(source, target, lines)
     if alignments is not None:
-        sizes = [(len(one), len(other)) for one, other in zip(x, y, strict=True)]
+        sizes = [(len(own), len(other)) for own, other in zip(x, y, strict=True)]
         links = read_links(alignments, sizes)
         return AlignedPairs(x, y, links, f"Word alignments are those of {alignments.name}.")
     more = read_words(*train) if train is not None else ([], [])

@@ -197,7 +197,10 @@ def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
         "entropy-and-coverage",
         "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
         lambda path: draw_points(
-            [NamedPoint(one.name, one.averages.entropy, one.averages.coverage) for one in models],
+            [
+                NamedPoint(model.name, model.averages.entropy, model.averages.coverage)
+                for model in models
+            ],
             path,
             title="How sharp alignments are, and what they cover",
             x_label=f"entropy (nats per target {unit}); less is surer",

@@ -106,8 +106,8 @@ def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
     colour = COLOURS[index % len(COLOURS)]
     letters = int((grid.size()[0] + 0.2) * 72 / (0.68 * 9.5))
     axes.set_title(wrapped(grid.title, letters), color=darker(colour))
-    source, target = ([*map(_label, units)] for units in (grid.source, grid.target))
-    frame_cells(axes, source, target, max(len(target), 1), _FONT)
+    x_labels, y_labels = ([*map(_label, units)] for units in (grid.source, grid.target))
+    frame_cells(axes, x_labels, y_labels, max(len(y_labels), 1), _FONT)
     for row, delay in enumerate(grid.delays):
         axes.barh(row + 0.5, delay, height=1.0, color=colour, alpha=_READ, linewidth=0)
     if grid.shares is not None:

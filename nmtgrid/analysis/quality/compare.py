@@ -133,7 +133,7 @@ def comparison_section(
         _scores_table(scores),
         *(_test_table(evaluation.names, test) for test in tests),
         _words_table(words, where),
-        *(table for one in ngrams for table in _ngram_tables(one)),
+        *(table for pair in ngrams for table in _ngram_tables(pair)),
         *_example_tables(evaluation, pairs),
     ]
     return Section(
@@ -143,13 +143,7 @@ def comparison_section(
         [table for table in tables if table.rows],
         [_scores_picture(scores, tests), _words_picture(words, where)],
         {
-            "scores": {
-                "systems": [
-                    {"system": name, **{metric: v[index] for metric, v in scores.values.items()}}
-                    for index, name in enumerate(scores.systems)
-                ],
-                **{f"signature_{metric}": text for metric, text in scores.signatures.items()},
-            },
+            "scores": _scores_values(scores),
             "tests": [_test_values(evaluation.names, test) for test in tests],
             "word_accuracy": {
                 "frequency_in": where,
@@ -157,7 +151,7 @@ def comparison_section(
                 "reference_words": list(words.reference_words),
                 "systems": [dataclasses.asdict(system) for system in words.systems],
             },
-            "ngrams": [dataclasses.asdict(one) for one in ngrams],
+            "ngrams": [dataclasses.asdict(pair) for pair in ngrams],
             "examples": _example_values(evaluation, pairs),
             "tokenize": evaluation.tokenize,
             "lowercase": evaluation.lowercase,
@@ -202,6 +196,16 @@ def _scores_table(scores: CorpusScores) -> Table:
             for index, system in enumerate(scores.systems)
         ],
     )
+
+
+def _scores_values(scores: CorpusScores) -> dict[str, Any]:
+    return {
+        "systems": [
+            {"system": name, **{metric: values[index] for metric, values in scores.values.items()}}
+            for index, name in enumerate(scores.systems)
+        ],
+        **{f"signature_{metric}": text for metric, text in scores.signatures.items()},
+    }
 
 
 def _test_table(names: Sequence[str], test: PairedTest) -> Table:
@@ -253,20 +257,20 @@ def _words_table(words: WordAccuracy, where: str) -> Table:
     columns = [_percent(system.f_measure) for system in words.systems]
     return Table(
         "Word accuracy by frequency (F-measure in percent)",
-        [f"times in the {where}", "reference words", *(one.system for one in words.systems)],
+        [f"times in the {where}", "reference words", *(system.system for system in words.systems)],
         [[*row] for row in zip(words.labels, words.reference_words, *columns, strict=True)],
     )
 
 
-def _ngram_tables(one: Differing) -> list[Table]:
+def _ngram_tables(pair: Differing) -> list[Table]:
     """Return the n-grams on which two systems differ, a table for each side."""
     sides = (
-        (one.first, one.second, one.better_first), (one.second, one.first, one.better_second),
+        (pair.first, pair.second, pair.better_first), (pair.second, pair.first, pair.better_second),
     )  # fmt: skip
     return [
         Table(
             f"N-grams that {better} has right more often than {worse}",
-            ["n-gram", f"right in {one.first}", f"right in {one.second}", "salience"],
+            ["n-gram", f"right in {pair.first}", f"right in {pair.second}", "salience"],
             [[gram.words, gram.first, gram.second, gram.salience] for gram in ngrams],
             digits=3,
         )
@@ -279,9 +283,9 @@ def _example_tables(evaluation: Evaluation, pairs: _ExamplePairs) -> list[Table]
     names = evaluation.names
     tables = []
     for system, pair in enumerate(pairs, start=1):
-        for (better, worse), found in zip(((0, system), (system, 0)), pair, strict=True):
+        for (better, worse), side in zip(((0, system), (system, 0)), pair, strict=True):
             rows: list[list[Cell]] = []
-            for example in found:
+            for example in side:
                 line, index = example.line, example.line - 1
                 if evaluation.source_lines is not None:
                     rows.append([line, "source", evaluation.source_lines[index], None])
@@ -297,7 +301,7 @@ def _example_tables(evaluation: Evaluation, pairs: _ExamplePairs) -> list[Table]
 def _example_values(evaluation: Evaluation, pairs: _ExamplePairs) -> list[dict[str, Any]]:
     first = evaluation.systems[0]
 
-    def rows(system: int, found: Sequence[Example]) -> list[dict[str, Any]]:
+    def rows(system: int, side: Sequence[Example]) -> list[dict[str, Any]]:
         return [
             {
                 "line": example.line,
@@ -307,7 +311,7 @@ def _example_values(evaluation: Evaluation, pairs: _ExamplePairs) -> list[dict[s
                 "sentence_bleu_first": example.first,
                 "sentence_bleu_second": example.second,
             }
-            for example in found
+            for example in side
         ]
 
     return [
@@ -333,8 +337,8 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
         tested = [bootstrap.systems[metric][index] for metric in scores.values]
         # The interval is around the mean of the samples, which is not quite the score.
         return [
-            None if one.mean is None or one.interval is None else one.mean + sign * one.interval
-            for one in tested
+            None if test.mean is None or test.interval is None else test.mean + sign * test.interval
+            for test in tested
         ]
 
     series = [

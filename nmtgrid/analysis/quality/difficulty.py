@@ -18,7 +18,7 @@ from nmtgrid.analysis.alignment.aligner import AlignedPairs
 from nmtgrid.analysis.alignment.pharaoh import Links
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality import buckets
-from nmtgrid.analysis.quality.buckets import AXES, split
+from nmtgrid.analysis.quality.buckets import AXES, Buckets, split
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.io.text import open_writer
@@ -99,22 +99,7 @@ def difficulty_section(
             digits=1,
         ),
     ]  # fmt: skip
-
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(*pair) for pair in bins],
-            [Series("all pairs", shares)],
-            path,
-            title="Pairs by difficulty",
-            x_label=AXES["difficulty"],
-            y_label="share of the pairs (percent)",
-            size_label="pairs",
-        )
-
-    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
-    if by_difficulty.without:
-        caption += f" {by_difficulty.without:,} pairs with an empty side have none."
-    pictures = [Picture("difficulty", caption, draw)]
+    pictures = [_picture(by_difficulty, shares)]
     values: dict[str, Any] = {
         "difficulty": {
             "of": AXES["difficulty"],
@@ -140,6 +125,27 @@ def difficulty_section(
         values |= scored.values
         text += f" {scored.text}"
     return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values)
+
+
+def _picture(by_difficulty: Buckets, shares: Sequence[float | None]) -> Picture:
+    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
+    if by_difficulty.without:
+        caption += f" {by_difficulty.without:,} pairs with an empty side have none."
+    pairs = zip(by_difficulty.labels, by_difficulty.sizes, strict=True)
+    groups = [Group(*pair) for pair in pairs]
+    return Picture(
+        "difficulty",
+        caption,
+        lambda path: draw_bars(
+            groups,
+            [Series("all pairs", shares)],
+            path,
+            title="Pairs by difficulty",
+            x_label=AXES["difficulty"],
+            y_label="share of the pairs (percent)",
+            size_label="pairs",
+        ),
+    )
 
 
 def _numbers(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> dict[str, float | None]:

@@ -68,7 +68,7 @@ class Evaluation:
         lowercase: bool = False,
     ) -> Evaluation:
         """Split all lines into tokens. Raises ValueError unless all have as many lines."""
-        counts = {len(reference), *(len(one.lines) for one in systems)}
+        counts = {len(reference), *(len(system.lines) for system in systems)}
         if len(counts | ({len(source)} if source is not None else set())) > 1:
             raise ValueError("systems, reference and source have different numbers of lines")
         split = tokenizer(tokenize, lowercase)
@@ -86,33 +86,33 @@ class Evaluation:
     @property
     def names(self) -> list[str]:
         """Return the systems' names."""
-        return [one.name for one in self.systems]
+        return [system.name for system in self.systems]
 
     @functools.cached_property
     def bleu(self) -> list[Counts]:
         """Return `sentence_counts.bleu_counts` of each system."""
-        return [bleu_counts(one, self.reference) for one in self.tokens]
+        return [bleu_counts(tokens, self.reference) for tokens in self.tokens]
 
     @functools.cached_property
     def sentence_bleu(self) -> list[NDArray[numpy.float64]]:
         """Return each sentence's BLEU in percent, of each system."""
-        return [sentence_bleus(one) for one in self.bleu]
+        return [sentence_bleus(counts) for counts in self.bleu]
 
     @functools.cached_property
     def chrf(self) -> list[Counts]:
         """Return `sentence_counts.chrf_counts` of each system."""
         reference = chrf_characters(self.reference_lines, self.lowercase)
         return [
-            chrf_counts(chrf_characters(one.lines, self.lowercase), reference)
-            for one in self.systems
+            chrf_counts(chrf_characters(system.lines, self.lowercase), reference)
+            for system in self.systems
         ]
 
     @functools.cached_property
     def ter(self) -> list[NDArray[numpy.float64]]:
         """Return `quality.ter_counts` of each system; slow."""
         return [
-            numpy.array(ter_counts(one.lines, self.reference_lines, self.lowercase))
-            for one in self.systems
+            numpy.array(ter_counts(system.lines, self.reference_lines, self.lowercase))
+            for system in self.systems
         ]
 
     def scorer(self, name: Literal["bleu", "chrf", "ter"]) -> Scorer:

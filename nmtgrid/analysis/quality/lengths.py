@@ -73,7 +73,7 @@ def length_differences(evaluation: Evaluation) -> list[LengthDifferences]:
 def reach(systems: Sequence[LengthDifferences]) -> int:
     """Return how far from zero to look for nearly all sentences of each system."""
     # Nearly all: a few runaway translations should not squeeze the rest.
-    ends = [float(numpy.quantile(numpy.abs(one.differences), _SHOWN)) for one in systems]
+    ends = [float(numpy.quantile(numpy.abs(system.differences), _SHOWN)) for system in systems]
     return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
 
 
@@ -85,8 +85,8 @@ def lengths_section(evaluation: Evaluation) -> Section:
 
     def draw(path: Path) -> None:
         draw_steps(
-            [one.system for one in systems],
-            [[100.0 * share for share in one.shares(most)] for one in systems],
+            [system.system for system in systems],
+            [[100.0 * share for share in system.shares(most)] for system in systems],
             path,
             title=title,
             x_label="hypothesis length − reference length (tokens)",
@@ -104,10 +104,10 @@ def lengths_section(evaluation: Evaluation) -> Section:
     )
     rows: list[list[Cell]] = [
         [
-            one.system, one.hypothesis_tokens, one.ratio, one.mean, one.deviation,
-            *(100.0 * one.share(sign) for sign in (-1, 0, 1)),
+            system.system, system.hypothesis_tokens, system.ratio, system.mean, system.deviation,
+            *(100.0 * system.share(sign) for sign in (-1, 0, 1)),
         ]
-        for one in systems
+        for system in systems
     ]  # fmt: skip
     table = Table(
         "Length differences (tokens) and the sentences that are shorter, equal, longer (percent)",
@@ -115,7 +115,7 @@ def lengths_section(evaluation: Evaluation) -> Section:
         rows,
     )
     values = {
-        "lengths": [_values(one) for one in systems],
+        "lengths": [_values(system) for system in systems],
         "tokenize": evaluation.tokenize,
         "lowercase": evaluation.lowercase,
     }
@@ -123,18 +123,18 @@ def lengths_section(evaluation: Evaluation) -> Section:
     return Section("lengths", title, text, [table], [picture], values)
 
 
-def _values(one: LengthDifferences) -> dict[str, Any]:
-    kinds, counts = numpy.unique(one.differences, return_counts=True)
+def _values(system: LengthDifferences) -> dict[str, Any]:
+    kinds, counts = numpy.unique(system.differences, return_counts=True)
     return {
-        "system": one.system,
-        "hypothesis_tokens": one.hypothesis_tokens,
-        "reference_tokens": one.reference_tokens,
-        "length_ratio": one.ratio,
-        "mean_difference": one.mean,
-        "deviation": one.deviation,
-        "share_shorter": one.share(-1),
-        "share_equal": one.share(0),
-        "share_longer": one.share(1),
+        "system": system.system,
+        "hypothesis_tokens": system.hypothesis_tokens,
+        "reference_tokens": system.reference_tokens,
+        "length_ratio": system.ratio,
+        "mean_difference": system.mean,
+        "deviation": system.deviation,
+        "share_shorter": system.share(-1),
+        "share_equal": system.share(0),
+        "share_longer": system.share(1),
         "sentences_by_difference": {
             str(kind): count for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
         },

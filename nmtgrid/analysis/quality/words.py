@@ -276,7 +276,9 @@ def _greatest(scores: NDArray[numpy.float64], count: int) -> list[int]:
 
 def _best(ngrams: list[NGram], count: int, sign: int) -> list[NGram]:
     """Return the first in order of salience (`sign` 1: rising), length and letters."""
-    order = sorted(ngrams, key=lambda one: (sign * one.salience, -one.words.count(" "), one.words))
+    order = sorted(
+        ngrams, key=lambda gram: (sign * gram.salience, -gram.words.count(" "), gram.words)
+    )
     return order[:count]
 
 
