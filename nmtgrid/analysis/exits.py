@@ -301,8 +301,7 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     most = max(system.num_exits for system in systems)
     size = max(2.5, 0.45 * most + 0.4), 2.8
     names, y_label = [system.system for system in systems], "tokens there (percent)"
-    across = _across(len(systems))
-    with new_diagrams(path, names, size, y_label, across=across, sharey=True) as (figure, panels):
+    with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
             tone = COLOURS[index % len(COLOURS)]
             axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
@@ -338,8 +337,7 @@ def draw_histograms(
         float(histogram.counts.max() / max(histogram.counts.sum(), 1)) for histogram in histograms
     )
     names = [histogram.system for histogram in histograms]
-    across = _across(len(names))
-    with new_diagrams(path, names, size, y_label, across=across) as (figure, panels):
+    with new_diagrams(path, names, size, y_label) as (figure, panels):
         for axes, histogram in zip(panels, histograms, strict=True):
             _draw_cells(axes, histogram, greatest)
             axes.set_ylim(-0.5, rows - 0.5)
@@ -377,11 +375,6 @@ def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
     axes.set_yticks([row - 0.5 for row in range(len(histogram.rows) + 1)], minor=True)
     axes.grid(which="minor", linewidth=0.4)
     axes.tick_params(which="minor", length=0)
-
-
-def _across(count: int) -> int:
-    """Return how many diagrams stand abreast: four make a square."""
-    return 2 if count == 4 else 3
 
 
 _TEXT = (

@@ -21,6 +21,7 @@ from nmtgrid.online.settings import Policy, Setting
 POLICIES: Mapping[Policy, str] = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
 """What a policy is called beside its curve."""
 
+_FIGURES = (*METRICS, "length_ratio")
 _VALUES = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
 _ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wrote."
 
@@ -65,9 +66,7 @@ def _parse_row(row: Mapping[str, Any]) -> OnlineResult:
     policy = row["policy"]
     value = row[_VALUES[policy]]
     latencies = {
-        (values["unit"], values["convention"]): {
-            metric: values[metric] for metric in (*METRICS, "length_ratio")
-        }
+        (values["unit"], values["convention"]): {metric: values[metric] for metric in _FIGURES}
         for values in row["latencies"]
     }
     # JSON has no infinity: a k of None is the whole source.
@@ -167,7 +166,15 @@ def latency_section(
             levels=levels,
         )
 
-    rows = [_row(result, unit, convention) for result in results]
+    rows = []
+    for result in results:
+        figures = {name: result.latency(name, unit, convention) for name in _FIGURES}
+        rows.append({
+            "system": result.system,
+            **result.setting.values(),
+            "bleu_tokenized": result.bleu,
+            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+        })  # fmt: skip
     table = Table(
         f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
         f"convention;\nratio: {unit}s of hypothesis / reference",
@@ -191,14 +198,3 @@ def latency_section(
         [Picture("latency", caption, draw)],
         {"unit": unit, "convention": convention, "metric": metric, "settings": rows},
     )
-
-
-def _row(result: OnlineResult, unit: Unit, convention: Convention) -> dict[str, Any]:
-    """Return a setting's figures, None for what there is not."""
-    values = {name: result.latency(name, unit, convention) for name in (*METRICS, "length_ratio")}
-    return {
-        "system": result.system,
-        **result.setting.values(),
-        "bleu_tokenized": result.bleu,
-        **{name: None if math.isnan(value) else value for name, value in values.items()},
-    }

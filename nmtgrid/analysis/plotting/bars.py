@@ -15,7 +15,6 @@ from nmtgrid.analysis.plotting.figure import (
     AXIS,
     INK,
     Axes,
-    Line2D,
     MaxNLocator,
     Patch,
     add_legend,
@@ -23,6 +22,7 @@ from nmtgrid.analysis.plotting.figure import (
     dash,
     hatch,
     legend_label,
+    line_handles,
     new_picture,
     shortened,
     text_width,
@@ -176,12 +176,9 @@ def draw_steps(
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        handles = [
-            Line2D([], [], color=colour(index), linestyle=dash(index), linewidth=1.8,
-                   label=legend_label(name, 48))
-            for index, name in enumerate(names)
-        ]  # fmt: skip
-        add_legend(figure, handles, title)
+        add_legend(
+            figure, line_handles({name: index for index, name in enumerate(names)}, 48), title
+        )
 
 
 def _signed(tick: int, most: int) -> str:

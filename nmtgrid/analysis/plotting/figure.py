@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,11 @@ def new_diagrams(
     size: tuple[float, float],
     y_label: str,
     *,
-    across: int = 3,
     sharey: bool = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Yield a picture with a diagram of this size in inches for each name, so many abreast."""
-    across = min(across, len(names))
+    """Yield a picture with a diagram of this size in inches for each name, three abreast."""
+    # Four make a square.
+    across = 2 if len(names) == 4 else min(3, len(names))
     down = math.ceil(len(names) / across)
     page = max(across * size[0] + 0.4, 4.4), down * size[1] + 0.6
     with new_picture(path, *page) as figure:
@@ -262,6 +262,15 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> No
             return None
         legend.remove()
     return None
+
+
+def line_handles(styles: Mapping[str, int], letters: int, lines: int = 1) -> list[Artist]:
+    """Return what a legend shows of lines: names, and the indices of their looks."""
+    return [
+        Line2D([], [], color=colour(style), linestyle=dash(style), linewidth=1.8,
+               label=legend_label(name, letters, lines))
+        for name, style in styles.items()
+    ]  # fmt: skip
 
 
 def legend_label(name: str, letters: int, lines: int = 1) -> str:

@@ -15,10 +15,9 @@ from nmtgrid.analysis.plotting.figure import (
     AXIS,
     Axes,
     Figure,
-    Line2D,
     colour,
     dash,
-    legend_label,
+    line_handles,
     log_label,
     log_ticks,
     new_picture,
@@ -81,13 +80,18 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
     """Draw the panels on one page into `path`. Raises ConfigError for another kind of file."""
     columns = min(2, len(panels))
     heights = [
-        max(map(_height, panels[start : start + columns]))
+        max(
+            max(1.0, 0.165 * len(panel.rows)) + 1.0 if isinstance(panel, HeatPanel) else _HEIGHT
+            for panel in panels[start : start + columns]
+        )
         for start in range(0, len(panels), columns)
     ]
     lines = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
     # A system has one look in all diagrams, and stands in the legend once.
     styles = {line.name: line.style for line in lines}
-    size = columns * _WIDTH + (2.4 if styles else 0.0), max(sum(heights), 0.18 * len(styles))
+    # Where one look stands for different lines in two diagrams, each diagram has a legend.
+    is_shared = len({*styles.values()}) == len(styles) > 0
+    size = columns * _WIDTH + (2.4 if is_shared else 0.0), max(sum(heights), 0.18 * len(styles))
     with new_picture(path, *size) as figure:
         cells = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
         for axes, panel in zip(cells.flatten(), panels, strict=False):
@@ -98,21 +102,16 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
                 _draw_heat(figure, axes, panel)
             else:
                 _draw_lines(axes, panel)
+                if not is_shared:
+                    own = {line.name: line.style for line in panel.lines}
+                    axes.legend(handles=line_handles(own, 26, 3))
         for axes in cells.flatten()[len(panels) :]:
             axes.set_axis_off()
-        # Many names have a line each, lest the legend be taller than the page.
-        letters, most = (26, 3) if len(styles) <= _FEW else (30, 1)
-        handles = [
-            Line2D([], [], color=colour(style), linestyle=dash(style), linewidth=1.8,
-                   label=legend_label(name, letters, most))
-            for name, style in styles.items()
-        ]  # fmt: skip
-        if handles:
+        if is_shared:
+            # Many names have a line each, lest the legend be taller than the page.
+            letters, most = (26, 3) if len(styles) <= _FEW else (30, 1)
+            handles = line_handles(styles, letters, most)
             figure.legend(handles=handles, loc="outside right upper")
-
-
-def _height(panel: Panel | HeatPanel) -> float:
-    return max(1.0, 0.165 * len(panel.rows)) + 1.0 if isinstance(panel, HeatPanel) else _HEIGHT
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:

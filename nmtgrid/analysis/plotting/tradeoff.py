@@ -79,8 +79,15 @@ def draw_tradeoff(
     A diagram in which no point has a cost is left out, and so are points that are no numbers.
     Raises ConfigError for another kind of file.
     """
-    curves = [dataclasses.replace(curve, points=_finite(curve)) for curve in curves]
-    curves = [curve for curve in curves if curve.points]
+    drawn = []
+    for curve in curves:
+        points = [
+            point
+            for point in curve.points
+            if math.isfinite(point.bleu) and any(map(math.isfinite, point.costs))
+        ]
+        drawn += [dataclasses.replace(curve, points=points)] if points else []
+    curves = drawn
     shown = [
         index
         for index in range(len(x_labels))
@@ -117,15 +124,6 @@ def draw_tradeoff(
                 if math.isfinite(point.costs[index])
             ]
             label_points(axes, labels)
-
-
-def _finite(curve: TradeoffCurve) -> list[CurvePoint]:
-    """Return the points that have BLEU and any cost."""
-    return [
-        point
-        for point in curve.points
-        if math.isfinite(point.bleu) and any(map(math.isfinite, point.costs))
-    ]
 
 
 def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
