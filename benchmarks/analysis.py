@@ -25,12 +25,17 @@ from typing import NamedTuple
 
 TOY_PAIRS = 20_000
 TOGETHER = """
-from nmtgrid.analysis import buckets, compare_section, lengths
+from nmtgrid.analysis.quality import buckets, compare, lengths
 from nmtgrid.analysis.quality.evaluation import read_evaluation
 from pathlib import Path
 import sys
 held = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
-for section in (buckets.section(held), lengths.section(held), compare_section.section(held)):
+sections = (
+    buckets.buckets_section(held),
+    lengths.lengths_section(held),
+    compare.comparison_section(held),
+)
+for section in sections:
     for picture in section.pictures:
         picture.draw(Path(sys.argv[1]).parent / f"{picture.name}.png")
 """

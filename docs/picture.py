@@ -19,7 +19,7 @@ import numpy
 
 from nmtgrid.analysis.alignment.soft_alignments import by_words, shares
 from nmtgrid.analysis.exits import ExitTraces, read_exits
-from nmtgrid.analysis.plotting.figure import Axes, new_figure
+from nmtgrid.analysis.plotting.figure import Axes, Figure
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.io.atomic import read_json
 from nmtgrid.search.traces import Trace, read_traces
@@ -34,7 +34,7 @@ def draw(traces: Path, curve: Path, exits: Path, path: Path) -> None:
 
     Raises InputError for traces that lack what is drawn, and for files that are not there.
     """
-    figure = new_figure(WIDTH, HEIGHT)
+    figure = Figure(figsize=(WIDTH, HEIGHT))
     # Opaque: what is white on a light page is a card on a dark one.
     figure.set_facecolor("white")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1.15, 1.0, 1.0])

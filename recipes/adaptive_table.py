@@ -55,7 +55,7 @@ def sweep(named: Sequence[str]) -> list[Row]:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the average exit along lambda, and along sigma for each lambda that has several."""
     from nmtgrid.analysis.plotting.lines import Line, Panel
-    from nmtgrid.analysis.plotting.lines import draw as draw_page
+    from nmtgrid.analysis.plotting.lines import draw_panels as draw_page
 
     def line(name: str, points: Sequence[tuple[float, float]], style: int) -> Line:
         held = sorted(points)

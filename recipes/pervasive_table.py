@@ -202,7 +202,7 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw BLEU of the development set along the depth, a line for each kernel."""
     from nmtgrid.analysis.plotting.lines import Line, Panel
-    from nmtgrid.analysis.plotting.lines import draw as draw_page
+    from nmtgrid.analysis.plotting.lines import draw_panels as draw_page
 
     score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))
     lines = []

@@ -1,7 +1,8 @@
-"""Where tokens left a decoder of many exits: how it depends on place, confidence and length.
+"""Where tokens left a decoder of many exits: how it depends on position, confidence and length.
 
-Figures 5.9 to 5.13, from traces of `nmtgrid decode --exit ... --traces FILE`. The end symbol is a
-token here: it has an exit too, and is written at the end of every hypothesis.
+Figures 5.9 to 5.13, from traces of `nmtgrid decode --exit ... --traces FILE`; `analyze exits` and
+the report show the section. The end symbol is a token here: it has an exit too, and is written at
+the end of every hypothesis.
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from nmtgrid.analysis.plotting.figure import (
+    AXIS,
+    COLOURS,
+    Axes,
+    Patch,
+    add_legend,
+    new_diagrams,
+    new_picture,
+    shortened,
+    text_width,
+    wrapped,
+)
+from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.analysis.systems import check_lengths
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
@@ -24,7 +38,8 @@ Counts = NDArray[numpy.int64]
 
 BEGINNING, NEAR_END = 0.1, 0.9
 """Relative positions before and behind which are the beginning and the end of a hypothesis."""
-CONFIDENCE_BINS = 10
+# Quotients, not sums of tenths: 0.3 must be the border that a confidence of 3 / 10 meets.
+_CONFIDENCE_EDGES = [tenth / 10 for tenth in range(11)]
 _ADVICE = (
     "Run `nmtgrid decode MODEL --exit NAME|N|auto --traces FILE` with a model that has exits "
     "(`train --set model.exits=tied`)."
@@ -35,8 +50,8 @@ _ADVICE = (
 class ExitTraces:
     """The exits of one system, token by token [K] and sentence by sentence [L].
 
-    `places` are relative positions: 0 for the first token of a hypothesis and 1 for its end symbol,
-    NaN where there is nothing but the end symbol. Confidence is the probability that the model gave
+    `positions` are relative: 0 for the first token of a hypothesis and 1 for its end symbol, NaN
+    where there is nothing but the end symbol. Confidence is the probability that the model gave
     the token, of a sentence the mean of its tokens'. Source lengths are in units, without the end
     symbol. `examples` are the traces of the lines that were asked for.
     """
@@ -45,7 +60,7 @@ class ExitTraces:
     num_exits: int
     exits: Counts
     confidence: Floats
-    places: Floats
+    positions: Floats
     sentence_exits: Floats
     sentence_confidence: Floats
     source_lengths: Counts
@@ -60,24 +75,24 @@ class ExitTraces:
     @property
     def at_beginning(self) -> NDArray[numpy.bool_]:
         """Whether each token stands in the first tenth of its hypothesis."""
-        return self.places < BEGINNING
+        return self.positions < BEGINNING
 
     @property
     def near_end(self) -> NDArray[numpy.bool_]:
         """Whether each token stands in the last tenth of its hypothesis."""
-        return self.places > NEAR_END
+        return self.positions > NEAR_END
 
-    def distribution(self, chosen: NDArray[numpy.bool_] | None = None) -> list[float] | None:
-        """Return the share of each exit, from 1 on, among the chosen tokens; None for no token."""
-        held = self.exits if chosen is None else self.exits[chosen]
-        if not len(held):
+    def distribution(self, mask: NDArray[numpy.bool_] | None = None) -> list[float] | None:
+        """Return the share of each exit, from 1 on, among tokens [K]; None for no token."""
+        exits = self.exits if mask is None else self.exits[mask]
+        if not len(exits):
             return None
-        counts = numpy.bincount(held, minlength=self.num_exits + 1)[1:]
-        return [float(count) / len(held) for count in counts]
+        counts = numpy.bincount(exits, minlength=self.num_exits + 1)[1:]
+        return [float(count) / len(exits) for count in counts]
 
 
 def read_exits(
-    named: Mapping[str, Path],
+    files: Mapping[str, Path],
     lines: Sequence[int] = (),
     count: int = 3,
     others: Mapping[Path, int] | None = None,
@@ -87,14 +102,11 @@ def read_exits(
     Raises InputError for files of different lengths (also of `others`), without exits, or without
     such a line.
     """
-    lengths: dict[Path, int] = {}
-    found = []
-    for name, path in named.items():
-        traces = list(read_traces(path))
-        lengths[path] = len(traces)
-        found.append(exits_of_traces(name, traces, path, lines, count))
+    traces = {name: list(read_traces(path)) for name, path in files.items()}
+    systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
+    lengths = {path: len(traces[name]) for name, path in files.items()}
     check_lengths({**lengths, **(others or {})})
-    return found
+    return systems
 
 
 def exits_of_traces(
@@ -103,47 +115,43 @@ def exits_of_traces(
     """Return the exits in the traces of one system, which came from `path`. See `read_exits`."""
     if not traces:
         raise InputError("it is empty.", _ADVICE, path=path)
-    held = [trace for trace in traces if trace.log_probabilities]
-    if not any(trace.exits for trace in held):
+    written = [trace for trace in traces if trace.log_probabilities]
+    if not any(trace.exits for trace in written):
         raise InputError("there are no exits in it.", _ADVICE, path=path)
-    for trace in held:
+    for trace in written:
         if trace.exits is None:
             raise InputError(
                 "this trace has no exits, though others have.", _ADVICE, path=path, line=trace.line
             )
-    exits = [numpy.array(trace.exits, dtype=numpy.int64) for trace in held]
-    confidence = [numpy.exp(numpy.array(trace.log_probabilities)) for trace in held]
-    blocks = [trace.num_exits for trace in held if trace.num_exits]
-    # Traces of old do not tell how many blocks there are.
-    blocks += [len(trace.exit_scores[0]) for trace in held if trace.exit_scores]
+    exits = [numpy.array(trace.exits, dtype=numpy.int64) for trace in written]
+    confidence = [numpy.exp(numpy.array(trace.log_probabilities)) for trace in written]
+    blocks = [trace.num_exits for trace in written if trace.num_exits]
+    # Traces of earlier versions do not say how many blocks there are.
+    blocks += [len(trace.exit_scores[0]) for trace in written if trace.exit_scores]
     return ExitTraces(
         name,
-        max([int(one.max()) for one in exits] + blocks),
+        max([int(tokens.max()) for tokens in exits] + blocks),
         numpy.concatenate(exits),
         numpy.concatenate(confidence),
-        numpy.concatenate([_places(len(one)) for one in exits]),
-        numpy.array([one.mean() for one in exits]),
-        numpy.array([one.mean() for one in confidence]),
-        numpy.array([len(trace.source) for trace in held], dtype=numpy.int64),
-        all(int(one.min()) == int(one.max()) for one in exits),
-        _examples(held, path, lines, count),
+        # The end symbol alone is neither first nor last.
+        numpy.concatenate(
+            [numpy.arange(n) / (n - 1) if n > 1 else [math.nan] for n in map(len, exits)]
+        ),
+        numpy.array([tokens.mean() for tokens in exits]),
+        numpy.array([tokens.mean() for tokens in confidence]),
+        numpy.array([len(trace.source) for trace in written], dtype=numpy.int64),
+        all(int(tokens.min()) == int(tokens.max()) for tokens in exits),
+        _examples(written, path, lines, count),
     )
-
-
-def _places(length: int) -> Floats:
-    if length == 1:
-        return numpy.array([math.nan])
-    return numpy.arange(length) / (length - 1)
 
 
 def _examples(traces: Sequence[Trace], path: Path, lines: Sequence[int], count: int) -> list[Trace]:
     if not lines:
         return [trace for trace in traces if trace.target][:count]
-    known = {trace.line: trace for trace in traces}
-    for line in lines:
-        if line not in known:
-            raise InputError(f"it has no translation of line {line}.", path=path)
-    return [known[line] for line in lines]
+    by_line = {trace.line: trace for trace in traces}
+    if missing := [line for line in lines if line not in by_line]:
+        raise InputError(f"it has no translation of line {missing[0]}.", path=path)
+    return [by_line[line] for line in lines]
 
 
 def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
@@ -173,51 +181,374 @@ class Histogram:
         }  # fmt: skip
 
 
-def token_confidence(one: ExitTraces) -> Histogram:
+def token_confidence(system: ExitTraces) -> Histogram:
     """Return tokens by exit and confidence (figure 5.12)."""
-    edges = confidence_edges()
-    return _histogram(one, one.exits.astype(float), one.confidence, edges, 1.0)
+    exits = system.exits.astype(float)
+    return _histogram(system, exits, system.confidence, _CONFIDENCE_EDGES, 1.0)
 
 
-def sentence_confidence(one: ExitTraces, step: float) -> Histogram:
+def sentence_confidence(system: ExitTraces, step: float) -> Histogram:
     """Return sentences by exit and mean confidence (figure 5.13b); `step` is between rows."""
-    return _histogram(one, one.sentence_exits, one.sentence_confidence, confidence_edges(), step)
+    exits, confidence = system.sentence_exits, system.sentence_confidence
+    return _histogram(system, exits, confidence, _CONFIDENCE_EDGES, step)
 
 
-def sentence_lengths(one: ExitTraces, step: float, edges: Sequence[float]) -> Histogram:
+def sentence_lengths(system: ExitTraces, step: float, edges: Sequence[float]) -> Histogram:
     """Return sentences by exit and source length (figure 5.13a)."""
-    return _histogram(one, one.sentence_exits, one.source_lengths.astype(float), edges, step)
-
-
-def confidence_edges() -> list[float]:
-    """Return the borders of the classes of confidence, from 0 to 1."""
-    return [place / CONFIDENCE_BINS for place in range(CONFIDENCE_BINS + 1)]
+    lengths = system.source_lengths.astype(float)
+    return _histogram(system, system.sentence_exits, lengths, edges, step)
 
 
 def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
     """Return borders of at most `most` classes of source lengths, as wide as each other."""
-    longest = max(int(one.source_lengths.max()) for one in systems)
+    longest = max(int(system.source_lengths.max()) for system in systems)
     widths = (base * 10**power for power in range(7) for base in (1, 2, 5))
     width = next(width for width in widths if longest < width * most)
-    return [float(place * width) for place in range(longest // width + 2)]
+    return [float(border * width) for border in range(longest // width + 2)]
 
 
 def _histogram(
-    one: ExitTraces, exits: Floats, values: Floats, edges: Sequence[float], step: float
+    system: ExitTraces, exits: Floats, values: Floats, edges: Sequence[float], step: float
 ) -> Histogram:
     """Return the joint histogram; exits go to the nearest row, the higher one of two."""
-    rows = [1 + step * place for place in range(round((one.num_exits - 1) / step) + 1)]
+    rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
     # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
-    place = numpy.floor((exits - 1) / step + 0.5 + 1e-9).astype(int)
+    row = numpy.floor((exits - 1) / step + 0.5 + 1e-9).astype(int)
     column = numpy.searchsorted(numpy.asarray(edges), values, side="right") - 1
+    # The last class holds its upper edge too: a confidence of 1.
     column = numpy.clip(column, 0, len(edges) - 2)
     counts = numpy.zeros((len(rows), len(edges) - 1), dtype=numpy.int64)
-    numpy.add.at(counts, (place, column), 1)
-    return Histogram(one.system, rows, edges, counts)
+    numpy.add.at(counts, (row, column), 1)
+    return Histogram(system.system, rows, edges, counts)
 
 
 def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None:
     """Return Pearson's correlation; None where one of the two never changes."""
+    # Of exits that never change the correlation is 0/0.
     if len(first) < 2 or numpy.ptp(first) < 1e-12 or numpy.ptp(second) < 1e-12:
         return None
     return float(numpy.corrcoef(first, second)[0, 1])
+
+
+# Inches of the examples' page, and of what stays free at its sides.
+_PAGE, _EDGE = 7.6, 0.15
+# Points: tokens, and the source and the reference.
+_TOKEN, _BELOW = 9.5, 8.0
+# Inches: a row of tokens with their numbers, a line of text, between sentences, and tokens.
+_ROW, _LINE, _BETWEEN, _SPACE = 0.58, 0.17, 0.22, 0.09
+
+
+def draw_examples(
+    systems: Sequence[ExitTraces], references: Sequence[str] | None, path: Path
+) -> None:
+    """Draw the examples of all systems into `path`, those of one line under each other."""
+    with new_picture(path, _PAGE, 1.0) as figure:
+        # Tokens run on like text, for which matplotlib has no layout: coordinates are inches, and
+        # the page grows with what stands on it.
+        figure.set_layout_engine("none")
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_axis_off()
+        axes.set_autoscale_on(False)
+        top = _EDGE
+        for line in dict.fromkeys(trace.line for system in systems for trace in system.examples):
+            for system in systems:
+                for trace in system.examples:
+                    if trace.line == line:
+                        name = system.system if len(systems) > 1 else ""
+                        top = _write_tokens(axes, trace, name, top)
+                        source = " ".join(trace.source)
+            captions = [f"Line {line}, source: {source}"]
+            if references is not None:
+                captions.append(f"Reference: {references[line - 1]}")
+            text = "\n".join(wrapped(caption, 108, lines=60) for caption in captions)
+            axes.text(_EDGE, top, text, fontsize=_BELOW, va="top")
+            top += _LINE * (text.count("\n") + 1) + _BETWEEN
+        figure.set_size_inches(_PAGE, top)
+        axes.set(xlim=(0.0, _PAGE), ylim=(top, 0.0))
+
+
+def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
+    """Write a hypothesis and its name, from `top` on; return where it ends.
+
+    Each token's exit stands above it, and its confidence below.
+    """
+    if name:
+        axes.text(_EDGE, top, shortened(name, 70), fontsize=_BELOW, weight="bold", va="top")
+        top += _LINE + 0.07
+    left = _EDGE
+    for token, exit, confidence in tokens_of(trace):
+        parts: tuple[tuple[float, str, float, dict[str, Any]], ...] = (
+            (0.0, str(exit), 7.5, {"color": COLOURS[0], "weight": "bold"}),
+            (0.13, shortened(token, 40), _TOKEN, {}),
+            (0.32, f"{confidence:.2f}", 7.5, {"color": AXIS}),
+        )
+        width = max(text_width(text, size) for _, text, size, _ in parts)
+        if left > _EDGE and left + width > _PAGE - _EDGE:
+            left, top = _EDGE, top + _ROW
+        for below, text, size, look in parts:
+            axes.text(left + width / 2, top + below, text, fontsize=size, ha="center", va="top",
+                      **look)  # fmt: skip
+        left += width + _SPACE
+    return top + _ROW
+
+
+# Letters in cells; they stay as they are whatever the paper's colour.
+_DARK, _LIGHT = "#08306b", "#fefefe"
+
+
+def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
+    """Draw the exits at the beginning and near the end of hypotheses, a diagram a system."""
+    most = max(system.num_exits for system in systems)
+    size = max(2.5, 0.45 * most + 0.4), 2.8
+    names, y_label = [system.system for system in systems], "tokens there (percent)"
+    with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
+        for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
+            tone = COLOURS[index % len(COLOURS)]
+            axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
+            for side, mask in ((-0.2, system.at_beginning), (0.2, system.near_end)):
+                shares = numpy.array(system.distribution(mask) or [0.0] * system.num_exits)
+                shown = numpy.flatnonzero(shares)
+                axes.bar(
+                    shown + 1 + side, 100 * shares[shown], 0.36, edgecolor=tone, linewidth=1.0,
+                    facecolor=tone if side < 0 else "none",
+                )  # fmt: skip
+            axes.set_xticks(range(1, most + 1))
+            axes.set_xlim(0.4, most + 0.6)
+            axes.grid(axis="y")
+            axes.set_xlabel("exit (block)")
+        highest = max(axes.dataLim.y1 for axes in panels)
+        panels[0].set_ylim(0.0, min(100.0, 1.08 * highest))
+        handles = [
+            Patch(facecolor=AXIS, edgecolor=AXIS,
+                  label="filled: beginning (relative position < 0.1)"),
+            Patch(facecolor="none", edgecolor=AXIS,
+                  label="outlined: near the end (> 0.9, end symbol counted)"),
+        ]  # fmt: skip
+        add_legend(figure, handles)
+
+
+def draw_histograms(
+    histograms: Sequence[Histogram], path: Path, *, x_label: str, y_label: str, unit: str
+) -> None:
+    """Draw joint histograms, a system each, in percent of all its `unit`."""
+    rows = max(map(_used_rows, histograms))
+    size = 0.36 * (len(histograms[0].edges) - 1) + 0.7, 0.26 * rows + 1.0
+    greatest = max(
+        float(histogram.counts.max() / max(histogram.counts.sum(), 1)) for histogram in histograms
+    )
+    names = [histogram.system for histogram in histograms]
+    with new_diagrams(path, names, size, y_label) as (figure, panels):
+        for axes, histogram in zip(panels, histograms, strict=True):
+            _draw_cells(axes, histogram, greatest)
+            axes.set_ylim(-0.5, rows - 0.5)
+            axes.set_xlabel(x_label)
+        add_legend(
+            figure,
+            [Patch(facecolor="none", label=f"percent of all {unit}; an empty cell has none")],
+        )
+
+
+def _used_rows(histogram: Histogram) -> int:
+    """Return how many rows to show: all whole exits, of finer rows those up to the last used."""
+    if len(histogram.rows) < 2 or histogram.rows[1] - histogram.rows[0] >= 1:
+        return len(histogram.rows)
+    return max(4, 1 + int(numpy.flatnonzero(histogram.counts.sum(1))[-1]))
+
+
+def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
+    counts, edges = histogram.counts, histogram.edges
+    shares = counts / max(int(counts.sum()), 1)
+    # By the square root: most cells hold few, and would all be white.
+    shown = numpy.ma.masked_where(counts == 0, numpy.sqrt(shares / max(greatest, 1e-9)))
+    axes.imshow(shown, cmap="Blues", vmin=0.0, vmax=1.15, origin="lower", aspect="auto")
+    for row, column in numpy.argwhere(counts).tolist():
+        percent = 100 * float(shares[row, column])
+        digits = 0 if percent >= 9.95 else 1
+        axes.text(
+            column, row, f"{percent:.{digits}f}" if percent >= 0.05 else "<.1", ha="center",
+            va="center", fontsize=6.5, color=_LIGHT if shown[row, column] > 0.65 else _DARK,
+        )  # fmt: skip
+    axes.set_yticks(range(len(histogram.rows)), [f"{row:g}" for row in histogram.rows])
+    borders = [column - 0.5 for column in range(len(edges))]
+    axes.set_xticks(borders, [f"{edge:g}" for edge in edges], fontsize=7)
+    axes.set_xticks(borders, minor=True)
+    axes.set_yticks([row - 0.5 for row in range(len(histogram.rows) + 1)], minor=True)
+    axes.grid(which="minor", linewidth=0.4)
+    axes.tick_params(which="minor", length=0)
+
+
+_TEXT = (
+    "A decoder with exits may predict each token from an earlier block than its last. The end "
+    "symbol is a token with an exit here. The relative position of a token is 0 for the first of a "
+    "hypothesis and 1 for its end symbol; the beginning is what lies before 0.1, the end what lies "
+    "behind 0.9, the end symbol included. Confidence is the probability that the model gave the "
+    "token at its exit; a sentence's is the mean of its tokens', its exit the mean of their exits, "
+    "and its source length is in units without the end symbol. r is Pearson's correlation."
+)
+
+
+def exits_section(
+    systems: Sequence[ExitTraces], references: Sequence[str] | None = None
+) -> Section:
+    """Return where the tokens of all systems left; references are shown beside the examples."""
+    # Mean exits are rarely whole; those chosen by sentence always are.
+    step = 1.0 if all(system.is_by_sentence for system in systems) else 0.5
+    edges, blocks = length_edges(systems), max(system.num_exits for system in systems)
+    # One scale for all, also for those that left before its end.
+    systems = [dataclasses.replace(system, num_exits=blocks) for system in systems]
+    by_token = [token_confidence(system) for system in systems]
+    by_confidence = [sentence_confidence(system, step) for system in systems]
+    by_length = [sentence_lengths(system, step, edges) for system in systems]
+    rows = zip(systems, by_token, by_confidence, by_length, strict=True)
+    return Section(
+        "exits",
+        "Where tokens leave the decoder",
+        _TEXT,
+        [_summary_table(systems), _shares_table(systems)],
+        _pictures(systems, by_token, by_confidence, by_length, step, references),
+        {"systems": [_values(*row, references) for row in rows]},
+    )
+
+
+def _summary_table(systems: Sequence[ExitTraces]) -> Table:
+    return Table(
+        "Average exits (blocks per token); r: with confidence, with the source's length",
+        ["system", "tokens", "all", "begin", "end", "confidence", "r conf.", "r length"],
+        [
+            [
+                system.system,
+                len(system.exits),
+                system.average_exit,
+                _mean(system, system.at_beginning),
+                _mean(system, system.near_end),
+                float(system.confidence.mean()),
+                correlation(system.exits, system.confidence),
+                correlation(system.sentence_exits, system.source_lengths),
+            ]
+            for system in systems
+        ],
+    )
+
+
+def _shares_table(systems: Sequence[ExitTraces]) -> Table:
+    most = systems[0].num_exits
+    rows: list[list[str | float | None]] = []
+    for system in systems:
+        for name, shares in _shares(system).items():
+            percents = [None] * most if shares is None else [100 * share for share in shares]
+            rows.append([system.system, name, *percents])
+    columns = ["system", "tokens", *(f"exit {exit}" for exit in range(1, most + 1))]
+    return Table("Tokens that leave at each exit (percent)", columns, rows, 1)
+
+
+def _shares(system: ExitTraces) -> dict[str, list[float] | None]:
+    return {
+        "all": system.distribution(),
+        "beginning": system.distribution(system.at_beginning),
+        "end": system.distribution(system.near_end),
+    }
+
+
+def _mean(system: ExitTraces, mask: NDArray[numpy.bool_]) -> float | None:
+    return float(system.exits[mask].mean()) if mask.any() else None
+
+
+def _values(
+    system: ExitTraces,
+    by_token: Histogram,
+    by_confidence: Histogram,
+    by_length: Histogram,
+    references: Sequence[str] | None,
+) -> dict[str, Any]:
+    return {
+        "system": system.system,
+        "blocks": system.num_exits,
+        "sentences": len(system.sentence_exits),
+        "tokens": len(system.exits),
+        "end_symbols_counted": True,
+        "exits_by_sentence": system.is_by_sentence,
+        "average_exit": system.average_exit,
+        "average_exit_beginning": _mean(system, system.at_beginning),
+        "average_exit_near_end": _mean(system, system.near_end),
+        "mean_confidence": float(system.confidence.mean()),
+        "correlation_exit_confidence": correlation(system.exits, system.confidence),
+        "correlation_sentence_exit_confidence": correlation(
+            system.sentence_exits, system.sentence_confidence
+        ),
+        "correlation_sentence_exit_source_length": correlation(
+            system.sentence_exits, system.source_lengths
+        ),
+        "shares": _shares(system),
+        "tokens_by_exit_and_confidence": by_token.values(),
+        "sentences_by_exit_and_confidence": by_confidence.values(),
+        "sentences_by_exit_and_source_length": by_length.values(),
+        "examples": [
+            {
+                "line": trace.line,
+                "source": list(trace.source),
+                "reference": None if references is None else references[trace.line - 1],
+                "tokens": [
+                    {"token": token, "exit": exit, "confidence": confidence}
+                    for token, exit, confidence in tokens_of(trace)
+                ],
+            }
+            for trace in system.examples
+        ],
+    }
+
+
+def _pictures(
+    systems: Sequence[ExitTraces],
+    by_token: Sequence[Histogram],
+    by_confidence: Sequence[Histogram],
+    by_length: Sequence[Histogram],
+    step: float,
+    references: Sequence[str] | None,
+) -> list[Picture]:
+    what = "exit (block)" if step == 1 else "mean exit (blocks)"
+    rounded = "" if step == 1 else f" Mean exits are rounded to the nearest {step:g}."
+    of_sentences = f"in percent of all sentences; colours grow with the square root.{rounded}"
+    confidence, length = "mean confidence (probability)", "source length (units)"
+    pictures = [
+        Picture(
+            "exits-places",
+            "Exits at the beginning of the hypotheses (relative position below 0.1, filled) and "
+            "near their end (above 0.9, the end symbol counted, outlined), in percent of those "
+            "tokens.",
+            lambda path: draw_positions(systems, path),
+        ),
+        Picture(
+            "exits-confidence",
+            "Tokens by exit and confidence, in percent of all tokens, the end symbols counted; "
+            "colours grow with the square root.",
+            lambda path: draw_histograms(
+                by_token, path, x_label="confidence (probability)", y_label="exit (block)",
+                unit="tokens",
+            ),
+        ),
+        Picture(
+            "exits-source-lengths",
+            f"Sentences by exit and source length, {of_sentences}",
+            lambda path: draw_histograms(
+                by_length, path, x_label=length, y_label=what, unit="sentences"
+            ),
+        ),
+        Picture(
+            "exits-sentence-confidence",
+            f"Sentences by exit and mean confidence, {of_sentences}",
+            lambda path: draw_histograms(
+                by_confidence, path, x_label=confidence, y_label=what, unit="sentences"
+            ),
+        ),
+    ]  # fmt: skip
+    if any(system.examples for system in systems):
+        pictures.append(
+            Picture(
+                "exits-examples",
+                "Hypotheses with the exit of each token above it (blue) and its confidence below "
+                "it (grey); </s> is the end symbol. Under each stands its source"
+                + (" (units)." if references is None else " (units) and the reference."),
+                lambda path: draw_examples(systems, references, path),
+            )
+        )
+    return pictures

@@ -1,10 +1,14 @@
-"""Tables and pictures of READ/WRITE paths over alignments (figures 4.17 and 4.18)."""
+"""READ/WRITE paths of online systems over word alignments (figures 4.17 and 4.18).
+
+A path is what traces of `nmtgrid decode --stream` call `reads`; `analyze paths` and the report show
+the section.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +16,10 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment import soft_alignments
-from nmtgrid.analysis.alignment.aligner import Advance, align_words
+from nmtgrid.analysis.alignment.aligner import Advance, AlignerSettings, align_words
 from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.latency import sentence_latency, word_delays
@@ -48,11 +52,6 @@ class WrittenPath:
             return None
         return sorted({t for s, t in self.links if s >= self.delays[t]})
 
-    @property
-    def aligned(self) -> int:
-        """Return how many target units have a link."""
-        return len({t for _, t in self.links or []})
-
 
 @dataclasses.dataclass(frozen=True)
 class SystemPaths:
@@ -66,12 +65,12 @@ class SystemPaths:
     @property
     def written(self) -> int:
         """Return the number of target units."""
-        return sum(len(one.target) for one in self.paths)
+        return sum(len(path.target) for path in self.paths)
 
     @property
     def mean_delay(self) -> float | None:
         """Return how many source units had been read, on average over all target units."""
-        total = sum(sum(one.delays) for one in self.paths)
+        total = sum(sum(path.delays) for path in self.paths)
         return total / self.written if self.written else None
 
     @property
@@ -83,17 +82,20 @@ class SystemPaths:
     @property
     def anticipation(self) -> float | None:
         """Return the share of the target units that were anticipated, None without links."""
-        found = [one.anticipated for one in self.paths]
-        if any(one is None for one in found) or not self.written:
-            return None
-        return sum(len(one or []) for one in found) / self.written
+        return self._share([path.anticipated for path in self.paths])
 
     @property
     def unaligned(self) -> float | None:
         """Return the share of the target units without a link, None where no links are known."""
-        if any(one.links is None for one in self.paths) or not self.written:
-            return None
-        return 1.0 - sum(one.aligned for one in self.paths) / self.written
+        aligned = self._share(
+            [None if path.links is None else {t for _, t in path.links} for path in self.paths]
+        )
+        return None if aligned is None else 1.0 - aligned
+
+    def _share(self, units: Sequence[Collection[int] | None]) -> float | None:
+        """Return the share of the target units that these are, line by line."""
+        counts = [len(line) for line in units if line is not None]
+        return sum(counts) / self.written if self.written and len(counts) == len(units) else None
 
 
 def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
@@ -101,33 +103,34 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
 
     Raises InputError for traces without `reads`, and for systems whose lines differ.
     """
-    found: dict[str, list[Trace]] = {}
+    systems: dict[str, list[Trace]] = {}
     for name, path in files.items():
-        held = found[name] = list(read_traces(path))
-        first = next(iter(found.values()))
-        for place, trace in enumerate(held, start=1):
+        traces = systems[name] = list(read_traces(path))
+        first, first_path = next(iter(systems.values())), next(iter(files.values()))
+        for line, trace in enumerate(traces, start=1):
             if trace.reads is None and trace.target:
                 raise InputError(
                     "there are no `reads` in it: nobody knows when what was written.",
                     "Write traces with `nmtgrid decode --stream --traces FILE`.",
                     path=path,
-                    line=place,
+                    line=line,
                 )
-        if len(held) != len(first):
+        if len(traces) != len(first):
             raise InputError(
-                f"it has {len(held):,} lines, but {next(iter(files.values()))} has {len(first):,}.",
+                f"it has {len(traces):,} lines, but {first_path} has {len(first):,}.",
                 "Give traces of the same text.",
                 path=path,
             )
-        for place, (trace, other) in enumerate(zip(held, first, strict=True), start=1):
+        for line, (trace, other) in enumerate(zip(traces, first, strict=True), start=1):
+            # Units may differ between systems, but not the words that they make.
             if (trace.line, join_units(trace.source)) != (other.line, join_units(other.source)):
                 raise InputError(
-                    f"its source is not that of {next(iter(files.values()))}.",
+                    f"its source is not that of {first_path}.",
                     "Give traces of the same text, preprocessed alike.",
                     path=path,
-                    line=place,
+                    line=line,
                 )
-    return found
+    return systems
 
 
 def as_paths(
@@ -137,18 +140,15 @@ def as_paths(
     unit: Unit,
 ) -> list[SystemPaths]:
     """Return the paths, with links of words for each system, or with what models looked at."""
-    found = []
-    for name, held in traced.items():
-        known = None if links is None else links[name]
-        paths = [
-            _path(trace, None if known is None else known[place], unit)
-            for place, trace in enumerate(held)
-        ]
+    systems = []
+    for name, traces in traced.items():
+        known: Sequence[Links | None] = [None] * len(traces) if links is None else links[name]
+        paths = [_path(trace, known[line], unit) for line, trace in enumerate(traces)]
         lagging = sentence_latency(
-            [one.delays for one in paths], [len(one.source) for one in paths]
+            [path.delays for path in paths], [len(path.source) for path in paths]
         ).al
-        found.append(SystemPaths(name, files[name], paths, lagging))
-    return found
+        systems.append(SystemPaths(name, files[name], paths, lagging))
+    return systems
 
 
 def learned_links(
@@ -161,17 +161,15 @@ def learned_links(
 
     It learns from all systems' translations together, and from `more` text.
     """
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings
-
-    source = [join_units(trace.source) for held in traced.values() for trace in held]
-    target = [join_units(trace.target) for held in traced.values() for trace in held]
+    source = [join_units(trace.source) for traces in traced.values() for trace in traces]
+    target = [join_units(trace.target) for traces in traced.values() for trace in traces]
     pairs = align_words(source, target, more, AlignerSettings(heuristic=heuristic), advance)
-    found: dict[str, Sequence[Links]] = {}
-    start = 0
-    for name, held in traced.items():
-        found[name] = pairs.links[start : start + len(held)]
-        start += len(held)
-    return found, pairs.told
+    # One text of all systems: the more pairs, the better the links.
+    links = iter(pairs.links)
+    by_system: dict[str, Sequence[Links]] = {
+        name: [next(links) for _ in traces] for name, traces in traced.items()
+    }
+    return by_system, pairs.origin
 
 
 def given_links(
@@ -181,9 +179,9 @@ def given_links(
     return {
         name: read_links(
             files[name],
-            [(len(join_units(one.source)), len(join_units(one.target))) for one in held],
+            [(len(join_units(trace.source)), len(join_units(trace.target))) for trace in traces],
         )
-        for name, held in traced.items()
+        for name, traces in traced.items()
     }
 
 
@@ -191,10 +189,12 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     """Return a trace as a path; `links` are of words (None: those of the trace's own shares)."""
     source, target = words_of_units(trace.source), words_of_units(trace.target)
     # The end symbols count on neither side.
+    # The end symbols count on neither side.
     reads = [min(read, len(trace.source)) for read in (trace.reads or [])[: len(target)]]
     shown = soft_alignments.by_words(trace) if unit == "word" else trace
     if unit == "word":
         sizes = [source.count(word) for word in range(len(shown.source))]
+        # A word is written with its last unit, and read when its last unit has been.
         reads = word_delays(trace.reads or [], sizes, trace.target, JOINER) if target else []
     elif links is not None:
         links = _of_units(links, source, target)
@@ -214,85 +214,93 @@ def _of_units(links: Links, source: Sequence[int], target: Sequence[int]) -> Lin
 
     `source` and `target` have the number of each unit's word.
     """
-    places: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
-    for found, numbers in zip(places, (source, target), strict=True):
-        for unit, word in enumerate(numbers):
-            found.setdefault(word, []).append(unit)
+    source_units, target_units = (
+        {word: [unit for unit, own in enumerate(numbers) if own == word] for word in {*numbers}}
+        for numbers in (source, target)
+    )
     spread: set[tuple[int, int]] = set()
-    for word, other in links:
-        read, written = places[0][word], places[1][other]
-        for place, unit in enumerate(written):
-            first = place * len(read) // len(written)
-            last = -(-(place + 1) * len(read) // len(written))
+    for source_word, target_word in links:
+        read, written = source_units[source_word], target_units[target_word]
+        for index, unit in enumerate(written):
+            first = index * len(read) // len(written)
+            # Rounded up: each unit has one to be linked with at least.
+            last = -(-(index + 1) * len(read) // len(written))
             spread.update((s, unit) for s in read[first : max(last, first + 1)])
     return sorted(spread)
 
 
+# Source units of lines that are drawn unasked, and how many of them.
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
-"""Source units of lines that are drawn unasked, and how many of them."""
+# Grids beside each other.
 _ABREAST = 3
-"""Grids beside each other."""
+# What is counted: raw words, which online evaluation counts, are not in the traces.
 _NAMES: dict[Unit, str] = {"token": "token", "word": "tokenised word"}
-"""What is counted: raw words, which online evaluation counts, are not in the traces."""
 
 
-def section(
+def paths_section(
     systems: Sequence[SystemPaths],
     lines: Sequence[int],
     unit: Unit,
-    told: str,
+    origin: str,
     references: Sequence[str] | None = None,
 ) -> Section:
-    """Return the systems' averages, the chosen lines' numbers, and a picture of their paths.
+    """Return the systems' averages, the numbers of `lines` (none: typical ones), and their paths.
 
-    `told` says where the links come from. Raises ConfigError for a line that is not there, or
+    `origin` says where the links come from. Raises ConfigError for a line that is not there, or
     empty.
     """
-    chosen = list(dict.fromkeys(lines)) or _typical(systems)
-    held = {one.line: place for place, one in enumerate(systems[0].paths)}
-    if missing := [line for line in chosen if line not in held]:
+    # Each line once, in the order in which they were named.
+    shown = list(dict.fromkeys(lines)) or _typical(systems)
+    indices = {path.line: index for index, path in enumerate(systems[0].paths)}
+    if missing := [line for line in shown if line not in indices]:
         raise ConfigError(f"There is no line {missing[0]} in the traces.")
-    for line in chosen:
-        if not any(system.paths[held[line]].target for system in systems):
+    for line in shown:
+        if not any(system.paths[indices[line]].target for system in systems):
             raise ConfigError(f"There is no path of line {line}: no system wrote anything there.")
     tables = [_table(systems, unit)]
     pictures = []
-    if chosen:
-        tables.append(_lines_table(systems, [(line, held[line]) for line in chosen], unit))
-        rows = [row for line in chosen for row in _rows(systems, held[line], line, references)]
-        pictures.append(_picture(rows, chosen, unit))
-    return Section(
-        "paths",
-        "READ/WRITE paths",
-        _text(unit, told),
-        tables,
-        pictures,
-        {"unit": _NAMES[unit], "systems": [_report(one) for one in systems]},
-    )
-
-
-def _text(unit: Unit, told: str) -> str:
+    if shown:
+        tables.append(_lines_table(systems, [indices[line] for line in shown], unit))
+        rows = [row for line in shown for row in _rows(systems, indices[line], line, references)]
+        pictures.append(_picture(rows, shown, unit))
     name = _NAMES[unit]
-    return (
+    text = (
         f"When what was written: the delay of a target {name} is how many source {name}s had been "
         "read by then; AL is the average lagging (thesis' convention). Anticipated is what was "
         f"written before some source {name} aligned with it had been read, in percent of all "
-        f"target {name}s. The end symbols count on neither side. {told}"
+        f"target {name}s. The end symbols count on neither side. {origin}"
         + (" Links of words are spread over their pieces in order." if unit == "token" else "")
+    )
+    values = [
+        {
+            "system": system.name,
+            "traces": str(system.path),
+            "sentences": len(system.paths),
+            "written": system.written,
+            "mean_delay": system.mean_delay,
+            "al": system.mean_lagging,
+            "anticipation_percent": _percent(system.anticipation),
+            "unaligned_percent": _percent(system.unaligned),
+            "lines": [_line_values(system, index) for index in range(len(system.paths))],
+        }
+        for system in systems
+    ]
+    return Section(
+        "paths", "READ/WRITE paths", text, tables, pictures, {"unit": name, "systems": values}
     )
 
 
 def _typical(systems: Sequence[SystemPaths]) -> list[int]:
     """Return the first lines of middling length that all translate, or that all translate."""
-    good, others = [], []
-    for place, one in enumerate(systems[0].paths):
-        if not all(system.paths[place].target for system in systems):
+    middling, others = [], []
+    for index, path in enumerate(systems[0].paths):
+        if not all(system.paths[index].target for system in systems):
             continue
-        if _SHORTEST <= len(one.source) <= _LONGEST:
-            good.append(one.line)
-        elif len(one.source) <= 3 * _LONGEST:
-            others.append(one.line)
-    return (good or others)[:_SHOWN]
+        if _SHORTEST <= len(path.source) <= _LONGEST:
+            middling.append(path.line)
+        elif len(path.source) <= 3 * _LONGEST:
+            others.append(path.line)
+    return (middling or others)[:_SHOWN]
 
 
 def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
@@ -300,53 +308,38 @@ def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
                "anticipated (%)", "without link (%)"]  # fmt: skip
     rows: list[list[Cell]] = [
         [
-            one.name, len(one.paths), one.written, one.mean_delay, one.mean_lagging,
-            _percent(one.anticipation), _percent(one.unaligned),
+            system.name, len(system.paths), system.written, system.mean_delay, system.mean_lagging,
+            _percent(system.anticipation), _percent(system.unaligned),
         ]
-        for one in systems
+        for system in systems
     ]  # fmt: skip
     return Table(f"READ/WRITE paths: delays in source {_NAMES[unit]}s", columns, rows)
 
 
-def _lines_table(
-    systems: Sequence[SystemPaths], chosen: Sequence[tuple[int, int]], unit: Unit
-) -> Table:
+def _lines_table(systems: Sequence[SystemPaths], indices: Sequence[int], unit: Unit) -> Table:
     rows: list[list[Cell]] = []
-    for line, place in chosen:
-        for one in systems:
-            values = _of_line(one, place)
-            rows.append([str(line), one.name, *list(values.values())[1:]])
+    for index in indices:
+        for system in systems:
+            line, *values = _line_values(system, index).values()
+            # A line's number is a name: without separators of thousands.
+            rows.append([str(line), system.name, *values])
     written = f"written ({_NAMES[unit]}s)"
     columns = ["line", "system", written, "mean delay", "AL", "anticipated (%)"]
     return Table("The lines of the picture", columns, rows)
 
 
-def _of_line(system: SystemPaths, place: int) -> dict[str, Any]:
+def _line_values(system: SystemPaths, index: int) -> dict[str, Any]:
     """Return the numbers of one line as JSON keys."""
-    one, lag = system.paths[place], float(system.lagging[place])
-    early, written = one.anticipated, len(one.target)
+    path, lagging = system.paths[index], float(system.lagging[index])
+    early, written = path.anticipated, len(path.target)
     return {
-        "line": one.line,
+        "line": path.line,
         "written": written,
-        "mean_delay": sum(one.delays) / written if written else None,
-        "al": None if math.isnan(lag) else lag,
+        "mean_delay": sum(path.delays) / written if written else None,
+        "al": None if math.isnan(lagging) else lagging,
         "anticipation_percent": 100.0 * len(early) / written
         if early is not None and written
         else None,
-    }
-
-
-def _report(system: SystemPaths) -> dict[str, Any]:
-    return {
-        "system": system.name,
-        "traces": str(system.path),
-        "sentences": len(system.paths),
-        "written": system.written,
-        "mean_delay": system.mean_delay,
-        "al": system.mean_lagging,
-        "anticipation_percent": _percent(system.anticipation),
-        "unaligned_percent": _percent(system.unaligned),
-        "lines": [_of_line(system, place) for place in range(len(system.paths))],
     }
 
 
@@ -355,46 +348,40 @@ def _percent(share: float | None) -> float | None:
 
 
 def _rows(
-    systems: Sequence[SystemPaths], place: int, line: int, references: Sequence[str] | None
-) -> list[Row]:
+    systems: Sequence[SystemPaths], index: int, line: int, references: Sequence[str] | None
+) -> list[GridRow]:
     """Return the grids of one line, a few abreast; the first row says which line it is."""
-    grids = [
-        _grid(system, system.paths[place], place, number) for number, system in enumerate(systems)
-    ]
+    grids = []
+    for style, system in enumerate(systems):
+        path, values = system.paths[index], _line_values(system, index)
+        title = system.name
+        if values["al"] is not None:
+            title += f" (AL {values['al']:.2f}"
+            if values["anticipation_percent"] is not None:
+                title += f", {values['anticipation_percent']:.0f} % anticipated"
+            title += ")"
+        links = tuple(path.links or ())
+        grids.append(
+            PathGrid(title, path.source, path.target, path.delays, links, path.shares, style)
+        )
     caption = f"Line {line}"
     if references is not None and line <= len(references):
         caption += f", reference: {references[line - 1]}"
     return [
-        Row(caption if first == 0 else "", grids[first : first + _ABREAST])
+        GridRow("" if first else caption, grids[first : first + _ABREAST])
         for first in range(0, len(grids), _ABREAST)
     ]
 
 
-def _grid(system: SystemPaths, one: WrittenPath, place: int, number: int) -> Grid:
-    values = _of_line(system, place)
-    title = system.name
-    if values["al"] is not None:
-        title += f" (AL {values['al']:.2f}"
-        if values["anticipation_percent"] is not None:
-            title += f", {values['anticipation_percent']:.0f} % anticipated"
-        title += ")"
-    return Grid(
-        title, one.source, one.target, one.delays, tuple(one.links or ()), one.shares, number
-    )
-
-
-def _picture(rows: Sequence[Row], chosen: Sequence[int], unit: Unit) -> Picture:
-    def draw(path: Path) -> None:
-        draw_paths(rows, path, title="READ/WRITE paths over the alignment")
-
-    numbers = ", ".join(map(str, chosen))
+def _picture(rows: Sequence[GridRow], lines: Sequence[int], unit: Unit) -> Picture:
     caption = (
-        f"Paths of line{'s' if len(chosen) > 1 else ''} {numbers}: right along the line is "
-        "reading, down is writing; what had been read when a "
+        f"Paths of line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}: right along "
+        "the line is reading, down is writing; what had been read when a "
         f"{_NAMES[unit]} was written is tinted. "
     )
     if any(grid.links for row in rows for grid in row.grids):
         caption += "Squares are the word alignment, hollow ones of what had not been read yet."
     else:
         caption += "Grey is what the models looked at."
-    return Picture("paths", caption, draw)
+    title = "READ/WRITE paths over the alignment"
+    return Picture("paths", caption, lambda path: draw_paths(rows, path, title=title))

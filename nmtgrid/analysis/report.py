@@ -1,7 +1,9 @@
-"""One page with everything: sections as a self-contained HTML file.
+"""One page with everything: the sections of all analyses as a self-contained HTML file.
 
-The page asks nothing of a network and runs no script: figures stand in it as SVG with real text, in
-colours that follow the reader's light or dark scheme; it is laid out for a phone and for paper too.
+`sections` makes what there is material for, `page` lays it out. The page asks nothing of a network
+and runs no script: figures stand in it as SVG with real text, in colours that follow the reader's
+light or dark scheme; it is laid out for a phone and for paper too. `nmtgrid analyze report` writes
+it.
 """
 
 from __future__ import annotations
@@ -11,25 +13,21 @@ import functools
 import html
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nmtgrid.analysis import exit_section, exits, paths, training_curves, tuning
-from nmtgrid.analysis import latency as latency_section
-from nmtgrid.analysis import paths as path_section
+from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
-from nmtgrid.analysis.latency import read_results
-from nmtgrid.analysis.plotting.figure import as_text
-from nmtgrid.analysis.plotting.lines import COLOURS, INK, PALE, darker
-from nmtgrid.analysis.quality import buckets, difficulty, lengths
-from nmtgrid.analysis.quality import compare as compare_section
+from nmtgrid.analysis.latency import read_online_results
+from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker
+from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property
 from nmtgrid.analysis.quality.evaluation import read_evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.analysis.systems import is_traces, named_files, read_text
 from nmtgrid.analysis.training_curves import read_runs
-from nmtgrid.analysis.tuning import read_tuned
+from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -48,8 +46,8 @@ VARIABLES: dict[str, str] = {
     **{_LIGHT[name]: f"var(--{name})" for name in ("ink", "axis", "rule", "paper")},
     "#000000": "var(--ink)",
     "#999999": "var(--axis)",
-    **{darker(colour): f"var(--name-{place})" for place, colour in enumerate(COLOURS)},
-    **{colour: f"var(--line-{place})" for place, colour in enumerate(COLOURS)},
+    **{darker(colour): f"var(--name-{index})" for index, colour in enumerate(COLOURS)},
+    **{colour: f"var(--line-{index})" for index, colour in enumerate(COLOURS)},
 }
 """Colours of figures, as drawn, and the variables that stand for them on the page."""
 
@@ -59,7 +57,8 @@ def on_page(colour: str) -> str:
     colour = colour.lower()
     if colour in VARIABLES:
         return VARIABLES[colour]
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    # Not a grey: a colour map's, which says something.
     if max(red, green, blue) - min(red, green, blue) > 8:
         return colour
     # From white on black to the page's own two ends.
@@ -67,19 +66,19 @@ def on_page(colour: str) -> str:
     return f"light-dark({colour}, #{other:02x}{other:02x}{other:02x})"
 
 
-def _declared(values: dict[str, str], lines: tuple[str, ...], names: tuple[str, ...]) -> str:
-    held = {
-        **values,
-        **{f"line-{place}": colour for place, colour in enumerate(lines)},
-        **{f"name-{place}": colour for place, colour in enumerate(names)},
-    }
-    return " ".join(f"--{name}: {value};" for name, value in held.items())
-
-
 def style_sheet() -> str:
     """Return the CSS of a report: one column on a phone, both schemes, and paper."""
-    light = _declared(_LIGHT, COLOURS, tuple(map(darker, COLOURS)))
-    dark = _declared(_DARK, _DARK_COLOURS, _DARK_COLOURS)
+
+    def declare(values: dict[str, str], lines: Sequence[str], names: Sequence[str]) -> str:
+        variables = {
+            **values,
+            **{f"line-{index}": colour for index, colour in enumerate(lines)},
+            **{f"name-{index}": colour for index, colour in enumerate(names)},
+        }
+        return " ".join(f"--{name}: {value};" for name, value in variables.items())
+
+    light = declare(_LIGHT, COLOURS, [*map(darker, COLOURS)])
+    dark = declare(_DARK, _DARK_COLOURS, _DARK_COLOURS)
     return f"""
 :root {{ color-scheme: light dark; {light} }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
@@ -145,12 +144,12 @@ footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max
 """
 
 
+# Lines that are drawn where none are chosen.
 _EXAMPLES = 3
-"""Lines that are drawn where none are chosen."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class ReportInputs:
     """The files of a report, and how they are to be read; names as in `analyze report`."""
 
     systems: Sequence[str]
@@ -171,82 +170,87 @@ class Given:
         """Return the systems' files by name."""
         return named_files(self.systems)
 
-    def traced(self, has: Callable[[Trace], bool]) -> dict[str, Path]:
-        """Return the systems whose traces hold something."""
-        return {
-            name: path
-            for name, path in self.files.items()
-            if is_traces(path) and any(has(trace) for trace in self.traces[path])
-        }
-
     @functools.cached_property
     def traces(self) -> Mapping[Path, Sequence[Trace]]:
         """Return the traces in the systems' files."""
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
+    @functools.cached_property
+    def references(self) -> list[str] | None:
+        """Return the lines of the reference, if there is one."""
+        return None if self.reference is None else read_text(self.reference)
 
-def sections(given: Given, advance: Advance) -> Iterator[Section]:
-    """Yield the sections that `given` has material for; `advance` tells of learning alignments."""
-    if given.systems and given.reference is not None:
-        yield from _of_texts(given, given.reference, advance)
-    if given.latency:
-        named = map(split_label, given.latency)
-        found = [one for name, path in named for one in read_results(path, name)]
-        yield latency_section.section(found)
-    if online := given.traced(lambda one: one.reads is not None):
-        yield _paths(given, online, advance)
-    if given.depth:
-        named = map(split_label, given.depth)
-        yield tuning.section([read_tuned(path, name) for name, path in named])
-    if early := given.traced(lambda one: one.exits is not None):
-        references = None if given.reference is None else read_text(given.reference)
-        held = [
-            exits.exits_of_traces(name, given.traces[path], path, given.lines, _EXAMPLES)
-            for name, path in early.items()
-        ]
-        yield exit_section.section(held, references)
-    if aligned := given.traced(lambda one: one.alignment is not None):
-        wanted = alignment_models.Wanted(given.lines)
-        yield alignment_models.section(alignment_models.read_models(aligned, wanted), wanted)
-    if given.curves:
-        training_curves.check_drawable(len(given.curves))
-        yield training_curves.section(read_runs([split_label(one) for one in given.curves]))
+    def systems_with(self, field: str) -> dict[str, Path]:
+        """Return the systems whose traces have this field."""
+        return {
+            name: path
+            for name, path in self.files.items()
+            if any(getattr(trace, field) is not None for trace in self.traces.get(path, ()))
+        }
 
 
-def _of_texts(given: Given, reference: Path, advance: Advance) -> Iterator[Section]:
+def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
+    """Yield the sections there is material for; `advance` is called as alignments are learned."""
+    if inputs.systems and inputs.reference is not None:
+        yield from _text_sections(inputs, inputs.reference, advance)
+    # The order is that of the page: from the whole to the details.
+    if inputs.latency:
+        named = map(split_label, inputs.latency)
+        results = [result for name, path in named for result in read_online_results(path, name)]
+        yield latency.latency_section(results)
+    if online := inputs.systems_with("reads"):
+        traced = {name: inputs.traces[path] for name, path in online.items()}
+        more = ([], []) if inputs.train is None else read_words(*inputs.train)
+        links, origin = paths.learned_links(traced, more, "grow-diag-final-and", advance)
+        systems = paths.as_paths(online, traced, links, "token")
+        yield paths.paths_section(systems, inputs.lines, "token", origin, inputs.references)
+    if inputs.depth:
+        named = map(split_label, inputs.depth)
+        yield tuning.tuning_section([read_tuning(path, name) for name, path in named])
+    if early := inputs.systems_with("exits"):
+        yield exits.exits_section(
+            [
+                exits.exits_of_traces(name, inputs.traces[path], path, inputs.lines, _EXAMPLES)
+                for name, path in early.items()
+            ],
+            inputs.references,
+        )
+    if aligned := inputs.systems_with("alignment"):
+        options = alignment_models.AlignmentOptions(inputs.lines)
+        models = alignment_models.read_models(aligned, options)
+        yield alignment_models.alignments_section(models, options)
+    if inputs.curves:
+        training_curves.check_drawable(len(inputs.curves))
+        runs = read_runs([split_label(text) for text in inputs.curves])
+        yield training_curves.training_section(runs)
+
+
+def _text_sections(inputs: ReportInputs, reference: Path, advance: Advance) -> Iterator[Section]:
     """Yield what takes translations and references, and difficulty where there is a source."""
     evaluation = read_evaluation(
-        given.systems, reference, given.source, given.tokenize, given.lowercase
+        inputs.systems, reference, inputs.source, inputs.tokenize, inputs.lowercase
     )
-    yield compare_section.section(evaluation, compare_section.Wanted(bootstrap=given.bootstrap))
+    options = compare.ComparisonOptions(bootstrap=inputs.bootstrap)
+    yield compare.comparison_section(evaluation, options)
     by: list[Property] = ["reference-length"]
-    if given.source is not None:
+    if inputs.source is not None:
         by.append("length-ratio")
-    yield buckets.section(evaluation, by)
-    yield lengths.section(evaluation)
-    if given.source is not None:
+    yield buckets.buckets_section(evaluation, by)
+    yield lengths.lengths_section(evaluation)
+    if inputs.source is not None:
         lines = (evaluation.source_lines or [], evaluation.reference_lines)
         pairs = read_pairs(
-            given.source, reference, given.alignments, given.train, advance=advance, lines=lines
+            inputs.source, reference, inputs.alignments, inputs.train, advance=advance, lines=lines
         )
-        yield difficulty.section(pairs, difficulty.measure(pairs), evaluation)
+        yield difficulty.difficulty_section(pairs, difficulty.measure_difficulty(pairs), evaluation)
 
 
-def _paths(given: Given, online: Mapping[str, Path], advance: Advance) -> Section:
-    traced = {name: given.traces[path] for name, path in online.items()}
-    more = ([], []) if given.train is None else read_words(*given.train)
-    links, told = paths.learned_links(traced, more, "grow-diag-final-and", advance)
-    held = paths.as_paths(online, traced, links, "token")
-    references = None if given.reference is None else read_text(given.reference)
-    return path_section.section(held, given.lines, "token", told, references)
-
-
+# Longer tables are folded away.
 _MOST_ROWS = 8
-"""Longer tables are folded away."""
+# Characters of a cell that is to have room.
 _LONG = 60
-"""Characters of a cell that is to have room."""
+# What stands between grave accents, and sacreBLEU's signatures.
 _CODE = re.compile(r"`([^`]+)`|(\bnrefs:[^\s;,]+[^\s;,.])")
-"""What stands between grave accents, and sacreBLEU's signatures."""
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _IDENTITY = re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _ROOT = re.compile(r"<svg\b[^>]*>", re.S)
@@ -258,7 +262,8 @@ _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.S)
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
     """Return the page: `introduction` stands under the title, `made_by` at its foot."""
     links = "".join(
-        f'<li><a href="#{_escaped(one.name)}">{_escaped(one.title)}</a></li>' for one in sections
+        f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'
+        for section in sections
     )
     body = "\n".join(map(_section, sections))
     return f"""<!DOCTYPE html>
@@ -287,11 +292,13 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 
 
 def _section(section: Section) -> str:
-    figures = "\n".join(_figure(one, f"{section.name}-{one.name}") for one in section.pictures)
+    figures = "\n".join(
+        _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
+    )
     # The first table sums a section up; the rest are for reading on.
     is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
     first, rest = section.tables[:is_short], section.tables[is_short:]
-    summary, tables = ("\n".join(map(_table, held)) for held in (first, rest))
+    summary, tables = ("\n".join(map(_table, part)) for part in (first, rest))
     return f"""<section id="{_escaped(section.name)}">
 <h2>{_escaped(section.title)}</h2>
 {_paragraphs(section.text)}
@@ -302,10 +309,12 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture, identity: str) -> str:
+    # Pictures are drawn into files: the page takes what such a file holds.
     with tempfile.TemporaryDirectory() as folder, as_text():
         path = Path(folder) / "figure.svg"
         picture.draw(path)
         drawn = path.read_text(encoding="utf-8")
+    # What is painted in pixels (maps) cannot follow the scheme.
     light = " on-light" if "<image" in drawn else ""
     return f"""<figure>
 <div class="plot{light}">{inline(drawn, identity, picture.caption)}</div>
@@ -319,11 +328,13 @@ def inline(drawn: str, identity: str, label: str) -> str:
     Its ids are made its own by `identity`, its colours variables; `label` is read out in its place.
     """
     drawn = _METADATA.sub("", drawn[drawn.index("<svg") :])
+    # Ids of two figures on one page would clash: matplotlib derives them from what is drawn.
     prefix = re.sub(r"\W+", "-", identity)
-    drawn = _IDENTITY.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", drawn)
-    drawn = _COLOUR.sub(lambda found: on_page(found[0]), drawn)
+    drawn = _IDENTITY.sub(lambda match: f"{match[1]}{prefix}-{match[2]}", drawn)
+    drawn = _COLOUR.sub(lambda match: on_page(match[0]), drawn)
     root = _ROOT.search(drawn)
     assert root is not None
+    # Points to CSS pixels.
     sizes = {name: float(value) * 4 / 3 for name, value in _SIZE.findall(root[0])}
     box = _BOX.search(root[0])
     assert box is not None
@@ -336,7 +347,7 @@ def inline(drawn: str, identity: str, label: str) -> str:
 
 
 def _table(table: Table) -> str:
-    numeric = [table.is_numeric(place) for place in range(len(table.columns))]
+    numeric = [table.is_numeric(column) for column in range(len(table.columns))]
     head = "".join(
         f'<th scope="col"{_kind("", right)}>{_escaped(name)}</th>'
         for name, right in zip(table.columns, numeric, strict=True)
@@ -348,7 +359,7 @@ def _table(table: Table) -> str:
             for cell, right in zip(row, numeric, strict=True)
         )
         + "</tr>"
-        for row in table.told()
+        for row in table.formatted()
     )
     title = _escaped(table.title)
     drawn = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"
@@ -368,11 +379,10 @@ def _kind(cell: str, is_number: bool) -> str:
 
 def _paragraphs(text: str) -> str:
     parts = (_escaped(part) for part in text.split("\n\n") if part.strip())
-    return "\n".join(f"<p>{_CODE.sub(_as_code, part)}</p>" for part in parts)
-
-
-def _as_code(found: re.Match[str]) -> str:
-    return f"<code>{found[1] or found[2]}</code>"
+    return "\n".join(
+        f"<p>{_CODE.sub(lambda match: f'<code>{match[1] or match[2]}</code>', part)}</p>"
+        for part in parts
+    )
 
 
 def _escaped(text: str) -> str:

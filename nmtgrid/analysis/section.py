@@ -1,4 +1,7 @@
-"""The `results.json` that a command left in its folder, read and checked."""
+"""What an analysis comes to: text, tables, pictures and JSON; and results read from a file.
+
+`nmtgrid analyze` prints and draws a `Section`, and the report lays sections out on a page.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     digits: int = 2
 
-    def told(self) -> list[list[str]]:
+    def formatted(self) -> list[list[str]]:
         """Return the cells as they are shown."""
-        return [[tell(cell, self.digits) for cell in row] for row in self.rows]
+        return [[format_cell(cell, self.digits) for cell in row] for row in self.rows]
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column holds numbers (also as text, and dashes) alone."""
-        held = [row[column] for row in self.rows if row[column] is not None]
-        return bool(held) and all(
-            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in held
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and all(
+            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in cells
         )
 
 
@@ -60,8 +63,9 @@ class Section:
     values: Mapping[str, Any]
 
 
-def tell(cell: Cell, digits: int = 2) -> str:
+def format_cell(cell: Cell, digits: int = 2) -> str:
     """Return a cell for people: 12,345 and 1.50, a dash for what there is not."""
+    # JSON's null and Python's NaN are one to a reader.
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "-"
     if isinstance(cell, float):
@@ -73,11 +77,13 @@ def tell(cell: Cell, digits: int = 2) -> str:
 
 NAME = "results.json"
 
-Made = TypeVar("Made")
+Parsed = TypeVar("Parsed")
 
 
-def read_result_file(path: Path, make: Callable[[Any], Made], *, content: str, advice: str) -> Made:
-    """Return what `make` makes of a file, or of the `results.json` in a folder.
+def read_result_file(
+    path: Path, parse: Callable[[Any], Parsed], *, content: str, advice: str
+) -> Parsed:
+    """Return what `parse` makes of a file, or of the `results.json` in a folder.
 
     Raises InputError where it can make nothing of it (no `content`), StorageError for no file, for
     one that is no JSON and for one that has been altered since it was written.
@@ -87,9 +93,11 @@ def read_result_file(path: Path, make: Callable[[Any], Made], *, content: str, a
         values = read_json(path)
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or advice) from fault
+    # A result edited by hand is no result: its checksum no longer fits.
     if isinstance(values, dict) and is_altered(values):
         raise altered_error(path)
     try:
-        return make(values)
+        return parse(values)
+    # Any JSON may be named here: whatever goes wrong with it is the file's fault.
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
         raise InputError(f"it holds no {content}.", advice, path=path) from fault

@@ -15,7 +15,7 @@ _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
 
 @dataclasses.dataclass(frozen=True)
-class System:
+class SystemOutput:
     """A name and its translations, line for line; from which file they came."""
 
     name: str
@@ -29,43 +29,49 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     Files of one name in different folders have the folder's name before theirs. Raises ConfigError
     for a system named twice.
     """
-    given = [split_label(text) for text in texts]
-    names = [label or _stem(path) for label, path in given]
-    folders = {path.parent for _, path in given}
+    files = [split_label(text) for text in texts]
+    names = [label or _stem(path) for label, path in files]
+    folders = {path.parent for _, path in files}
     twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
-    found: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     faults = []
-    for name, (label, path) in zip(names, given, strict=True):
+    for name, (label, path) in zip(names, files, strict=True):
+        # Files `a/test.de` and `b/test.de` are told apart by their folders.
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
-        if name in found:
-            faults.append(f"Two systems are called `{name}`: {found[name]} and {path}.")
-        found[name] = path
+        if name in named:
+            faults.append(f"Two systems are called `{name}`: {named[name]} and {path}.")
+        named[name] = path
     if faults:
         raise ConfigError(faults, "Name them apart: NAME=FILE.")
-    return found
+    return named
 
 
 def _stem(path: Path) -> str:
     """Return a file's name without what says of what kind it is."""
     name = path.name
+    # `system.txt.gz` is called `system`.
     while (end := Path(name).suffix.lower()) in _KINDS:
         name = name[: -len(end)]
     return name or path.name
 
 
-def read_systems(texts: Sequence[str], others: Mapping[Path, int] | None = None) -> list[System]:
+def read_systems(
+    texts: Sequence[str], others: Mapping[Path, int] | None = None
+) -> list[SystemOutput]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
     A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
     Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
     with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
-    found = [
-        System(name, path, read_translations(path)) for name, path in named_files(texts).items()
+    systems = [
+        SystemOutput(name, path, read_translations(path))
+        for name, path in named_files(texts).items()
     ]
-    check_lengths({**{one.path: len(one.lines) for one in found}, **(others or {})})
-    return found
+    lengths = {system.path: len(system.lines) for system in systems}
+    check_lengths({**lengths, **(others or {})})
+    return systems
 
 
 def read_text(path: Path) -> list[str]:
@@ -81,13 +87,14 @@ def read_translations(path: Path) -> list[str]:
     if not is_traces(path):
         return read_text(path)
     lines = []
-    for place, trace in enumerate(read_traces(path), start=1):
-        if trace.line != place:
+    for line, trace in enumerate(read_traces(path), start=1):
+        # A line left out would shift all that follow against the reference.
+        if trace.line != line:
             raise InputError(
-                f"the trace of line {trace.line} stands where that of line {place} belongs.",
+                f"the trace of line {trace.line} stands where that of line {line} belongs.",
                 "Give the whole file, as `nmtgrid decode --traces FILE` wrote it.",
                 path=path,
-                line=place,
+                line=line,
             )
         lines.append(trace.text)
     if not lines:
@@ -105,6 +112,7 @@ def check_lengths(lengths: dict[Path, int]) -> None:
     if len(set(lengths.values())) <= 1:
         return
     first, count = next(iter(lengths.items()))
+    # The first that differs; the message names where the shorter one ends.
     other, length = next((path, n) for path, n in lengths.items() if n != count)
     raise InputError(
         f"it has {length:,} lines, but {first} has {count:,}.",

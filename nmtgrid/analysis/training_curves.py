@@ -1,11 +1,17 @@
-"""Trainings as a section: their table, and a picture for each kind of curve."""
+"""Trainings read from their logs: their table, and a picture for each kind of curve.
+
+A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.meters`). A
+damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`
+and the report show the section.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +19,8 @@ from typing import Any, Literal
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.plotting.figure import wrapped
-from nmtgrid.analysis.plotting.lines import MOST_LINES, Line, Map, Panel, draw
+from nmtgrid.analysis.plotting.figure import MOST_LINES, wrapped
+from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line
@@ -23,13 +29,13 @@ from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text
 NAME = "metrics.jsonl"
 Row = dict[str, Any]
 
+# Numbers that a line of each kind must have, besides the update and the minutes.
 _NEEDED = {
     "updated": ("nll", "learning_rate", "gradient_norm", "tokens_per_second"),
     "gradients": (),
     "validated": ("nll",),
     "finished": (),
 }
-"""Numbers that a line of each kind must have, besides the update and the minutes."""
 _OPTIONAL = {"tokens", "bleu", "cider", "criterion", "gradient_ratio"}
 
 
@@ -54,6 +60,7 @@ class Run:
     @property
     def best(self) -> Row | None:
         """The validation of least criterion, or loss where that is all there is, or None."""
+        # Some objectives choose by more than the loss (`exits-halting`, `dynamic`).
         is_judged = any(row["criterion"] is not None for row in self.validation)
         by = "criterion" if is_judged else "nll"
         scored = [row for row in self.validation if row[by] is not None and not math.isnan(row[by])]
@@ -62,6 +69,7 @@ class Run:
     @property
     def tokens_per_second(self) -> float | None:
         """Target tokens per second of training, validation and saving left out."""
+        # Total tokens by total seconds; logs of earlier versions count no tokens, and weigh alike.
         rates = [(row.get("tokens") or 1, row["tokens_per_second"]) for row in self.training]
         seconds = sum(tokens / rate for tokens, rate in rates if rate > 0)
         return sum(tokens for tokens, rate in rates if rate > 0) / seconds if seconds else None
@@ -76,6 +84,7 @@ class Run:
                 "it does not count target tokens: an earlier version wrote it.",
                 "Draw `--against minutes` or `--against updates`.", path=self.path,
             )  # fmt: skip
+        # Validations come between the lines that count tokens.
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
         known = [0, *(row["update"] for row in self.training)]
         return [float(value) for value in numpy.interp(updates, known, seen)]
@@ -90,14 +99,14 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     """
     paths = [_log_of(path) for _, path in named]
     faults = [
-        f"`{path}` is named twice." for place, path in enumerate(paths) if path in paths[:place]
+        f"`{path}` is named twice." for index, path in enumerate(paths) if path in paths[:index]
     ]
     names = _distinct([path for path, (label, _) in zip(paths, named, strict=True) if not label])
     labels = [label or next(names) for label, _ in named]
     faults += [
         f"Two models are called `{name}`: label one by `LABEL=MODEL`."
-        for place, name in enumerate(labels)
-        if not faults and name in labels[:place]
+        for index, name in enumerate(labels)
+        if not faults and name in labels[:index]
     ]
     if faults:
         raise ConfigError(faults)
@@ -112,21 +121,23 @@ def read_run(path: Path, name: str) -> Run:
     for number, raw in _lines(path):
         try:
             values = _values(raw)
+            # Each line is sealed together with the one before it.
             checksum, before = str(values.get(LINE_CHECKSUM, "")), checksum
             if is_altered_line(values, before):
                 notes.append(f"{path}:{number}: it, or the line before it, has been altered.")
-            kind, row = _parse(values)
+            if values["event"] not in _NEEDED:
+                # A later version may write more.
+                continue
+            row = _parse(values)
             if row["update"] < last:
                 raise ValueError(f"update {row['update']:,} comes after update {last:,}")
-        except KeyError:
-            continue
         except ValueError as fault:
             notes.append(f"{path}:{number}: {fault}.")
             continue
         last = row["update"]
-        rows[kind].append(row)
-    held = [row for kind in rows.values() for row in kind]
-    if not held:
+        rows[values["event"]].append(row)
+    every = [row for kind in rows.values() for row in kind]
+    if not every:
         why = f" {notes[0]}" if notes else ""
         raise InputError(
             f"there is no line of a training run in it.{why}",
@@ -134,7 +145,7 @@ def read_run(path: Path, name: str) -> Run:
         )  # fmt: skip
     return Run(
         name, path, rows["updated"], rows["validated"], rows["gradients"], bool(rows["finished"]),
-        max(row["update"] for row in held), max(row["minutes"] for row in held), notes,
+        max(row["update"] for row in every), max(row["minutes"] for row in every), notes,
     )  # fmt: skip
 
 
@@ -159,24 +170,24 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def curves(run: Run) -> dict[str, Any]:
+def curve_values(run: Run) -> dict[str, Any]:
     """Return all points of a run as columns, for JSON: what is no number is None."""
     fields = {
         "training": ("nll", "learning_rate", "gradient_norm", "tokens_per_second", "tokens"),
         "validation": ("nll", "criterion", "bleu", "cider"),
         "gradients": ("gradient_ratio",),
     }
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part, names in fields.items():
         rows: list[Row] = getattr(run, part)
-        found[part] = {
+        values[part] = {
             name: [_finite(row[name]) for row in rows] for name in ("update", "minutes", *names)
         }
-    found["gradients"]["norms"] = {
+    values["gradients"]["norms"] = {
         stage: [_finite(row["gradients"].get(stage)) for row in run.gradients]
         for stage in stages(run)
     }
-    return found
+    return values
 
 
 def stages(run: Run) -> list[str]:
@@ -198,16 +209,17 @@ def _log_of(path: Path) -> Path:
 
 def _distinct(paths: Sequence[Path]) -> Iterator[str]:
     """Yield a name for each log: its folder's, with those above where two would be alike."""
-    trails = [_trail(path) for path in paths]
+    trails = [_folders(path) for path in paths]
     for trail in trails:
         others = [other for other in trails if other is not trail]
+        # As few folders as tell them apart.
         count = 1
         while count < len(trail) and any(other[-count:] == trail[-count:] for other in others):
             count += 1
         yield "/".join(trail[-count:])
 
 
-def _trail(path: Path) -> tuple[str, ...]:
+def _folders(path: Path) -> tuple[str, ...]:
     """Return the folders and the name that a log is known by."""
     if str(path) == STANDARD:
         return ("standard input",)
@@ -223,6 +235,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, raw in enumerate(file, start=1):
                 if raw.strip():
                     yield number, raw
+        # Of an archive that ends in its middle, what comes before has been read by now.
         except DAMAGED as fault:
             raise InputError("the archive is damaged.", path=path, line=number + 1) from fault
         except OSError as fault:
@@ -240,25 +253,20 @@ def _values(raw: bytes) -> dict[str, Any]:
     return values
 
 
-def _parse(values: dict[str, Any]) -> tuple[str, Row]:
-    """Return a line's kind and its fields.
-
-    Raises ValueError saying what is wrong with it, KeyError for a kind that is not known.
-    """
-    kind = values["event"]
-    needed = _NEEDED[kind]
+def _parse(values: dict[str, Any]) -> Row:
+    """Return the fields of a line of a known kind. Raises ValueError saying what is wrong."""
     row: Row = {"update": int(_number(values, "update")), "minutes": _number(values, "minutes")}
-    row |= {name: _number(values, name, finite=False) for name in needed}
-    row |= {name: _optional(values, name) for name in _OPTIONAL}
-    if kind == "gradients":
-        row["gradients"] = _norms(values.get("gradients"))
-    return kind, row
-
-
-def _norms(values: Any) -> dict[str, float]:
-    if not isinstance(values, dict) or not values:
-        raise ValueError("`gradients` is no table of numbers")
-    return {str(name): _number(values, name, finite=False) for name in values}
+    row |= {name: _number(values, name, finite=False) for name in _NEEDED[values["event"]]}
+    row |= {
+        name: None if values.get(name) is None else _number(values, name, finite=False)
+        for name in _OPTIONAL
+    }
+    if values["event"] == "gradients":
+        norms = values.get("gradients")
+        if not isinstance(norms, dict) or not norms:
+            raise ValueError("`gradients` is no table of numbers")
+        row["gradients"] = {str(name): _number(norms, name, finite=False) for name in norms}
+    return row
 
 
 def _number(values: Mapping[str, Any], name: str, *, finite: bool = True) -> float:
@@ -269,10 +277,6 @@ def _number(values: Mapping[str, Any], name: str, *, finite: bool = True) -> flo
         raise ValueError(f"`{name}` makes no sense")
     # What has exploded is as little a point on a curve as what is not a number.
     return float(value) if abs(value) < 1e300 else math.nan
-
-
-def _optional(values: Mapping[str, Any], name: str) -> float | None:
-    return None if values.get(name) is None else _number(values, name, finite=False)
 
 
 def _finite(value: float | None) -> float | None:
@@ -289,54 +293,47 @@ _QUALITIES = {
     "bleu": ("Greedy BLEU on validation", "BLEU (percent)"),
     "cider": ("Greedy CIDEr-D on validation", "CIDEr-D (x 100)"),
 }
+# Columns of a map, and points of a smoothed line: more could not be told apart.
 _POINTS = 160
-"""Columns of a map, and points of a smoothed line: more could not be told apart."""
+# What maps do not tell from zero.
 _VANISHED = 1e-12
-"""What maps do not tell from zero."""
 
 
-def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | Map]:
+def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel]:
     """Return the diagrams that the runs have points for, by short name.
 
     Losses and quality are drawn `against` that, the rest against updates.
     """
-    found: dict[str, Panel | Map] = {}
+    by_name: dict[str, Panel | HeatPanel] = {}
     if any(run.training or run.validation for run in runs):
-        found["loss"] = _losses(runs, against)
+        by_name["loss"] = _losses(runs, against)
     for score, (title, axis) in _QUALITIES.items():
         if any(row[score] is not None for run in runs for row in run.validation):
-            found[score] = Panel(
-                title, _AXES[against], axis,
-                [
-                    Line(run.name, *_points(run, run.validation, against, score), style, mark=True)
-                    for style, run in enumerate(runs)
-                ],
-                least=0.0,
-            )  # fmt: skip
-    if any(run.training for run in runs):
-        found["learning-rate"] = Panel(
-            "Learning rate",
-            _AXES["updates"],
-            "learning rate",
-            [
-                Line(run.name, *_points(run, run.training, "updates", "learning_rate"), style)
+            lines = [
+                Line(run.name, *_points(run, run.validation, against, score), style, mark=True)
                 for style, run in enumerate(runs)
-            ],
-            least=0.0,
+            ]
+            by_name[score] = Panel(title, _AXES[against], axis, lines, least=0.0)
+    if any(run.training for run in runs):
+        lines = [
+            Line(run.name, *_points(run, run.training, "updates", "learning_rate"), style)
+            for style, run in enumerate(runs)
+        ]
+        by_name["learning-rate"] = Panel(
+            "Learning rate", _AXES["updates"], "learning rate", lines, least=0.0
         )
-        found["gradient-norm"] = Panel(
+        by_name["gradient-norm"] = Panel(
             "Gradient of all weights", _AXES["updates"], "norm, before clipping",
             _smooth_lines([(run, run.training) for run in runs], "gradient_norm"), logarithmic=True,
         )  # fmt: skip
     if any(row["gradient_ratio"] for run in runs for row in run.gradients):
-        found["gradient-ratio"] = Panel(
+        by_name["gradient-ratio"] = Panel(
             "Gradient at the first over that at the last encoder layer", _AXES["updates"],
-            r"norm at $h_1$ / norm at $h_N$",
+            "norm at h1 / norm at hN",
             _smooth_lines([(run, run.gradients) for run in runs], "gradient_ratio"),
             logarithmic=True, level=1.0,
         )  # fmt: skip
-    found |= _maps([run for run in runs if run.gradients])
-    return found
+    return by_name | _heat_panels([run for run in runs if run.gradients])
 
 
 def _losses(runs: Sequence[Run], against: Against) -> Panel:
@@ -352,6 +349,7 @@ def _losses(runs: Sequence[Run], against: Against) -> Panel:
         if run.validation:
             lines.append(Line(run.name, *validation, style, mark=True))
         lines.append(Line(run.name, x, y, style, faint=bool(run.validation)))
+        # The first steps fall from thousands of perplexity: they would flatten all the rest.
         late = max((*x, *validation[0]), default=0.0) * 0.06
         tops += [loss for at, loss in zip(x, y, strict=True) if at >= late and loss == loss][:1]
         tops += [loss for loss in validation[1] if loss == loss][:1]
@@ -363,16 +361,16 @@ def _losses(runs: Sequence[Run], against: Against) -> Panel:
     )  # fmt: skip
 
 
-def _smooth_lines(held: Sequence[tuple[Run, Sequence[Row]]], name: str) -> list[Line]:
+def _smooth_lines(logs: Sequence[tuple[Run, Sequence[Row]]], name: str) -> list[Line]:
     """Return a line over the updates for each run; many points go behind their running mean."""
     lines: list[Line] = []
-    for style, (run, rows) in enumerate(held):
+    for style, (run, rows) in enumerate(logs):
         points = zip(*_points(run, rows, "updates", name), strict=True)
-        kept = [(at, value) for at, value in points if value > 0]
-        if not kept:
+        positive = [(at, value) for at, value in points if value > 0]
+        if not positive:
             continue
-        x, y = [at for at, _ in kept], [value for _, value in kept]
-        if len(kept) > 30:
+        x, y = [at for at, _ in positive], [value for _, value in positive]
+        if len(positive) > 30:
             lines.append(Line(run.name, x, y, style, faint=True))
             y = _smoothed(y)
         lines.append(Line(run.name, x, y, style))
@@ -381,28 +379,30 @@ def _smooth_lines(held: Sequence[tuple[Run, Sequence[Row]]], name: str) -> list[
 
 def _smoothed(values: Sequence[float]) -> list[float]:
     """Return geometric means over windows around each value, a twentieth of all wide."""
+    # Geometric, as the axis is logarithmic; by sums, whatever the window's width.
     logs = numpy.log(numpy.asarray(values))
     reach = max(2, len(values) // 40)
     sums = numpy.concatenate([[0.0], numpy.cumsum(logs)])
-    places = numpy.arange(len(values))
-    first, last = numpy.maximum(places - reach, 0), numpy.minimum(places + reach + 1, len(values))
+    indices = numpy.arange(len(values))
+    first, last = numpy.maximum(indices - reach, 0), numpy.minimum(indices + reach + 1, len(values))
     means = (sums[last] - sums[first]) / (last - first)
     return [float(value) for value in numpy.exp(means)]
 
 
-def _maps(runs: Sequence[Run]) -> dict[str, Map]:
+def _heat_panels(runs: Sequence[Run]) -> dict[str, HeatPanel]:
     """Return a map of the norms at all stages for each run, all with one scale."""
     grids = [_grid(run) for run in runs]
-    held = [v for _, values in grids for v in values[values > _VANISHED].flatten()]
-    limits = (min(held), max(held)) if held else (0.1, 1.0)
-    if limits[1] < 2 * limits[0]:
-        limits = (limits[0] / 1.5, limits[1] * 1.5)
+    norms = [norm for _, values in grids for norm in values[values > _VANISHED].flatten()]
+    least, most = (min(norms), max(norms)) if norms else (0.1, 1.0)
+    if most < 2 * least:
+        # Differences that small should not fill the scale.
+        least, most = least / 1.5, most * 1.5
     return {
-        f"layers-{place}": Map(
+        f"layers-{number}": HeatPanel(
             f"Gradient at each layer: {run.name}", _AXES["updates"], "norm, loss per token",
-            x, stages(run), values, limits,
+            x, stages(run), values, (least, most),
         )
-        for place, (run, (x, values)) in enumerate(zip(runs, grids, strict=True), 1)
+        for number, (run, (x, values)) in enumerate(zip(runs, grids, strict=True), 1)
     }  # fmt: skip
 
 
@@ -415,6 +415,7 @@ def _grid(run: Run) -> tuple[list[float], NDArray[numpy.float64]]:
     x = [float(row["update"]) for row in run.gradients]
     if len(x) <= _POINTS:
         return x, values
+    # Means of neighbours, not every n-th point: a peak leaves a trace.
     cuts = numpy.linspace(0, len(x), _POINTS + 1).astype(int)
     parts = [values[:, first:last].mean(1) for first, last in pairwise(cuts)]
     return [x[last - 1] for last in cuts[1:]], numpy.stack(parts, axis=1)
@@ -424,13 +425,13 @@ def _points(
     run: Run, rows: Sequence[Row], against: Against, name: str
 ) -> tuple[list[float], list[float]]:
     """Return x and y of the rows that have the number `name`."""
-    held = [row for row in rows if row[name] is not None]
-    place: dict[str, Callable[[], list[float]]] = {
-        "minutes": lambda: [row["minutes"] for row in held],
-        "updates": lambda: [float(row["update"]) for row in held],
-        "tokens": lambda: [t / 1e6 for t in run.tokens_at([row["update"] for row in held])],
-    }
-    return place[against](), [row[name] for row in held]
+    known = [row for row in rows if row[name] is not None]
+    updates = [float(row["update"]) for row in known]
+    if against == "minutes":
+        x = [row["minutes"] for row in known]
+    else:
+        x = updates if against == "updates" else [n / 1e6 for n in run.tokens_at(updates)]
+    return x, [row[name] for row in known]
 
 
 _TEXT = """How the models were trained. Losses are in nats per target token, without label \
@@ -446,10 +447,17 @@ _CAPTIONS = {
 }
 
 
-def section(runs: Sequence[Run], against: Against = "minutes") -> Section:
+def training_section(runs: Sequence[Run], against: Against = "minutes") -> Section:
     """Return the table and the diagrams of all runs."""
-    pictures = [_picture(name, panel) for name, panel in panels(runs, against).items()]
-    values = {"models": [{**summary(run), **curves(run)} for run in runs]}
+    pictures = [
+        Picture(
+            name,
+            _CAPTIONS.get(name, f"{panel.title}."),
+            functools.partial(draw_panels, [panel]),
+        )
+        for name, panel in panels(runs, against).items()
+    ]
+    values = {"models": [{**summary(run), **curve_values(run)} for run in runs]}
     return Section("curves", "How the models were trained", _TEXT, [_table(runs)], pictures, values)
 
 
@@ -463,37 +471,31 @@ def check_drawable(count: int) -> None:
         )
 
 
-def _picture(name: str, panel: Panel | Map) -> Picture:
-    def draw_one(path: Path) -> None:
-        draw([panel], path)
-
-    return Picture(name, _CAPTIONS.get(name, f"{panel.title}."), draw_one)
-
-
 def _table(runs: Sequence[Run]) -> Table:
     rows = [summary(run) for run in runs]
-    columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
-        "model": lambda row: wrapped(row["name"], 14),
-        "updates": lambda row: row["updates"],
-        "min": lambda row: row["minutes"],
-        "tok/s": lambda row: _told(row["tokens_per_second"], ",.0f"),
-        "loss": lambda row: _told(row["valid_loss"], ".4f"),
-        "ppl": lambda row: row["valid_perplexity"],
-        "BLEU": lambda row: row["valid_bleu"],
-    }
+    columns: dict[str, tuple[str, str]] = {
+        "updates": ("updates", ""), "min": ("minutes", ""), "tok/s": ("tokens_per_second", ",.0f"),
+        "loss": ("valid_loss", ".4f"), "ppl": ("valid_perplexity", ""), "BLEU": ("valid_bleu", ""),
+    }  # fmt: skip
     if any(row["valid_cider"] is not None for row in rows):
-        columns["CIDEr-D"] = lambda row: row["valid_cider"]
+        columns["CIDEr-D"] = ("valid_cider", "")
     if any(row["gradient_ratio"] is not None for row in rows):
-        columns["h1/hN"] = lambda row: _told(row["gradient_ratio"], ".2g")
+        columns["h1/hN"] = ("gradient_ratio", ".2g")
     quality = "BLEU and CIDEr-D (x 100)" if "CIDEr-D" in columns else "BLEU"
+
+    def cell(value: Any, form: str) -> Cell:
+        return format(value, form) if form and value is not None else value
+
     return Table(
         "Trainings: target tokens per second; loss in nats per token, perplexity and greedy\n"
         f"{quality} at the best validation"
         + ("; last ratio of gradient norms" if "h1/hN" in columns else ""),
-        list(columns),
-        [[tell(row) for tell in columns.values()] for row in rows],
+        ["model", *columns],
+        [
+            [
+                wrapped(row["name"], 14, 60),
+                *(cell(row[key], form) for key, form in columns.values()),
+            ]
+            for row in rows
+        ],
     )
-
-
-def _told(value: float | None, form: str) -> Cell:
-    return None if value is None else format(value, form)

@@ -12,10 +12,10 @@ import torch
 from hypothesis import strategies as st
 
 from nmtgrid.analysis.alignment.pharaoh import read_gold, read_links
-from nmtgrid.analysis.latency import read_results
+from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.systems import read_translations
 from nmtgrid.analysis.training_curves import read_run
-from nmtgrid.analysis.tuning import read_tuned
+from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base.config import override
 from nmtgrid.base.io.arrays import load_tensors, map_arrays, save_tensors
 from nmtgrid.base.io.text import read_lines
@@ -160,8 +160,8 @@ def single(folder: Path) -> dict[str, Reader]:
         "safetensors": _of_bytes(arrays, _arrays),
         "features": _of_bytes(features, _features),
         "captions": _of_json(read_captions, COCO, KARPATHY),
-        "latency results": _of_json(read_results, LATENCY),
-        "exit results": _of_json(read_tuned, TUNED),
+        "latency results": _of_json(read_online_results, LATENCY),
+        "exit results": _of_json(read_tuning, TUNED),
         "metrics": _of_json(lambda p: read_run(p, "a"), EVENT, EVENT, lines=True),
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.alignment.models import Wanted, read_models, section
+from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
 from nmtgrid.analysis.alignment.soft_alignments import (
     by_words,
     coverage,
@@ -134,7 +134,9 @@ def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
         files[name].write_text(f"{written.to_line()}\n")
     gold = tmp_path / "gold"
     gold.write_text("0-0\n")
-    models = read_models({name: files[name] for name in ("first", "second")}, Wanted(), gold)
+    models = read_models(
+        {name: files[name] for name in ("first", "second")}, AlignmentOptions(), gold
+    )
     assert [model.links for model in models] == [[[(0, 0)]], [[(0, 0)]]]
     assert [model.error.aer for model in models if model.error] == [0.0, 0.0]
     report = section(models)

@@ -31,7 +31,7 @@ from nmtgrid.analysis.quality.buckets import (
 )
 from nmtgrid.analysis.quality.compare import Wanted, section
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.analysis.systems import System
+from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics import quality
 from nmtgrid.metrics.quality import MetricName

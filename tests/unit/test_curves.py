@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import random
 import struct
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.plotting.figure import line_labels, log_label, log_ticks, spread
-from nmtgrid.analysis.plotting.lines import Line, Map, Panel, draw
+from nmtgrid.analysis.plotting.figure import log_label, log_ticks, wrapped
+from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.training_curves import Run, panels, read_run, read_runs, summary
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
@@ -205,7 +204,7 @@ def test_pictures_are_whole_and_reproducible(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         draw(drawn, tmp_path / "x.pdf")
     empty = Panel("", "", "", [Line("nothing", [], [], 0), Line("nan", [1.0], [math.nan], 1)])
-    draw([empty], tmp_path / "empty.png")
+    draw_panels([empty], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").is_file()
 
 

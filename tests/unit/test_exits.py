@@ -12,11 +12,11 @@ from typing import Any
 import numpy
 import pytest
 
-from nmtgrid.analysis.exit_section import section
 from nmtgrid.analysis.exits import (
     ExitTraces,
     correlation,
     exits_of_traces,
+    exits_section,
     length_edges,
     read_exits,
     sentence_confidence,
@@ -186,7 +186,7 @@ def test_examples_must_be_there() -> None:
     with pytest.raises(InputError, match="line 3"):
         exits_of_traces("x", [SHORT], HERE, lines=[3])
     with pytest.raises(ConfigError):
-        section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
+        exits_section([exits_of_traces("x", [SHORT], HERE)]).pictures[0].draw(Path("x.pdf"))
     assert read_exits({}) == []
 
 

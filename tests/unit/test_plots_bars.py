@@ -110,14 +110,42 @@ def test_names_fill_rows_in_order() -> None:
 def test_steps_draw(tmp_path: Path) -> None:
     shares = [[0.0, 10.0, 50.0, 40.0, 0.0], [20.0] * 5]
     for suffix in ("png", "svg"):
-        plots_steps.draw_steps(
+        draw_steps(
             ["a", "b"], shares, tmp_path / f"s.{suffix}", title="T", x_label="x", y_label="y"
         )
-    assert plots_steps._ticks(5) == list(range(-5, 6))
-    assert plots_steps._ticks(13) == [-13, -10, -8, -6, -4, -2, 0, 2, 4, 6, 8, 10, 13]
-    assert [plots_steps._label(tick, 5) for tick in (-5, -1, 0, 2, 5)] == [
-        "≤ −5", "−1", "0", "+2", "≥ +5",
-    ]  # fmt: skip
+
+
+def test_steps_name_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = drawn_figures(monkeypatch)
+    for most in (5, 13, 20):
+        shares = [[1.0] * (2 * most + 1)]
+        draw_steps(["a"], shares, tmp_path / "s.png", title="T", x_label="x", y_label="y")
+        labels = [text.get_text() for text in figures[-1].axes[0].get_xticklabels()]
+        assert (labels[0], labels[-1]) == (f"≤ −{most}", f"≥ +{most}") and "0" in labels
+        assert not text_faults(figures[-1])
+
+
+@pytest.mark.parametrize("systems", [1, 2, 8, 20])
+@pytest.mark.parametrize("label", ["10–19", "a label that is too long for its place"])
+def test_nothing_is_cut_off_and_all_is_named(
+    systems: int, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [Group(label, 12_345 * place) for place in range(7)]
+    series = [Series(f"a long name of system {place}", [-0.00028, *[30.0] * 6], [-1.0] * 7)
+              for place in range(systems)]  # fmt: skip
+    figures = drawn_figures(monkeypatch)
+    draw_bars(
+        groups, series, tmp_path / "x.png", title="A rather long title " * 6, x_label="x",
+        y_label="y (percent)",
+    )  # fmt: skip
+    (figure,) = figures
+    assert not text_faults(figure)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [one.name for one in series]
+    shown = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert "12,345" in shown[1] and "sentences" in figure.axes[0].get_xlabel()
+    looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in legend.get_patches()}
+    assert len(looks) == systems
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

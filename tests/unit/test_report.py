@@ -11,9 +11,9 @@ import numpy
 import pytest
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
+from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
 from nmtgrid.analysis.report import VARIABLES, inline, page
-from nmtgrid.analysis.section import Picture, Section, Table, tell
+from nmtgrid.analysis.section import Picture, Section, Table, format_cell
 from nmtgrid.cli.app import main
 
 HYPOTHESES = {
@@ -33,7 +33,7 @@ def _bars(path: Path) -> None:
 
 
 def _heat(path: Path) -> None:
-    draw_maps([Heat("map", ["a", "b"], ["c", "d"], numpy.eye(2), "share")], path)
+    draw_maps([HeatMap("map", ["a", "b"], ["c", "d"], numpy.eye(2), "share")], path)
 
 
 def _section(name: str = "one") -> Section:
@@ -59,7 +59,7 @@ def test_pieces_of_a_page(tmp_path: Path) -> None:
 
 
 def test_the_page_asks_for_nothing_and_says_all() -> None:
-    text = page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
+    text = page("A & B", "Intro.", [_section(), _section("two")], "Parsed here.")
     assert "<title>A &amp; B</title>" in text
     addresses = re.findall(r"""(?:src|href)="([^"]*)""", text) + re.findall(r"url\(([^)]*)", text)
     assert all(address.startswith(("#", "data:")) for address in addresses)
@@ -69,7 +69,7 @@ def test_the_page_asks_for_nothing_and_says_all() -> None:
     assert "<code>code</code>" in text and "<code>nrefs:1|tok:13a</code>." in text
     # Long tables are folded, short ones are not; the first stands before the figures.
     assert text.count("<details>") == 2 and text.index("Short &lt;") < text.index("<figure>")
-    assert text == page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
+    assert text == page("A & B", "Intro.", [_section(), _section("two")], "Parsed here.")
 
 
 def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:

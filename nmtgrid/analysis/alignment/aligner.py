@@ -1,11 +1,15 @@
-"""Sentence pairs whose words are aligned: by a Pharaoh file, or by the own aligner.
+"""Word alignments of sentence pairs: from a Pharaoh file, or learned by the own aligner.
 
-Words are what spaces separate, so that a Pharaoh file and its text fit together.
+The aligner is IBM model 2 with a prior that favours the diagonal, as fast-align's (Dyer et al.
+2013): EM in both directions over blocks of pairs of one shape, all words of a block at once; then
+the directions are joined (`pharaoh.symmetrise`). Words are what spaces separate, so that a Pharaoh
+file and its text fit together. `nmtgrid analyze align`, `difficulty` and `paths` call it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +24,14 @@ from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
 
 Integers = NDArray[numpy.int32]
+Numbers = NDArray[numpy.float64]
 Words = Sequence[str]
+Advance = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much in all."""
 
+# Cells that are numbered at a time.
 _CHUNK = 1 << 22
-"""Cells that are numbered at a time."""
+# A file given for another, or one without line ends, must not take all memory.
 MOST_CELLS = 1 << 24
 """Cells of one sentence pair: beyond, a line is no sentence."""
 _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
@@ -31,9 +39,9 @@ _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Pairs of one shape: their places in the corpus, and the numbers of words and cells."""
+    """Pairs of one shape: their indices in the corpus, and the numbers of words and cells."""
 
-    places: list[int]
+    members: list[int]
     source: Integers
     target: Integers
     """[B, n] and [B, m]."""
@@ -62,39 +70,43 @@ def lay_out(
     Words count as one without regard to case, and to marks at their edges. `advance` is told of
     the cells as they are numbered. Raises InputError with the line for a pair of immense lines.
     """
-    for line, (one, other) in enumerate(zip(source, target, strict=True), start=1):
-        if len(one) * len(other) > MOST_CELLS:
+    for line, (x, y) in enumerate(zip(source, target, strict=True), start=1):
+        if len(x) * len(y) > MOST_CELLS:
             raise InputError(
-                f"line {line} has {len(one):,} source and {len(other):,} target words: too many "
+                f"line {line} has {len(x):,} source and {len(y):,} target words: too many "
                 "for a sentence pair.",
                 "Give a sentence a line, or take the line out.",
             )
     source_ids, source_types = _numbered(source)
     target_ids, target_types = _numbered(target)
-    blocks: list[Block] = []
-    found: list[NDArray[numpy.int64]] = []
-    chunks: list[list[Block]] = []
-    for places in _batches([*map(len, source)], [*map(len, target)]):
-        chunk, keys = [], []
-        for members in places:
-            x = numpy.stack([source_ids[place] for place in members])
-            y = numpy.stack([target_ids[place] for place in members])
-            table = x[:, None, :].astype(numpy.int64) * target_types + y[:, :, None]
+    chunks: list[tuple[list[Block], NDArray[numpy.int64]]] = []
+    # Chunk by chunk: the pairs of words of all cells at once would not fit into memory.
+    for groups in _batches([*map(len, source)], [*map(len, target)]):
+        blocks, keys = [], []
+        for members in groups:
+            x_ids = numpy.stack([source_ids[member] for member in members])
+            y_ids = numpy.stack([target_ids[member] for member in members])
+            table = x_ids[:, None, :].astype(numpy.int64) * target_types + y_ids[:, :, None]
             keys.append(table.ravel())
-            chunk.append(Block(members, x, y, numpy.empty(table.shape, dtype=numpy.int32)))
+            cells = numpy.empty(table.shape, dtype=numpy.int32)
+            blocks.append(Block(members, x_ids, y_ids, cells))
         unique, rows = numpy.unique(numpy.concatenate(keys), return_inverse=True)
-        _fill(chunk, rows.astype(numpy.int32))
-        found.append(unique)
-        chunks.append(chunk)
+        start = 0
+        for block in blocks:
+            stop = start + block.cells.size
+            block.cells[...] = rows[start:stop].reshape(block.cells.shape)
+            start = stop
+        chunks.append((blocks, unique))
         advance(len(rows))
-    every = numpy.unique(numpy.concatenate(found)) if found else numpy.empty(0, dtype=numpy.int64)
-    for chunk, unique in zip(chunks, found, strict=True):
+    uniques = [unique for _, unique in chunks]
+    every = numpy.unique(numpy.concatenate(uniques)) if uniques else numpy.empty(0, numpy.int64)
+    # From numbers within a chunk to those within the corpus.
+    for blocks, unique in chunks:
         rows = numpy.searchsorted(every, unique).astype(numpy.int32)
-        for block in chunk:
+        for block in blocks:
             block.cells[...] = rows[block.cells]
-        blocks += chunk
     return Corpus(
-        blocks,
+        [block for blocks, _ in chunks for block in blocks],
         (every // max(target_types, 1)).astype(numpy.int32),
         (every % max(target_types, 1)).astype(numpy.int32),
         source_types,
@@ -110,13 +122,11 @@ def form(word: str) -> str:
 def _numbered(sentences: Sequence[Words]) -> tuple[list[Integers], int]:
     """Return each sentence as numbers of words, and how many words there are."""
     numbers: dict[str, int] = {}
-    forms: dict[str, int] = {}
 
+    # A word is folded once, not at each of its occurrences.
+    @functools.cache
     def number(word: str) -> int:
-        found = forms.get(word)
-        if found is None:
-            found = forms[word] = numbers.setdefault(form(word), len(numbers))
-        return found
+        return numbers.setdefault(form(word), len(numbers))
 
     ids = [
         numpy.fromiter(map(number, words), dtype=numpy.int32, count=len(words))
@@ -126,40 +136,35 @@ def _numbered(sentences: Sequence[Words]) -> tuple[list[Integers], int]:
 
 
 def _batches(source: Sequence[int], target: Sequence[int]) -> list[list[list[int]]]:
-    """Return chunks of groups of places of equal shape, the same for the same lengths."""
-    kept = [place for place in range(len(source)) if source[place] and target[place]]
-    kept.sort(key=lambda place: (target[place], source[place], place))
+    """Return chunks of groups of pairs of equal shape, the same for the same lengths."""
+
+    def shape(pair: int) -> tuple[int, int]:
+        return target[pair], source[pair]
+
+    filled = [pair for pair in range(len(source)) if source[pair] and target[pair]]
+    filled.sort(key=shape)
     chunks: list[list[list[int]]] = []
     room = 0
-    for (m, n), group in groupby(kept, key=lambda place: (target[place], source[place])):
+    for (m, n), group in groupby(filled, key=shape):
         members = list(group)
         while members:
             if room < m * n:
                 chunks.append([])
                 room = max(_CHUNK, m * n)
-            taken, members = members[: room // (m * n)], members[room // (m * n) :]
-            chunks[-1].append(taken)
-            room -= len(taken) * m * n
+            fitting, members = members[: room // (m * n)], members[room // (m * n) :]
+            chunks[-1].append(fitting)
+            room -= len(fitting) * m * n
     return chunks
 
 
-def _fill(chunk: Sequence[Block], rows: Integers) -> None:
-    start = 0
-    for block in chunk:
-        stop = start + block.cells.size
-        block.cells[...] = rows[start:stop].reshape(block.cells.shape)
-        start = stop
-
-
-Numbers = NDArray[numpy.float64]
-
+# Within which the tension is sought.
 _LEAST, _MOST = 0.1, 40.0
-"""Within which the tension is sought."""
 _STEPS = 12
 
 
 def prior_table(m: int, n: int, tension: float) -> tuple[Numbers, Numbers]:
     """Return shares and -|t/m - j/n|, both [m, n]: of n given words for each of m written ones."""
+    # Closeness on the diagonal of relative positions, as in Dyer et al. 2013; 0 is the best.
     distance = -numpy.abs(numpy.arange(1, m + 1)[:, None] / m - numpy.arange(1, n + 1)[None, :] / n)
     shares = numpy.exp(tension * distance)
     shares /= shares.sum(1, keepdims=True)
@@ -182,8 +187,10 @@ def fitted_tension(
             least = tension
         else:
             most = tension
+        # Without any spread (pairs of one word) each tension is as likely as another.
         if abs(gap) < 1e-9 * max(1.0, abs(expected)) or spread <= 0:
             break
+        # Newton's step may leave the bracket where the likelihood is flat: then it is halved.
         step = tension + gap / spread
         tension = step if least < step < most else (least + most) / 2
     return tension
@@ -192,12 +199,12 @@ def fitted_tension(
 def _moments(weights: Mapping[tuple[int, int], Numbers], tension: float) -> tuple[float, float]:
     """Return the mean closeness under the prior, and its variance, summed over the words."""
     mean = spread = 0.0
-    for (m, n), held in weights.items():
+    for (m, n), words in weights.items():
         shares, distance = prior_table(m, n, tension)
         first = (shares * distance).sum(1)
         second = (shares * distance * distance).sum(1)
-        mean += float((held * first).sum())
-        spread += float((held * (second - first * first)).sum())
+        mean += float((words * first).sum())
+        spread += float((words * (second - first * first)).sum())
     return mean, spread
 
 
@@ -248,30 +255,31 @@ def align(
     settings: AlignerSettings | None = None,
     *,
     count: int | None = None,
-    advance: Callable[[str, int, int], None] = lambda what, done, total: None,
+    advance: Advance = lambda what, done, total: None,
 ) -> Alignment:
-    """Learn from all pairs and return the links of the first `count` (all unless given).
+    """Learn from all pairs and return the links of the first `count` (None: all).
 
-    `advance` is told what is being done, how much of it is done, and of how much in all. A pair
-    with an empty side has no links. Raises ConfigError for settings that make no sense, InputError
-    for an immense line.
+    A pair with an empty side has no links. Raises ConfigError for settings that make no sense,
+    InputError for an immense line.
     """
     settings = settings or AlignerSettings()
     settings.check()
     count = len(source) if count is None else count
     total = sum(len(x) * len(y) for x, y in zip(source, target, strict=True))
-    seen = 0
+    done = 0
 
-    def laid(cells: int) -> None:
-        nonlocal seen
-        seen += cells
-        advance("laying out", seen, total)
+    def count_cells(cells: int) -> None:
+        nonlocal done
+        done += cells
+        advance("laying out", done, total)
 
-    corpus = lay_out(source, target, laid)
+    # Both directions read the same cells; the layout is the larger part of the memory.
+    corpus = lay_out(source, target, count_cells)
     choices, tensions = [], []
     for backward in (False, True):
         direction = _Direction(corpus, settings, backward)
         name = "backward" if backward else "forward"
+        # The last iteration only aligns, by what the others have learned.
         for iteration in range(settings.iterations - 1):
             advance(f"learning {name}", iteration, settings.iterations)
             direction.learn()
@@ -279,26 +287,26 @@ def align(
         choices.append(direction.choices(count))
         tensions.append(direction.tension)
     links = []
-    for place in range(count):
-        first = [(j, t) for t, j in enumerate(choices[0][place]) if j >= 0]
-        second = [(j, t) for j, t in enumerate(choices[1][place]) if t >= 0]
+    for pair, (forward, backwards) in enumerate(zip(*choices, strict=True)):
+        first = [(j, t) for t, j in enumerate(forward) if j >= 0]
+        second = [(j, t) for j, t in enumerate(backwards) if t >= 0]
         links.append(symmetrise(first, second, settings.heuristic))
-        if place % 5000 == 0:
-            advance("joining", place, count)
+        if pair % 5000 == 0:
+            advance("joining", pair, count)
     return Alignment(links, (tensions[0], tensions[1]))
 
 
 class _Direction:
-    """One direction of EM: each word of the written side picks one word of the given side."""
+    """One direction of EM: each word of the written side picks one of the conditioning side."""
 
     def __init__(self, corpus: Corpus, settings: AlignerSettings, backward: bool) -> None:
         self.corpus, self.settings, self.backward = corpus, settings, backward
         pairs = (corpus.pair_source, corpus.pair_target)
-        self.given = pairs[backward]
-        self.given_types = (corpus.source_types, corpus.target_types)[backward]
+        self.conditions = pairs[backward]
+        self.condition_types = (corpus.source_types, corpus.target_types)[backward]
         written_types = (corpus.target_types, corpus.source_types)[backward]
         # Of equal probability at first: any constant will do.
-        self.table = numpy.ones(len(self.given))
+        self.table = numpy.ones(len(self.conditions))
         self.null_table = numpy.ones(written_types)
         self.tension = settings.tension
         self.iteration = 0
@@ -311,6 +319,8 @@ class _Direction:
         for block in self.corpus.blocks:
             cells, written = self._sides(block)
             shares, none, distance = self._posterior(cells, written)
+            # `counts[cells] += shares` would count a pair of words that a block has twice only
+            # once.
             numpy.add.at(counts, cells.ravel(), shares.ravel())
             numpy.add.at(nulls, written.ravel(), none.ravel())
             expected += float((shares.sum(0) * distance).sum())
@@ -322,11 +332,14 @@ class _Direction:
             # fit would strengthen the next. Half the way, on a log scale, aligns better.
             self.tension = math.sqrt(self.settings.tension * likeliest)
         self.iteration += 1
-        totals = numpy.zeros(self.given_types)
+        # The variational Bayes of a Dirichlet prior: a rare word should not explain all that it
+        # stands beside once.
+        totals = numpy.zeros(self.condition_types)
         alpha = self.settings.concentration
-        numpy.add.at(totals, self.given, counts + alpha)
-        self.table = _ratio(counts + alpha, totals, self.given, alpha > 0)
+        numpy.add.at(totals, self.conditions, counts + alpha)
+        self.table = _ratio(counts + alpha, totals, self.conditions, alpha > 0)
         nulls += alpha
+        # Words that no word explains have one distribution for all.
         only = numpy.zeros(len(nulls), dtype=numpy.int32)
         self.null_table = _ratio(nulls, nulls.sum(keepdims=True), only, alpha > 0)
 
@@ -335,17 +348,18 @@ class _Direction:
 
         -1 stands for none, which has the precedence where two are as probable; then the first.
         """
-        found: list[list[int]] = [[] for _ in range(count)]
+        choices: list[list[int]] = [[] for _ in range(count)]
         for block in self.corpus.blocks:
-            if min(block.places) >= count:
+            # Of more text, which is learned from only, no links are wanted.
+            if min(block.members) >= count:
                 continue
             cells, written = self._sides(block)
             shares, none, _ = self._posterior(cells, written)
             picked = numpy.where(shares.max(2) > none, shares.argmax(2), -1)
-            for place, row in zip(block.places, picked.tolist(), strict=True):
-                if place < count:
-                    found[place] = row
-        return found
+            for member, row in zip(block.members, picked.tolist(), strict=True):
+                if member < count:
+                    choices[member] = row
+        return choices
 
     def _sides(self, block: Block) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
         """Return the block's cells [B, written, given] and the written words."""
@@ -357,6 +371,7 @@ class _Direction:
         self, cells: NDArray[numpy.int32], written: NDArray[numpy.int32]
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return the probability of each given word [B, m, n] and of none [B, m], distances."""
+        # A word picks none with p0, else one by the prior and the table; all of a block at once.
         prior, distance = prior_table(cells.shape[1], cells.shape[2], self.tension)
         shares: Numbers = self.table[cells]
         shares *= (1.0 - self.settings.null) * prior
@@ -380,6 +395,7 @@ def _ratio(counts: Numbers, totals: Numbers, rows: NDArray[numpy.int32], bayesia
 def exp_digamma(x: Numbers) -> Numbers:
     """Return exp(digamma(x)) for x >= 0, to 8 digits: by recurrence, then asymptotic series."""
     # digamma(x) = digamma(x + 6) - 1/x - ... - 1/(x + 5), the fractions added in pairs.
+    # From 6 on, four terms of the series give 8 digits; SciPy is no dependency.
     y = x + 6.0
     square = 1.0 / (y * y)
     series = numpy.log(y) - 0.5 / y
@@ -390,9 +406,6 @@ def exp_digamma(x: Numbers) -> Numbers:
     return numpy.exp(series)
 
 
-Advance = Callable[[str, int, int], None]
-
-
 @dataclasses.dataclass(frozen=True)
 class AlignedPairs:
     """The words of both sides, their links, and in a sentence where the links come from."""
@@ -400,13 +413,13 @@ class AlignedPairs:
     source: Sequence[Sequence[str]]
     target: Sequence[Sequence[str]]
     links: Sequence[Links]
-    told: str
+    origin: str
     tensions: tuple[float, float] | None = None
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Return the source and target words of each pair."""
-        return sizes(self.source, self.target)
+        return [(len(x), len(y)) for x, y in zip(self.source, self.target, strict=True)]
 
     @property
     def unaligned(self) -> float:
@@ -431,55 +444,50 @@ def read_pairs(
     read already (a pipe can be read but once). Raises ConfigError for a file given as both sides,
     InputError for files of different lengths and bad links.
     """
-    for one, other in ((source, target), *([train] if train else [])):
-        if os.path.realpath(one) == os.path.realpath(other):
-            raise ConfigError(f"{one} is given as both sides of the text.", "Give two files.")
-    x, y = read_words(source, target) if lines is None else _words(source, target, *lines)
+    for first, second in ((source, target), *([train] if train else [])):
+        if os.path.realpath(first) == os.path.realpath(second):
+            raise ConfigError(f"{first} is given as both sides of the text.", "Give two files.")
+    x, y = read_words(source, target, lines)
     if alignments is not None:
-        found = read_links(alignments, sizes(x, y))
-        return AlignedPairs(x, y, found, f"Word alignments are those of {alignments.name}.")
+        sizes = [(len(own), len(other)) for own, other in zip(x, y, strict=True)]
+        links = read_links(alignments, sizes)
+        return AlignedPairs(x, y, links, f"Word alignments are those of {alignments.name}.")
     more = read_words(*train) if train is not None else ([], [])
     return align_words(x, y, more, settings, advance)
 
 
 def align_words(
-    source: Sequence[Sequence[str]],
-    target: Sequence[Sequence[str]],
-    more: tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]] = ([], []),
+    source: Sequence[Words],
+    target: Sequence[Words],
+    more: tuple[Sequence[Words], Sequence[Words]] = ([], []),
     settings: AlignerSettings | None = None,
     advance: Advance = lambda what, done, total: None,
 ) -> AlignedPairs:
     """Return the pairs aligned by the own aligner, which learns from them and from `more`."""
     settings = settings or AlignerSettings()
-    found = align(
+    # More text comes last: its links are not asked for.
+    alignment = align(
         [*source, *more[0]],
         [*target, *more[1]],
         settings,
         count=len(source),
         advance=advance,
     )
-    told = (
+    origin = (
         f"Word alignments were learned from {len(source) + len(more[0]):,} pairs by the own "
         "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
         f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
     )
-    return AlignedPairs(source, target, found.links, told, found.tensions)
+    return AlignedPairs(source, target, alignment.links, origin, alignment.tensions)
 
 
-def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the words of both files. Raises InputError unless they have as many lines."""
-    return _words(source, target, read_text(source), read_text(target))
-
-
-def _words(
-    source: Path, target: Path, x: Sequence[str], y: Sequence[str]
+def read_words(
+    source: Path, target: Path, lines: tuple[Sequence[str], Sequence[str]] | None = None
 ) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the words of both files, whose `lines` may have been read already.
+
+    Raises InputError unless they have as many lines.
+    """
+    x, y = lines or (read_text(source), read_text(target))
     check_lengths({source: len(x), target: len(y)})
     return [line.split() for line in x], [line.split() for line in y]
-
-
-def sizes(
-    source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]
-) -> list[tuple[int, int]]:
-    """Return the source and target words of each pair."""
-    return [(len(x), len(y)) for x, y in zip(source, target, strict=True)]

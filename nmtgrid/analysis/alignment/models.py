@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtgrid.analysis.alignment.pharaoh import AlignmentErrorRate, Links, error_rate, read_gold
 from nmtgrid.analysis.alignment.soft_alignments import (
@@ -18,9 +17,9 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     links,
     shares,
 )
-from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
-from nmtgrid.analysis.plotting.lines import Point, draw_points
-from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
+from nmtgrid.analysis.plotting.tradeoff import NamedPoint, draw_points
+from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -29,7 +28,7 @@ END = "</s>"
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class AlignmentOptions:
     """Which lines are drawn (none: the first that all align), and how links are taken.
 
     `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
@@ -50,49 +49,51 @@ class ModelAlignments:
     averages: AlignmentStatistics
     links: Sequence[Links]
     sizes: Sequence[tuple[int, int]]
-    chosen: Mapping[int, Trace]
+    examples: Mapping[int, Trace]
     error: AlignmentErrorRate | None = None
 
 
 def read_models(
-    files: Mapping[str, Path], wanted: Wanted | None = None, gold: Path | None = None
+    files: Mapping[str, Path], options: AlignmentOptions | None = None, gold: Path | None = None
 ) -> list[ModelAlignments]:
     """Return the alignments of all files of traces, one pass over each.
 
     Raises InputError for a file without alignments or without a wanted line, for files that are
     not of the same source lines, and for bad gold links.
     """
-    wanted = wanted or Wanted()
+    options = options or AlignmentOptions()
     sources: dict[int, str] = {}
-    found: list[ModelAlignments] = []
+    models: list[ModelAlignments] = []
     for name, path in files.items():
-        lines = wanted.lines or ([*found[0].chosen] if found else [])
-        model = _read(name, path, dataclasses.replace(wanted, lines=lines), sources, not found)
+        # Where no lines are named, all models show the one that the first aligns first.
+        lines = options.lines or ([*models[0].examples] if models else [])
+        model = _read(name, path, dataclasses.replace(options, lines=lines), sources, not models)
         if gold is not None:
             error = error_rate(model.links, read_gold(gold, model.sizes))
             model = dataclasses.replace(model, error=error)
-        found.append(model)
-    return found
+        models.append(model)
+    return models
 
 
 def _read(
-    name: str, path: Path, wanted: Wanted, sources: dict[int, str], is_first: bool
+    name: str, path: Path, options: AlignmentOptions, sources: dict[int, str], is_first: bool
 ) -> ModelAlignments:
-    total, chosen, kind = StatisticsSum(), dict[int, Trace](), "weights"
-    held_links: list[Links] = []
+    total, examples, kind = StatisticsSum(), dict[int, Trace](), "weights"
+    all_links: list[Links] = []
     sizes: list[tuple[int, int]] = []
     for trace in read_traces(path):
         _check_source(trace, path, sources, is_first)
-        merged = by_words(trace) if wanted.words else trace
+        # Statistics are of what is drawn, links of what the options name.
+        merged = by_words(trace) if options.words else trace
         sizes.append((len(merged.source), len(merged.target)))
-        held_links.append(links(trace, words=wanted.words, threshold=wanted.threshold))
-        held = shares(merged)
-        if held is None:
+        all_links.append(links(trace, words=options.words, threshold=options.threshold))
+        alignment = shares(merged)
+        if alignment is None:
             continue
         kind = trace.kind
-        total.add(held)
-        if trace.line in wanted.lines if wanted.lines else not chosen:
-            chosen[trace.line] = merged
+        total.add(alignment)
+        if trace.line in options.lines if options.lines else not examples:
+            examples[trace.line] = merged
     averages = total.averages()
     if averages is None:
         raise InputError(
@@ -100,9 +101,9 @@ def _read(
             "Run `nmtgrid decode --traces FILE` with a model that aligns.",
             path=path,
         )
-    if missing := [number for number in wanted.lines if number not in chosen]:
+    if missing := [line for line in options.lines if line not in examples]:
         raise InputError(f"it has no aligned line {missing[0]}.", path=path)
-    return ModelAlignments(name, path, kind, averages, held_links, sizes, chosen)
+    return ModelAlignments(name, path, kind, averages, all_links, sizes, examples)
 
 
 def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: bool) -> None:
@@ -115,6 +116,7 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
         sources[trace.line] = text
         return
     other = sources.get(trace.line)
+    # Words, not units: models may split them differently.
     if other is None or not (text.startswith(other) or other.startswith(text)):
         raise InputError(
             f"the source of line {trace.line} is not that of the first model's traces.",
@@ -124,19 +126,33 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
         )
 
 
-def section(models: Sequence[ModelAlignments], wanted: Wanted | None = None) -> Section:
+def alignments_section(
+    models: Sequence[ModelAlignments], options: AlignmentOptions | None = None
+) -> Section:
     """Return averages of all models, a picture of them, and the chosen lines side by side."""
-    wanted = wanted or Wanted()
-    unit = "word" if wanted.words else "token"
+    unit = "word" if options is not None and options.words else "token"
     pictures = [_comparison(models, unit)] if len(models) > 1 else []
-    pictures += [_side_by_side(models, line, unit) for line in models[0].chosen]
+    pictures += [_side_by_side(models, line, unit) for line in models[0].examples]
     return Section(
         "alignments",
         "Soft alignments",
         _text(models, unit),
         [_table(models, unit)],
         pictures,
-        {"unit": unit, "systems": [_report(model) for model in models]},
+        {
+            "unit": unit,
+            "systems": [
+                {
+                    "system": model.name,
+                    "traces": str(model.path),
+                    "kind": model.kind,
+                    **dataclasses.asdict(model.averages),
+                    "links": sum(map(len, model.links)),
+                    **({} if model.error is None else dataclasses.asdict(model.error)),
+                }
+                for model in models
+            ],
+        },
     )
 
 
@@ -162,78 +178,63 @@ def _text(models: Sequence[ModelAlignments], unit: str) -> str:
 
 
 def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
-    rated = any(model.error is not None for model in models)
     columns = ["model", "of", "sentences", "entropy (nats)", "coverage (share)"]
-    rows: list[list[str | int | float | None]] = []
+    rows: list[list[Cell]] = []
     for model in models:
-        held = model.averages
-        row: list[str | int | float | None] = [
-            model.name, _KINDS[model.kind], held.sentences, held.entropy, held.coverage,
+        averages, error = model.averages, model.error
+        row: list[Cell] = [
+            model.name, _KINDS[model.kind], averages.sentences, averages.entropy, averages.coverage,
         ]  # fmt: skip
-        if model.error is not None:
-            row += [model.error.aer, model.error.precision, model.error.recall]
-        rows.append(row)
-    if rated:
+        rows.append(row if error is None else [*row, error.aer, error.precision, error.recall])
+    if any(model.error is not None for model in models):
         columns += ["AER", "precision", "recall"]
     title = f"Alignments: entropy of a target {unit}, coverage of a source {unit}"
     return Table(title, columns, rows, digits=3)
 
 
-def _report(model: ModelAlignments) -> dict[str, Any]:
-    return {
-        "system": model.name,
-        "traces": str(model.path),
-        "kind": model.kind,
-        **dataclasses.asdict(model.averages),
-        "links": sum(map(len, model.links)),
-        **({} if model.error is None else dataclasses.asdict(model.error)),
-    }
-
-
 def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
-    def draw(path: Path) -> None:
-        draw_points(
-            [Point(one.name, one.averages.entropy, one.averages.coverage) for one in models],
+    return Picture(
+        "entropy-and-coverage",
+        "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
+        lambda path: draw_points(
+            [
+                NamedPoint(model.name, model.averages.entropy, model.averages.coverage)
+                for model in models
+            ],
             path,
             title="How sharp alignments are, and what they cover",
             x_label=f"entropy (nats per target {unit}); less is surer",
             y_label=f"coverage (share of a source {unit})",
-        )
-
-    caption = "Entropy and coverage of each model's alignments; upper left: sure, and complete."
-    return Picture("entropy-and-coverage", caption, draw)
+        ),
+    )
 
 
 def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:
-    def draw_line(path: Path) -> None:
-        draw_maps(
-            [heat(model.name, model.chosen[line]) for model in models],
-            path,
-            title=f"Line {line}",
-        )
-
-    caption = (
+    return Picture(
+        f"alignments-line-{line}",
         f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the side; "
-        "darker is more. H is the mean entropy (nats), C the mean coverage of this line."
+        "darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
+        lambda path: draw_maps(
+            [heat(model.name, model.examples[line]) for model in models], path, title=f"Line {line}"
+        ),
     )
-    return Picture(f"alignments-line-{line}", caption, draw_line)
 
 
-def heat(name: str, trace: Trace) -> Heat:
+def heat(name: str, trace: Trace) -> HeatMap:
     """Return the heat map of an alignment. Raises InputError for a trace without."""
-    held = shares(trace)
-    if held is None or trace.alignment is None:
+    weights = shares(trace)
+    if weights is None or trace.alignment is None:
         raise InputError(
             f"the translation of line {trace.line} has no alignment.",
             "Write traces with `nmtgrid decode --traces FILE` and a model that aligns.",
         )
     is_energy = trace.kind == "energies"
-    return Heat(
+    return HeatMap(
         name,
         [*trace.source, *([END] if trace.source_end else [])],
         [*trace.target, END],
         trace.alignment,
         "part of the score (logits)" if is_energy else "share of the alignment",
-        f"H {entropy(held).mean():.2f}, C {coverage(held).mean():.2f}",
+        f"H {entropy(weights).mean():.2f}, C {coverage(weights).mean():.2f}",
         is_energy,
     )

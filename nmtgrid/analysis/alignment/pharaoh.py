@@ -40,10 +40,12 @@ def symmetrise(
         return sorted(second)
     if heuristic == "union":
         return sorted(first | second)
+    # What both directions agree on is right far more often than not: all else grows from it.
     links = first & second
     if heuristic == "intersection":
         return sorted(links)
     sources, targets = {i for i, _ in links}, {j for _, j in links}
+    # Sorted, so that the order of links in the two sets does not matter.
     _grow(links, sources, targets, sorted((first | second) - links))
     if heuristic == "grow-diag-final-and":
         for i, j in (*sorted(first), *sorted(second)):
@@ -68,6 +70,7 @@ def _grow(
                 targets.add(j)
             else:
                 left.append((i, j))
+        # A pass without a new link: no later one would find any.
         if len(left) == len(candidates):
             return
         candidates = left
@@ -125,35 +128,36 @@ def read_gold(path: Path, sizes: Sequence[tuple[int, int]]) -> list[GoldLinks]:
     return _read(path, sizes, "-?p")
 
 
-def error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
+def error_rate(alignments: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
     """Return the alignment error rate of links against gold ones, counted over all pairs.
 
     Where nothing is linked on either side the rate is 0.
     """
     links = sure = in_sure = in_possible = 0
-    for one, other in zip(found, gold, strict=True):
-        held = set(one)
-        links += len(held)
-        sure += len(other.sure)
-        in_sure += len(held.intersection(other.sure))
-        in_possible += len(held.intersection(other.possible))
-    both = links + sure
+    for own, true in zip(alignments, gold, strict=True):
+        # A link that a file names twice counts once.
+        unique = set(own)
+        links += len(unique)
+        sure += len(true.sure)
+        in_sure += len(unique.intersection(true.sure))
+        in_possible += len(unique.intersection(true.possible))
+    total = links + sure
     return AlignmentErrorRate(
-        aer=1.0 - (in_sure + in_possible) / both if both else 0.0,
+        aer=1.0 - (in_sure + in_possible) / total if total else 0.0,
         precision=in_possible / links if links else 1.0,
         recall=in_sure / sure if sure else 1.0,
-        f1=2.0 * in_sure / both if both else 1.0,
+        f1=2.0 * in_sure / total if total else 1.0,
         links=links,
         sure=sure,
     )
 
 
 def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[GoldLinks]:
-    found: list[GoldLinks] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if number <= len(sizes):
-            found.append(_parsed(line, sizes[number - 1], signs, path, number))
-    count = number
+    pairs: list[GoldLinks] = []
+    count = 0
+    for count, line in enumerate(read_lines(path), start=1):
+        if count <= len(sizes):
+            pairs.append(_parsed(line, sizes[count - 1], signs, path, count))
     if count != len(sizes):
         raise InputError(
             f"it has {count:,} lines, but there are {len(sizes):,} sentence pairs.",
@@ -161,7 +165,7 @@ def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[Gold
             path=path,
             line=min(count, len(sizes)) + 1,
         )
-    return found
+    return pairs
 
 
 def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: int) -> GoldLinks:
@@ -177,8 +181,8 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                 line=number,
             )
         link = int(match[1]), int(match[3])
-        for place, length, side in zip(link, size, ("source", "target"), strict=True):
-            if place >= length:
+        for word, length, side in zip(link, size, ("source", "target"), strict=True):
+            if word >= length:
                 raise InputError(
                     f"the link `{text}` points outside the sentence: its {side} has "
                     + (f"{length} words, 0 to {length - 1}." if length else "no words."),
@@ -188,6 +192,7 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                     line=number,
                 )
         possible.add(link)
+        # A sure link is a possible one too (Och and Ney 2003).
         if match[2] == "-":
             sure.add(link)
     return GoldLinks(sorted(sure), sorted(possible))

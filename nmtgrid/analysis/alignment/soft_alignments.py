@@ -59,10 +59,11 @@ class StatisticsSum:
 
 def entropy(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
     """Return [T], the entropy in nats of each row of `alignment` [T, S]. Eq. (3.24)."""
-    held = alignment.astype(numpy.float64)
-    logs = numpy.log(numpy.where(held > 0, held, 1.0))
+    shares = alignment.astype(numpy.float64)
+    # 0 log 0 is 0.
+    logs = numpy.log(numpy.where(shares > 0, shares, 1.0))
     # No minus before a zero.
-    return numpy.asarray(numpy.abs((held * logs).sum(1)))
+    return numpy.asarray(numpy.abs((shares * logs).sum(1)))
 
 
 def coverage(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
@@ -80,21 +81,22 @@ def shares(trace: Trace) -> NDArray[numpy.float64] | None:
     """
     if trace.alignment is None:
         return None
-    held = trace.alignment.astype(numpy.float64)
+    weights = trace.alignment.astype(numpy.float64)
     if trace.kind == "energies":
-        held = numpy.maximum(held, 0.0)
-        held[held.sum(1) <= 0] = 1.0
-        held /= held.sum(1, keepdims=True)
-    return held
+        weights = numpy.maximum(weights, 0.0)
+        # Nothing raises the score: no position more than another.
+        weights[weights.sum(1) <= 0] = 1.0
+        weights /= weights.sum(1, keepdims=True)
+    return weights
 
 
 def statistics(traces: Iterable[Trace]) -> AlignmentStatistics | None:
     """Return the averages over all `traces` that have alignments, or None where none has."""
     total = StatisticsSum()
     for trace in traces:
-        held = shares(trace)
-        if held is not None:
-            total.add(held)
+        weights = shares(trace)
+        if weights is not None:
+            total.add(weights)
     return total.averages()
 
 
@@ -107,16 +109,17 @@ def links(
     reach `threshold`; with `words` units stand for the words they belong to. A unit whose largest
     share lies on the source's end symbol has no link.
     """
-    held = trace.alignment if threshold is None else shares(trace)
-    if held is None or not trace.target:
+    weights = trace.alignment if threshold is None else shares(trace)
+    if weights is None or not trace.target:
         return []
     source = words_of_units(trace.source) if words else [*range(len(trace.source))]
     target = words_of_units(trace.target) if words else [*range(len(trace.target))]
     if threshold is None:
-        pairs = numpy.stack([numpy.arange(len(target)), held[:-1].argmax(1)], 1).tolist()
+        pairs = numpy.stack([numpy.arange(len(target)), weights[:-1].argmax(1)], 1).tolist()
     else:
-        pairs = numpy.argwhere(held[:-1] >= threshold).tolist()
-    return sorted({(source[place], target[row]) for row, place in pairs if place < len(source)})
+        pairs = numpy.argwhere(weights[:-1] >= threshold).tolist()
+    # The column behind the last source unit is the end symbol's.
+    return sorted({(source[column], target[row]) for row, column in pairs if column < len(source)})
 
 
 def pharaoh(trace: Trace) -> str:
@@ -130,22 +133,24 @@ def by_words(trace: Trace) -> Trace:
     A target word has the mean of its units' rows (of energies the sum).
     """
     source, target = words_of_units(trace.source), words_of_units(trace.target)
-    held = trace.alignment
-    if held is not None:
-        rows, columns = _gathered(target), _gathered(source, trace.source_end)
+    alignment = trace.alignment
+    if alignment is not None:
+        rows, columns = _membership(target), _membership(source, trace.source_end)
         if trace.kind == "weights":
+            # Shares of a word's units are averaged, so that they sum to one again; energies add up.
             rows = rows / rows.sum(1, keepdims=True)
-        held = (rows @ held.astype(numpy.float64) @ columns.T).astype(numpy.float32)
+        alignment = (rows @ alignment.astype(numpy.float64) @ columns.T).astype(numpy.float32)
     return dataclasses.replace(
         trace,
         source=join_units(trace.source),
         target=join_units(trace.target),
-        alignment=held,
+        alignment=alignment,
     )
 
 
-def _gathered(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.float64]:
+def _membership(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.float64]:
     """Return [words + 1, units + 1]: which units make which word; any end symbols are last."""
+    # The end symbol is a word of its own.
     numbers = [*numbers, numbers[-1] + 1 if numbers else 0] if has_end else numbers
     table = numpy.zeros((numbers[-1] + 1 if numbers else 0, len(numbers)))
     table[numbers, numpy.arange(len(numbers))] = 1.0
@@ -163,9 +168,9 @@ def words_of_units(units: Sequence[str]) -> list[int]:
 
 def join_units(units: Sequence[str]) -> list[str]:
     """Return the words that units make; a last unit that goes on is a word as it stands."""
-    found: list[str] = []
+    words: list[str] = []
     for number, unit in zip(words_of_units(units), units, strict=True):
-        if number == len(found):
-            found.append("")
-        found[number] += unit.removesuffix(JOINER)
-    return found
+        if number == len(words):
+            words.append("")
+        words[number] += unit.removesuffix(JOINER)
+    return words

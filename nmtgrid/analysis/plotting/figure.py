@@ -1,40 +1,93 @@
-"""Where to write what a point is: beside it, and on no line and no other writing."""
+"""The style that all pictures share, and how they are written: .png, or .svg with real text.
+
+matplotlib is imported here alone. A picture is drawn within `new_picture`, which applies the style
+to this figure only: importing this module changes none of matplotlib's settings.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import re
+import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes as Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure
-from matplotlib.font_manager import FontProperties, fontManager, get_font
-from matplotlib.text import Text
+from matplotlib.font_manager import FontProperties, fontManager
+from matplotlib.lines import Line2D as Line2D
+from matplotlib.patches import Patch as Patch
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator as MaxNLocator
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import atomic_file
 
 SUFFIXES = (".png", ".svg")
+# Okabe and Ito's colours, which any colour vision tells apart, without the yellow, which is too
+# light for a line.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#56b4e9")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
+_HATCHES = ("", "////", "....")
+MOST_LINES = len(COLOURS) * len(_DASHES)
+"""Lines that can be told apart."""
+INK, AXIS, PALE = "#333333", "#888888", "#dddddd"
+FONT = 8.5
+"""Points."""
+
+_STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": AXIS,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "figure.titlesize": 10.5,
+    "figure.titleweight": "bold",
+    "font.size": FONT,
+    "axes.labelsize": FONT,
+    "grid.color": PALE,
+    "grid.linewidth": 0.5,
+    "hatch.color": "white",
+    "legend.borderaxespad": 0.6,
+    "legend.fontsize": FONT,
+    "legend.frameon": False,
+    "legend.handlelength": 2.2,
+    "legend.labelspacing": 0.3,
+    "legend.title_fontsize": 10.5,
+    "savefig.dpi": 150,
+    # No random ids: the same values give the same file.
+    "svg.hashsalt": "nmtgrid",
+    "text.color": INK,
+    # Tokens and file names may hold dollar signs.
+    "text.parse_math": False,
+    **{f"{axis}tick.color": INK for axis in "xy"},
+    **{f"{axis}tick.labelsize": FONT for axis in "xy"},
+    **{f"{axis}tick.major.width": 0.6 for axis in "xy"},
+    **{f"{axis}tick.major.size": 3 for axis in "xy"},
+}
 _SCRIPTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Hiragino Sans", "Microsoft YaHei",
     "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai",
     "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans", "Arial Unicode MS",
 )  # fmt: skip
-_HELD = set(fontManager.get_font_names())
-FONTS = ["DejaVu Sans", *(name for name in _SCRIPTS if name in _HELD)]
-"""Where letters are looked for, in order: matplotlib's own font, then those that are here."""
-_SHOWN = 12
-"""Letters that a warning names."""
+# Missing letters that a warning names.
+_MISSING_NAMED = 12
+_MISSING = re.compile(r"Glyph (\d+) .*missing from")
 
-matplotlib.rcParams["font.family"] = FONTS
+
+class MissingLetters(UserWarning):
+    """Letters in a picture are in no font of this machine."""
 
 
 def check_suffix(path: Path) -> None:
@@ -43,55 +96,82 @@ def check_suffix(path: Path) -> None:
         raise ConfigError(f"Pictures are .png or .svg, but `{path.name}` is asked for.")
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches."""
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
+@contextlib.contextmanager
+def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """Yield an empty figure of this size in inches; write it on leaving, whole or not at all.
 
-
-def text_width(text: str, size: float) -> float:
-    """Return the width in inches of the longest line of `text`, in letters of `size` points."""
-    canvas = FigureCanvasAgg(Figure(figsize=(1, 1), dpi=100))
-    font = FontProperties(size=size)
-    drawer = canvas.get_renderer()  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        lines = [drawer.get_text_width_height_descent(t, font, False) for t in text.split("\n")]
-    return max(float(width) for width, _, _ in lines) / 100
-
-
-def scale_ends(values: Sequence[float], below: float, above: float) -> tuple[float, float]:
-    """Return the ends of a scale: all finite values, and air, in parts of their range.
-
-    Around values that are one, or as good as one, the scale is a tenth of them wide.
+    Raises ConfigError for another kind of file than .png or .svg.
     """
-    held = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(held), max(held)
-    largest = max(abs(low), abs(high))
-    if high - low <= 1e-3 * largest:
-        middle, half = (low + high) / 2, largest / 20 or 0.5
-        low, high = middle - half, middle + half
-    return low - below * (high - low), high + above * (high - low)
+    check_suffix(path)
+    kind = path.suffix.lower()[1:]
+    # The style holds for this figure alone, from its first artist to its last pixel.
+    style: Any = {**_STYLE, "font.family": list(_fonts())}
+    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        # No date, for the same reason as no random ids.
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        # matplotlib would leave half a file behind where the disk is full.
+        with atomic_file(path) as file:
+            figure.savefig(file, format=kind, metadata=metadata)
+    _warn(caught, path)
 
 
-def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
-    """Return at most about `count` round numbers from `least` to `most`, for a log scale."""
-    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
-    step = max(1, math.ceil((last - first) / count))
-    decades = range(first, last + 1, step)
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        ticks = [digit * 10.0**power for power in decades for digit in digits]
-        found = [tick for tick in ticks if least <= tick * (1 + 1e-9) and tick <= most]
-        if len(found) <= count:
-            break
-    # A narrow span may hold none of these: then its middle is named.
-    return found or [float(f"{math.sqrt(least * most):.3g}")]
+@contextlib.contextmanager
+def new_diagrams(
+    path: Path,
+    names: Sequence[str],
+    size: tuple[float, float],
+    y_label: str,
+    *,
+    sharey: bool = False,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a picture with a diagram of this size in inches for each name, three abreast."""
+    # Four make a square.
+    across = 2 if len(names) == 4 else min(3, len(names))
+    down = math.ceil(len(names) / across)
+    page = max(across * size[0] + 0.4, 4.4), down * size[1] + 0.6
+    with new_picture(path, *page) as figure:
+        grid = figure.subplots(down, across, squeeze=False, sharey=sharey)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(y_label)
+        cells = list(grid.flatten())
+        for axes, name in zip(cells, names, strict=False):
+            axes.set_title(wrapped(name, max(12, int(size[0] * 72 / 6.6)), lines=2))
+        for axes in cells[len(names) :]:
+            axes.set_axis_off()
+        yield figure, cells[: len(names)]
 
 
-def log_label(tick: float) -> str:
-    """Return a round number for people: 0.05, 300, 1e-6."""
-    return f"{tick:,.10g}" if 1e-3 <= tick < 1e6 else f"{tick:.1g}".replace("e-0", "e-")
+def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
+    """Pass on the warnings of drawing, those of missing letters as one."""
+    missing = set()
+    for warning in caught:
+        if match := _MISSING.match(str(warning.message)):
+            missing.add(chr(int(match[1])))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    # Text in a page is drawn by the reader's fonts.
+    if missing and matplotlib.rcParams["svg.fonttype"] != "none":
+        letters = sorted(missing)
+        named = " ".join(letters[:_MISSING_NAMED]) + (" ..." * (len(letters) > _MISSING_NAMED))
+        warnings.warn(
+            f"No font here has {len(letters)} of the letters in {path.name}, drawn as boxes: "
+            f"{named} Install one that has them, such as Noto Sans.",
+            MissingLetters,
+            stacklevel=4,
+        )
+
+
+@functools.cache
+def _fonts() -> tuple[str, ...]:
+    """Return where letters are looked for: matplotlib's own font, then those that are here."""
+    # Only those that are here: matplotlib warns of each that is not.
+    installed = set(fontManager.get_font_names())
+    return ("DejaVu Sans", *(name for name in _SCRIPTS if name in installed))
 
 
 @contextlib.contextmanager
@@ -101,131 +181,36 @@ def as_text() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure, whole or not at all; the same figure gives the same file."""
-    kind = path.suffix.lower()[1:]
-    # No date and no random ids: the same values give the same file.
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with (
-        matplotlib.rc_context({"svg.hashsalt": "nmtgrid"}),
-        warnings.catch_warnings(),
-        atomic_file(path) as file,
-    ):
+def colour(index: int) -> str:
+    """Return the colour of a system by its index."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash(index: int) -> Any:
+    """Return the dashes of a line, which differ from those of the same colour."""
+    return _DASHES[index // len(COLOURS) % len(_DASHES)]
+
+
+def hatch(index: int) -> str:
+    """Return the hatch of a bar, which differs from those of the same colour."""
+    return _HATCHES[index // len(COLOURS) % len(_HATCHES)]
+
+
+def darker(colour: str) -> str:
+    """Return a colour dark enough for letters."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    # Perceived lightness: yellow is darkened, blue stays as it is.
+    factor = min(1.0, 105 / (0.3 * red + 0.59 * green + 0.11 * blue))
+    return "#" + "".join(f"{int(part * factor):02x}" for part in (red, green, blue))
+
+
+def text_width(text: str, size: float) -> float:
+    """Return the width in inches of one line of letters of `size` points."""
+    font = FontProperties(family=list(_fonts()), size=size)
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
-    missing = _missing_letters(figure)
-    if missing and matplotlib.rcParams["svg.fonttype"] != "none":
-        shown = " ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
-        warnings.warn(
-            f"No font here has {len(missing)} of the letters in {path.name}, drawn as boxes: "
-            f"{shown} Install one that has them, such as Noto Sans.",
-            MissingLetters, stacklevel=2,
-        )  # fmt: skip
-
-
-class MissingLetters(UserWarning):
-    """Letters in a picture are in no font of this machine."""
-
-
-def _missing_letters(figure: Figure) -> list[str]:
-    """Return what is written in `figure` and no font has."""
-    written = {
-        letter
-        for text in figure.findobj(Text)
-        if isinstance(text, Text) and text.get_visible()
-        for letter in text.get_text()
-        if letter.isprintable() and not letter.isspace()
-    }
-    known: set[int] = set()
-    for path in _font_files():
-        known |= set(get_font(path).get_charmap())
-    return sorted(letter for letter in written if ord(letter) not in known)
-
-
-@functools.cache
-def _font_files() -> list[str]:
-    return [fontManager.findfont(FontProperties(family=[name])) for name in FONTS]
-
-
-_LETTERS = 22
-"""Of a name on one line."""
-
-
-_Group = tuple[list[int], float, float]
-"""Members from below, middle, height."""
-
-
-def spread(
-    wanted: Sequence[float], heights: Sequence[float], least: float, most: float
-) -> list[float]:
-    """Return places as near as can be to those `wanted`, so that things so high do not touch.
-
-    Groups that touch are moved as one, to the mean of what their members want, and all stay
-    between `least` and `most` as far as there is room.
-    """
-    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
-    groups: list[_Group] = []
-    for member in order:
-        group = _within(([member], wanted[member], heights[member]), least, most)
-        while groups and groups[-1][1] + groups[-1][2] / 2 > group[1] - group[2] / 2:
-            below = groups.pop()
-            members = below[0] + group[0]
-            # The middle that is nearest to what each of them wants, given the order.
-            height, reached, sought = below[2] + group[2], 0.0, 0.0
-            for one in members:
-                sought += wanted[one] - (reached + heights[one] / 2)
-                reached += heights[one]
-            group = (members, sought / len(members) + height / 2, height)
-            group = _within(group, least, most)
-        groups.append(group)
-    found = [0.0] * len(wanted)
-    for members, middle, height in groups:
-        reached = middle - height / 2
-        for one in members:
-            found[one] = reached + heights[one] / 2
-            reached += heights[one]
-    return found
-
-
-def _within(group: _Group, least: float, most: float) -> _Group:
-    members, middle, height = group
-    return members, max(least + height / 2, min(most - height / 2, middle)), height
-
-
-def line_labels(names: Sequence[str], room: float) -> dict[str, str]:
-    """Return the names as they are drawn, where there is room for so many lines of text in all.
-
-    They are broken into up to three lines, and shortened where that is not enough.
-    """
-    for lines in (3, 2, 1):
-        found = _fitted(names, lines)
-        if sum(label.count("\n") + 1 for label in found.values()) <= room:
-            break
-    return found
-
-
-def _fitted(names: Sequence[str], lines: int) -> dict[str, str]:
-    """Return the names in at most so many lines each, no two alike."""
-    found: dict[str, str] = {}
-    for name in names:
-        short = shortened(drawable(name), lines * _LETTERS - 4)
-        label = wrapped(short, _LETTERS) if lines > 1 else short
-        place = 1
-        while label in found.values():
-            place += 1
-            label = f"{label.removesuffix(f' ({place - 1})')} ({place})"
-        found[name] = label
-    return found
-
-
-def wrapped(text: str, most: int) -> str:
-    """Return `text` in lines of at most so many letters, broken after separators if it can be."""
-    lines = [""]
-    for piece in re.findall(rf"[^-_/. ]{{0,{most - 1}}}[-_/. ]|[^-_/. ]{{1,{most}}}", text):
-        if lines[-1] and len(lines[-1]) + len(piece) > most:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(lines)
+        width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) / 72
 
 
 def drawable(text: str) -> str:
@@ -234,89 +219,141 @@ def drawable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `text` without its middle if it is too long."""
+    """Return drawable text without its middle if it has more letters than `most`."""
+    text = drawable(text)
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
-_AWAY = (3.6, 7.0)
-"""Points between a marker's middle and what is written beside it: near, or else further off."""
-_SIDES = ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0))
-"""Preferred first: above, below, then the corners and the sides."""
+def wrapped(text: str, letters: int, lines: int = 3) -> str:
+    """Return drawable text in at most so many lines of so many letters; wide ones count twice."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    letters = max(8, letters * len(text) // max(len(text) + wide, 1))
+    # Lines that break after words are not filled: some of the room is lost.
+    text = shortened(text, letters if lines == 1 else lines * letters - letters // 2)
+    # File names have hyphens, underscores and slashes where sentences have spaces.
+    pieces = rf"[^-_/ ]{{0,{letters - 1}}}[-_/ ]|[^-_/ ]{{1,{letters}}}"
+    filled = [""]
+    for piece in re.findall(pieces, text):
+        if filled[-1] and len(filled[-1]) + len(piece.rstrip()) > letters:
+            filled.append("")
+        filled[-1] += piece
+    return "\n".join(filled)
 
 
-@dataclasses.dataclass(frozen=True)
-class Box:
-    """A rectangle in points from the lower left corner of the panel."""
-
-    left: float
-    low: float
-    right: float
-    high: float
-
-    def holds(self, x: float, y: float) -> bool:
-        """Return whether a point lies inside."""
-        return self.left <= x <= self.right and self.low <= y <= self.high
-
-    def touches(self, other: Box) -> bool:
-        """Return whether two rectangles have a part in common."""
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.low < other.high
-            and other.low < self.high
-        )
+def set_title(figure: Figure, title: str) -> None:
+    """Write a title above all that is in the figure, at its left."""
+    letters = int(figure.get_figwidth() * 72 / (0.72 * 10.5))
+    figure.suptitle(wrapped(title, letters), x=0.01, ha="left")
 
 
-class Obstacles:
-    """What has been drawn and written on a panel of this size in points."""
-
-    def __init__(self, width: float, height: float) -> None:
-        self.width, self.height = width, height
-        self._boxes: list[Box] = []
-        self._points: list[tuple[float, float]] = []
-
-    def add_line(self, points: Sequence[tuple[float, float]]) -> None:
-        """Enter a line and the markers on it."""
-        self._boxes += [Box(x - 2.6, y - 2.6, x + 2.6, y + 2.6) for x, y in points]
-        for (x, y), (to_x, to_y) in pairwise(points):
-            steps = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / 2))
-            self._points += [
-                (x + (to_x - x) * step / steps, y + (to_y - y) * step / steps)
-                for step in range(steps + 1)
-            ]
-
-    def place(
-        self, x: float, y: float, width: float, height: float, *, insist: bool = True
-    ) -> Box | None:
-        """Return where to write something of this size beside (x, y), and keep others off it.
-
-        Where everything is taken, the least taken place if `insist`, else None.
-        """
-        boxes = [
-            self._beside(x, y, width, height, away, *side) for away in _AWAY for side in _SIDES
-        ]
-        costs = [self._cost(box) for box in boxes]
-        least = min(costs)
-        if least > 0 and not insist:
+def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
+    """Write a legend above all diagrams, in as many columns as have room, with the page's title."""
+    if not handles:
+        return set_title(figure, title)
+    letters = int(figure.get_figwidth() * 72 / (0.72 * 10.5))
+    for columns in range(len(handles), 0, -1):
+        # The title is the legend's: constrained layout puts two things above diagrams in one place.
+        legend = figure.legend(
+            handles=handles, loc="outside upper left", ncols=columns, alignment="left",
+            title=wrapped(title, letters), title_fontproperties={"weight": "bold", "size": 10.5},
+        )  # fmt: skip
+        if columns == 1 or legend.get_window_extent().width <= 0.97 * figure.bbox.width:
             return None
-        box = boxes[costs.index(least)]
-        self._boxes.append(box)
-        return box
+        legend.remove()
+    return None
 
-    def _beside(
-        self, x: float, y: float, width: float, height: float, away: float, right: int, up: int
-    ) -> Box:
-        # A corner is nearer in each direction than a side.
-        away *= 0.75 if right and up else 1.0
-        middle_x = x + right * (away + width / 2)
-        middle_y = y + up * (away + height / 2)
-        return Box(
-            middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2
-        )
 
-    def _cost(self, box: Box) -> float:
-        outside = box.left < 0 or box.low < 0 or box.right > self.width or box.high > self.height
-        touched = sum(box.touches(other) for other in self._boxes)
-        crossed = sum(box.holds(x, y) for x, y in self._points)
-        return 100.0 * outside + 10.0 * touched + crossed
+def line_handles(styles: Mapping[str, int], letters: int, lines: int = 1) -> list[Artist]:
+    """Return what a legend shows of lines: names, and the indices of their looks."""
+    return [
+        Line2D([], [], color=colour(style), linestyle=dash(style), linewidth=1.8,
+               label=legend_label(name, letters, lines))
+        for name, style in styles.items()
+    ]  # fmt: skip
+
+
+def legend_label(name: str, letters: int, lines: int = 1) -> str:
+    """Return a name for a legend; matplotlib leaves out those that begin with an underscore."""
+    text = wrapped(name, letters, lines) or " "
+    return f" {text}" if text.startswith("_") else text
+
+
+def frame_cells(
+    axes: Axes, x_labels: Sequence[str], y_labels: Sequence[str], rows: int, font: float
+) -> None:
+    """Give a table of cells of side 1, from (0, 0) on, a pale grid, and labels at top and left."""
+    columns = len(x_labels)
+    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", anchor="NW")
+    axes.set_xticks([column + 0.5 for column in range(columns)], x_labels, rotation=90)
+    axes.set_yticks([row + 0.5 for row in range(len(y_labels))], y_labels)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=3, labelsize=font)
+    # Labels are in the middle of cells, lines between them.
+    axes.set_xticks(range(columns + 1), minor=True)
+    axes.set_yticks(range(rows + 1), minor=True)
+    axes.grid(which="minor")
+    axes.tick_params(which="minor", length=0)
+    axes.spines[:].set(visible=True, color="#bbbbbb")
+
+
+def label_points(
+    axes: Axes, points: Sequence[tuple[float, float, str, str]], *, everywhere: bool = False
+) -> None:
+    """Write a label in its colour beside each point (x, y), on no line and on no other label.
+
+    A label without room is left out, unless it is to stand `everywhere`. Lines must be drawn, and
+    the limits set.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    # The layout is settled here: before, nothing has its place.
+    figure.draw_without_rendering()
+    # In pixels, where boxes of text are.
+    lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
+    markers = axes.transData.transform([(x, y) for x, y, _, _ in points] or [(0.0, 0.0)])
+    boxes: list[Any] = []
+    for x, y, label, tone in points:
+        # Preferred first: above and below, then the corners and the sides.
+        for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
+            text = axes.annotate(
+                label, (x, y), xytext=(4.5 * right, 4.5 * up), textcoords="offset points",
+                ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up],
+                color=tone, fontsize=7.0, zorder=4,
+            )  # fmt: skip
+            # It lies inside: the layout, which is settled, need not measure it.
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            is_free = (
+                axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+                and axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1
+                and not box.count_overlaps(boxes)
+                and not box.padded(2).count_contains(markers)
+                and not any(line.intersects_bbox(box, filled=False) for line in lines)
+            )  # fmt: skip
+            if is_free or (everywhere and (right, up) == (1, 0)):
+                boxes.append(box)
+                break
+            text.remove()
+
+
+def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
+    """Return at most about `count` round numbers from `least` to `most`, for a log scale.
+
+    matplotlib's own labels decades alone, or, of a narrow span, nothing or far too much.
+    """
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    step = max(1, math.ceil((last - first) / count))
+    decades = range(first, last + 1, step)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        numbers = [digit * 10.0**power for power in decades for digit in digits]
+        ticks = [tick for tick in numbers if least <= tick * (1 + 1e-9) and tick <= most]
+        if len(ticks) <= count:
+            break
+    # A narrow span may hold none of these: then its middle is named.
+    return ticks or [float(f"{math.sqrt(least * most):.3g}")]
+
+
+def log_label(tick: float, _: object = None) -> str:
+    """Return a round number for people: 0.05, 300, 1e-6."""
+    return f"{tick:,.10g}" if 1e-3 <= tick < 1e6 else f"{tick:.1g}".replace("e-0", "e-")

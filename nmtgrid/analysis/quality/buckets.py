@@ -65,10 +65,17 @@ class Buckets:
 
     def trimmed(self) -> Buckets:
         """Return the buckets without the empty ones at both ends."""
-        held = [place for place, size in enumerate(self.sizes) if size] or [0]
-        kept = slice(held[0], held[-1] + 1)
-        parts = (self.labels[kept], self.bounds[kept], self.sentences[kept])
+        filled = [index for index, size in enumerate(self.sizes) if size] or [0]
+        inner = slice(filled[0], filled[-1] + 1)
+        parts = (self.labels[inner], self.bounds[inner], self.sentences[inner])
         return Buckets(self.by, *parts, self.without)
+
+    def bound_values(self) -> list[dict[str, Any]]:
+        """Return as JSON what the buckets are: from `least` on, below `below`."""
+        return [
+            {"bucket": label, "least": least, "below": below}
+            for label, (least, below) in zip(self.labels, self.bounds, strict=True)
+        ]
 
 
 def check_edges(edges: Sequence[float]) -> list[str]:
@@ -87,16 +94,16 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
     """Return the names of buckets; those of whole numbers say their last: 10–19."""
     is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
     digits = max(len(f"{edge:.10g}".partition(".")[2]) for edge in edges)
-    told = [f"{edge:,.{digits}f}" for edge in edges]
-    found = [f"< {told[0]}"]
+    texts = [f"{edge:,.{digits}f}" for edge in edges]
+    names = [f"< {texts[0]}"]
     for (low, high), (first, end) in zip(
-        itertools.pairwise(edges), itertools.pairwise(told), strict=True
+        itertools.pairwise(edges), itertools.pairwise(texts), strict=True
     ):
         if is_whole:
-            found.append(first if high - low == 1 else f"{first}–{high - 1:,.0f}")
+            names.append(first if high - low == 1 else f"{first}–{high - 1:,.0f}")
         else:
-            found.append(f"{first}–{end}")
-    return [*found, f"≥ {told[-1]}"]
+            names.append(f"{first}–{end}")
+    return [*names, f"≥ {texts[-1]}"]
 
 
 def split(
@@ -105,10 +112,11 @@ def split(
     """Return the sentences by their values; NaN stands in no bucket."""
     if faults := check_edges(edges):
         raise ConfigError(faults)
-    places = numpy.searchsorted(numpy.asarray(edges, float), values, side="right")
+    # An edge belongs to the bucket that it begins.
+    indices = numpy.searchsorted(numpy.asarray(edges, float), values, side="right")
     is_known = ~numpy.isnan(numpy.asarray(values, float))
     sentences = [
-        numpy.flatnonzero((places == bucket) & is_known) for bucket in range(len(edges) + 1)
+        numpy.flatnonzero((indices == bucket) & is_known) for bucket in range(len(edges) + 1)
     ]
     bounds = list(itertools.pairwise([None, *edges, None]))
     return Buckets(by, labels(edges, is_whole), bounds, sentences, int((~is_known).sum()))
@@ -118,9 +126,9 @@ def values(
     evaluation: Evaluation, by: Property, difficulty: Sequence[float] | None = None
 ) -> NDArray[Any]:
     """Return the property of each sentence. Raises ConfigError where what it takes is missing."""
-    wanted = evaluation.reference.lengths
+    lengths = evaluation.reference.lengths
     if by == "reference-length":
-        return wanted
+        return lengths
     if by == "difficulty":
         if difficulty is None:
             raise ConfigError("Difficulty is not known.", "Give it with `--difficulty FILE`.")
@@ -131,7 +139,7 @@ def values(
         return evaluation.source.lengths
     with numpy.errstate(divide="ignore", invalid="ignore"):
         # A pair of two empty lines has no ratio.
-        return numpy.asarray(wanted / evaluation.source.lengths)
+        return numpy.asarray(lengths / evaluation.source.lengths)
 
 
 def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
@@ -140,55 +148,52 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
     Raises InputError for what is no number, and unless there are `count`, as many as lines of
     `reference`.
     """
-    found = []
-    for place, line in enumerate(read_text(path), start=1):
+    numbers = []
+    for number, line in enumerate(read_text(path), start=1):
         try:
-            found.append(float(line))
+            numbers.append(float(line))
         except ValueError:
             raise InputError(
                 f"`{line.strip()[:40]}` is no number.",
                 "Give a number a line; `nan` where there is none.",
                 path=path,
-                line=place,
+                line=number,
             ) from None
-    check_lengths({reference: count, path: len(found)})
-    return found
+    check_lengths({reference: count, path: len(numbers)})
+    return numbers
 
 
 MEASURES: tuple[Measure, ...] = ("bleu", "sentence-bleu", "chrf")
 
 
 @dataclasses.dataclass(frozen=True)
-class Scored:
+class BucketScores:
     """Buckets, and by measure the percent of each system in each (None: an empty bucket)."""
 
     buckets: Buckets
     scores: Mapping[Measure, Sequence[Sequence[float | None]]]
 
 
-def measure(
+def score_buckets(
     evaluation: Evaluation,
     by: Property = "reference-length",
     edges: Sequence[float] | None = None,
     difficulty: Sequence[float] | None = None,
-) -> Scored:
+) -> BucketScores:
     """Return all measures of all systems in buckets of sentences.
 
     Without `edges`, those of the thesis, as far as there are sentences.
     """
-    held = values(evaluation, by, difficulty)
-    buckets = split(held, edges or EDGES[by], by, is_whole=by.endswith("-length"))
+    properties = values(evaluation, by, difficulty)
+    buckets = split(properties, edges or EDGES[by], by, is_whole=by.endswith("-length"))
+    # Edges that are asked for are shown, however empty; those of the thesis reach farther than most
+    # corpora.
     buckets = buckets if edges else buckets.trimmed()
-    return Scored(buckets, {name: evaluation.scores(name, buckets.sentences) for name in MEASURES})
+    scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in MEASURES}
+    return BucketScores(buckets, scores)
 
 
-def shares(evaluation: Evaluation, edges: Sequence[float] | None = None) -> list[Buckets]:
-    """Return the sentences of each system by their own sentence BLEU."""
-    wanted = edges or EDGES["sentence-bleu"]
-    return [split(held, wanted, "sentence-bleu") for held in evaluation.sentence_bleu]
-
-
-def section(
+def buckets_section(
     evaluation: Evaluation,
     by: Sequence[Property] = ("reference-length", "length-ratio"),
     measures: Sequence[Measure] | None = None,
@@ -202,143 +207,132 @@ def section(
     tables: list[Table] = []
     pictures: list[Picture] = []
     reports: list[dict[str, Any]] = []
-    for one in dict.fromkeys(by):
-        if one == "sentence-bleu":
-            table, picture, report = _shares(evaluation, edges)
+    for name in dict.fromkeys(by):
+        if name == "sentence-bleu":
+            table, picture, report = _by_sentence_bleu(evaluation, edges)
             tables.append(table)
             pictures.append(picture)
             reports.append(report)
             continue
-        found = measure(evaluation, one, edges, difficulty)
-        usual: Sequence[Measure] = ("sentence-bleu",) if one == "difficulty" else ("bleu",)
-        for name in measures or usual:
-            tables.append(_table(evaluation.names, found, name))
-            pictures.append(_picture(evaluation.names, found, name))
-        reports.append(_report(evaluation.names, found))
+        scored = score_buckets(evaluation, name, edges, difficulty)
+        # Section 4.5.6.1 shows the mean of sentence BLEU by difficulty, the other figures corpus
+        # BLEU.
+        usual: Sequence[Measure] = ("sentence-bleu",) if name == "difficulty" else ("bleu",)
+        for measure in measures or usual:
+            tables.append(_table(evaluation.names, scored, measure))
+            pictures.append(_picture(evaluation.names, scored, measure))
+        reports.append(_values(evaluation.names, scored))
+    bleu, chrf = evaluation.scorer("bleu").signature, evaluation.scorer("chrf").signature
     return Section(
         "buckets",
         "Quality in buckets of sentences",
-        _text(evaluation),
+        "Sentences are put into buckets by what is known of the source and the reference alone, so "
+        "that all systems are scored on the same sentences; a bucket holds its lower edge, not its "
+        "upper one. BLEU and chrF are corpus scores of "
+        "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
+        f"all in percent. {evaluation.describe_tokens()} BLEU: {bleu}; chrF: {chrf}.",
         tables,
         pictures,
         {
             "buckets": reports,
             "tokenize": evaluation.tokenize,
             "lowercase": evaluation.lowercase,
-            "signature_bleu": evaluation.scorer("bleu").signature,
-            "signature_chrf": evaluation.scorer("chrf").signature,
+            "signature_bleu": bleu,
+            "signature_chrf": chrf,
         },
     )
 
 
-def _text(evaluation: Evaluation) -> str:
-    return (
-        "Sentences are put into buckets by what is known of the source and the reference alone, so "
-        "that all systems are scored on the same sentences; a bucket holds its lower edge, not its "
-        "upper one. BLEU and chrF are corpus scores of "
-        "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
-        f"all in percent. {evaluation.told()} BLEU: {evaluation.scorer('bleu').signature}; "
-        f"chrF: {evaluation.scorer('chrf').signature}."
-    )
-
-
-def _title(name: str, by: Property) -> str:
-    title = f"{TITLES[name]} by {NAMES[by]}"
+def _title(measure: Measure, by: Property) -> str:
+    title = f"{TITLES[measure]} by {NAMES[by]}"
     # "sentence BLEU" begins a line here; "chrF" is a name.
-    return title if name == "chrf" else title[0].upper() + title[1:]
+    return title if measure == "chrf" else title[0].upper() + title[1:]
 
 
-def _table(names: Sequence[str], found: Scored, name: Measure) -> Table:
-    held = found.buckets
+def _table(names: Sequence[str], scored: BucketScores, measure: Measure) -> Table:
+    buckets, columns = scored.buckets, scored.scores[measure]
     return Table(
-        f"{_title(name, held.by)} (percent)",
-        [AXES[held.by], "sentences", *names],
-        [
-            [label, size, *(scores[place] for scores in found.scores[name])]
-            for place, (label, size) in enumerate(zip(held.labels, held.sizes, strict=True))
-        ],
+        f"{_title(measure, buckets.by)} (percent)",
+        [AXES[buckets.by], "sentences", *names],
+        [[*row] for row in zip(buckets.labels, buckets.sizes, *columns, strict=True)],
     )
 
 
-def _picture(names: Sequence[str], found: Scored, name: Measure) -> Picture:
-    held = found.buckets
-    title = _title(name, held.by)
-
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(*pair) for pair in zip(held.labels, held.sizes, strict=True)],
-            [Series(*pair) for pair in zip(names, found.scores[name], strict=True)],
+def _picture(names: Sequence[str], scored: BucketScores, measure: Measure) -> Picture:
+    buckets = scored.buckets
+    title = _title(measure, buckets.by)
+    caption = f"{title}. Under each bucket is the number of its sentences."
+    if buckets.without:
+        caption += f" Of {buckets.without:,} sentences it is not known."
+    return Picture(
+        f"{measure}-by-{buckets.by}",
+        caption,
+        lambda path: draw_bars(
+            [Group(*pair) for pair in zip(buckets.labels, buckets.sizes, strict=True)],
+            [Series(*pair) for pair in zip(names, scored.scores[measure], strict=True)],
             path,
             title=title,
-            x_label=AXES[held.by],
-            y_label=f"{TITLES[name]} (percent)",
-        )
-
-    caption = f"{title}. Under each bucket is the number of its sentences."
-    if held.without:
-        caption += f" Of {held.without:,} sentences it is not known."
-    return Picture(f"{name}-by-{held.by}", caption, draw)
+            x_label=AXES[buckets.by],
+            y_label=f"{TITLES[measure]} (percent)",
+        ),
+    )
 
 
-def _report(names: Sequence[str], found: Scored) -> dict[str, Any]:
-    held = found.buckets
+def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
+    buckets = scored.buckets
     return {
-        "by": held.by,
-        "of": AXES[held.by],
-        **_bounds(held),
-        "sentences": held.sizes,
-        "sentences_without": held.without,
+        "by": buckets.by,
+        "of": AXES[buckets.by],
+        "buckets": buckets.bound_values(),
+        "sentences": buckets.sizes,
+        "sentences_without": buckets.without,
         "systems": [
             {
                 "system": system,
-                **{name.replace("-", "_"): found.scores[name][place] for name in MEASURES},
+                **{name.replace("-", "_"): scored.scores[name][index] for name in MEASURES},
             }
-            for place, system in enumerate(names)
+            for index, system in enumerate(names)
         ],
     }
 
 
-def _bounds(held: Buckets) -> dict[str, Any]:
-    """Return what the buckets are: from `least` on, below `below`."""
-    return {
-        "buckets": [
-            {"bucket": label, "least": least, "below": below}
-            for label, (least, below) in zip(held.labels, held.bounds, strict=True)
-        ]
-    }
-
-
-def _shares(
+def _by_sentence_bleu(
     evaluation: Evaluation, edges: Sequence[float] | None
 ) -> tuple[Table, Picture, dict[str, Any]]:
     """Return how many sentences of each system have how good a sentence BLEU."""
-    names, found = evaluation.names, shares(evaluation, edges)
+    names = evaluation.names
+    systems = [
+        split(scores, edges or EDGES["sentence-bleu"], "sentence-bleu")
+        for scores in evaluation.sentence_bleu
+    ]
     total = len(evaluation.reference_lines)
-    held = [[100.0 * size / total for size in one.sizes] for one in found]
+    percents = [[100.0 * size / total for size in buckets.sizes] for buckets in systems]
+    labels = systems[0].labels
     title = "Sentences by sentence BLEU"
-
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(label) for label in found[0].labels],
-            [Series(*pair) for pair in zip(names, held, strict=True)],
+    table = Table(
+        f"{title} (percent of the {total:,} sentences)",
+        [AXES["sentence-bleu"], *names],
+        [[*row] for row in zip(labels, *percents, strict=True)],
+    )
+    picture = Picture(
+        "sentences-by-sentence-bleu",
+        f"{title}: the share of each system's sentences in each bucket.",
+        lambda path: draw_bars(
+            [Group(label) for label in labels],
+            [Series(*pair) for pair in zip(names, percents, strict=True)],
             path,
             title=title,
             x_label=AXES["sentence-bleu"],
             y_label="share of the sentences (percent)",
-        )
-
-    table = Table(
-        f"{title} (percent of the {total:,} sentences)",
-        [AXES["sentence-bleu"], *names],
-        [[label, *(one[place] for one in held)] for place, label in enumerate(found[0].labels)],
+        ),
     )
-    caption = f"{title}: the share of each system's sentences in each bucket."
     report = {
         "by": "sentence-bleu",
         "of": AXES["sentence-bleu"],
-        **_bounds(found[0]),
+        "buckets": systems[0].bound_values(),
         "systems": [
-            {"system": name, "sentences": one.sizes} for name, one in zip(names, found, strict=True)
+            {"system": name, "sentences": buckets.sizes}
+            for name, buckets in zip(names, systems, strict=True)
         ],
     }
-    return table, Picture("sentences-by-sentence-bleu", caption, draw), report
+    return table, picture, report

@@ -1,10 +1,13 @@
-"""Systems side by side on one page: scores and tests, words, n-grams, sentences."""
+"""Systems compared with the first on one page: scores and tests, words, n-grams, sentences.
+
+Scores and tests are sacreBLEU's, the rest is compare-mt's (`words`). `nmtgrid analyze compare` and
+the report show the section.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,7 +17,6 @@ from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
 from nmtgrid.analysis.quality.words import (
     Differing,
     Example,
-    NGram,
     WordAccuracy,
     differing,
     examples,
@@ -23,9 +25,13 @@ from nmtgrid.analysis.quality.words import (
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
 
+_TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
+# For each system but the first: where the first is ahead of it, and where behind.
+_ExamplePairs = Sequence[tuple[list[Example], list[Example]]]
+
 
 @dataclasses.dataclass(frozen=True)
-class Scores:
+class CorpusScores:
     """Percent of each system by metric, with signatures."""
 
     systems: Sequence[str]
@@ -34,7 +40,7 @@ class Scores:
 
 
 @dataclasses.dataclass(frozen=True)
-class Test:
+class PairedTest:
     """A paired test of all systems against the first, by metric."""
 
     kind: TestName
@@ -44,214 +50,8 @@ class Test:
     signatures: Mapping[MetricName, str]
 
 
-def scores(evaluation: Evaluation, metrics: Sequence[MetricName] = ("bleu", "chrf")) -> Scores:
-    """Return the corpus scores, equal to sacreBLEU's."""
-    scorers = {name: evaluation.scorer(name) for name in metrics}
-    return Scores(
-        evaluation.names,
-        {
-            name: [scorer.score(held.sum(axis=0).tolist()) for held in _counts(evaluation, name)]
-            for name, scorer in scorers.items()
-        },
-        {name: scorer.signature for name, scorer in scorers.items()},
-    )
-
-
-def test(
-    evaluation: Evaluation,
-    kind: TestName,
-    samples: int,
-    metrics: Sequence[MetricName] = ("bleu", "chrf"),
-    seed: int = SEED,
-) -> Test:
-    """Return sacreBLEU's test against the first system. Raises ConfigError: see `paired_test`."""
-    counts = {name: _counts(evaluation, name) for name in metrics}
-    found = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
-    return Test(
-        kind,
-        samples,
-        seed,
-        {name: held for name, (held, _) in found.items()},
-        {name: signature for name, (_, signature) in found.items()},
-    )
-
-
-def _counts(evaluation: Evaluation, name: MetricName) -> Sequence[NDArray[Any]]:
-    if name == "ter":
-        return evaluation.ter
-    return evaluation.bleu if name == "bleu" else evaluation.chrf
-
-
-TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
-
-
-def scores_table(found: Scores) -> Table:
-    """Return the corpus scores."""
-    return Table(
-        "Corpus scores (percent)",
-        ["system", *(TITLES[name] for name in found.values)],
-        [
-            [system, *(held[place] for held in found.values.values())]
-            for place, system in enumerate(found.systems)
-        ],
-    )
-
-
-def test_table(names: Sequence[str], one: Test) -> Table:
-    """Return a test: scores, intervals where there are any, p-values."""
-    rows: list[list[Cell]] = []
-    for metric, held in one.systems.items():
-        for name, tested in zip(names, held, strict=True):
-            p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
-            ends = [tested.mean, tested.interval] if one.kind == "bootstrap" else []
-            rows.append([TITLES[metric], name, tested.score, *ends, p_value])
-    title = f"{TESTS[one.kind].capitalize()} against {names[0]} ({one.samples:,} samples)"
-    ends_told = ["mean", "± 95 %"] if one.kind == "bootstrap" else []
-    return Table(title, ["metric", "system", "percent", *ends_told, "p"], rows)
-
-
-def percent(values: Sequence[float | None]) -> list[float | None]:
-    """Return shares in percent."""
-    return [None if value is None else 100.0 * value for value in values]
-
-
-def words_table(words: WordAccuracy, where: str) -> Table:
-    """Return how well words are translated by frequency."""
-    columns = [percent(one.f_measure) for one in words.systems]
-    return Table(
-        "Word accuracy by frequency (F-measure in percent)",
-        [f"times in the {where}", "reference words", *(one.system for one in words.systems)],
-        [
-            [label, size, *(column[place] for column in columns)]
-            for place, (label, size) in enumerate(
-                zip(words.labels, words.reference_words, strict=True)
-            )
-        ],
-    )
-
-
-def ngram_tables(one: Differing) -> list[Table]:
-    """Return the n-grams on which two systems differ, a table for each side."""
-
-    def table(better: str, worse: str, held: Sequence[NGram]) -> Table:
-        return Table(
-            f"N-grams that {better} has right more often than {worse}",
-            ["n-gram", f"right in {one.first}", f"right in {one.second}", "salience"],
-            [[gram.words, gram.first, gram.second, gram.salience] for gram in held],
-            digits=3,
-        )
-
-    return [
-        table(one.first, one.second, one.better_first),
-        table(one.second, one.first, one.better_second),
-    ]
-
-
-Shown = Sequence[tuple[list[Example], list[Example]]]
-"""For each system but the first: where the first is ahead of it, and where behind."""
-
-
-def example_tables(evaluation: Evaluation, shown: Shown) -> list[Table]:
-    """Return the sentences where each system and the first differ most."""
-    names = evaluation.names
-    found = []
-    for system, pair in enumerate(shown, start=1):
-        for (better, worse), held in zip(((0, system), (system, 0)), pair, strict=True):
-            rows = [row for one in held for row in _example_rows(evaluation, system, one)]
-            title = f"Sentences where {names[better]} is most ahead of {names[worse]}"
-            found.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
-    return found
-
-
-def _example_rows(evaluation: Evaluation, system: int, one: Example) -> list[list[Cell]]:
-    place = one.line - 1
-    rows: list[list[Cell]] = [[one.line, "reference", evaluation.reference_lines[place], None]]
-    if evaluation.source_lines is not None:
-        rows.insert(0, [one.line, "source", evaluation.source_lines[place], None])
-    for number, score in ((0, one.first), (system, one.second)):
-        held = evaluation.systems[number]
-        rows.append([one.line, held.name, held.lines[place], score])
-    return rows
-
-
-def scores_report(found: Scores) -> dict[str, Any]:
-    """Return the corpus scores and their signatures."""
-    return {
-        "systems": [
-            {"system": system, **{name: held[place] for name, held in found.values.items()}}
-            for place, system in enumerate(found.systems)
-        ],
-        **{f"signature_{name}": signature for name, signature in found.signatures.items()},
-    }
-
-
-def test_report(names: Sequence[str], one: Test) -> dict[str, Any]:
-    """Return a test by metric and system."""
-    return {
-        "test": one.kind,
-        "samples": one.samples,
-        "seed": one.seed,
-        "against": names[0],
-        "metrics": [
-            {
-                "metric": metric,
-                "signature": one.signatures[metric],
-                "systems": [
-                    {
-                        "system": name,
-                        "score": tested.score,
-                        "p_value": tested.p_value,
-                        "bootstrap_mean": tested.mean,
-                        "interval_95": tested.interval,
-                    }
-                    for name, tested in zip(names, held, strict=True)
-                ],
-            }
-            for metric, held in one.systems.items()
-        ],
-    }
-
-
-def words_report(words: WordAccuracy, where: str) -> dict[str, Any]:
-    """Return word accuracy, as shares."""
-    return {
-        "frequency_in": where,
-        "buckets": list(words.labels),
-        "reference_words": list(words.reference_words),
-        "systems": [dataclasses.asdict(one) for one in words.systems],
-    }
-
-
-def examples_report(evaluation: Evaluation, shown: Shown) -> list[dict[str, Any]]:
-    """Return the sentences that differ most, by system."""
-    names = evaluation.names
-
-    def told(system: int, held: Sequence[Example]) -> list[dict[str, Any]]:
-        return [
-            {
-                "line": one.line,
-                "reference": evaluation.reference_lines[one.line - 1],
-                "first": evaluation.systems[0].lines[one.line - 1],
-                "second": evaluation.systems[system].lines[one.line - 1],
-                "sentence_bleu_first": one.first,
-                "sentence_bleu_second": one.second,
-            }
-            for one in held
-        ]
-
-    return [
-        {
-            "first": names[0],
-            "second": names[system],
-            "better_first": told(system, ahead),
-            "better_second": told(system, behind),
-        }
-        for system, (ahead, behind) in enumerate(shown, start=1)
-    ]
-
-
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class ComparisonOptions:
     """What is compared: resamples and trials (0: no test), n-grams and examples of each kind."""
 
     bootstrap: int = 0
@@ -262,135 +62,317 @@ class Wanted:
     seed: int = SEED
 
 
-def section(
+def corpus_scores(
+    evaluation: Evaluation, metrics: Sequence[MetricName] = ("bleu", "chrf")
+) -> CorpusScores:
+    """Return the corpus scores, equal to sacreBLEU's."""
+    values: dict[MetricName, list[float]] = {}
+    for metric in metrics:
+        scorer = evaluation.scorer(metric)
+        counts = _counts(evaluation, metric)
+        values[metric] = [scorer.score(lines.sum(axis=0).tolist()) for lines in counts]
+    signatures = {metric: evaluation.scorer(metric).signature for metric in metrics}
+    return CorpusScores(evaluation.names, values, signatures)
+
+
+def test_against_first(
     evaluation: Evaluation,
-    wanted: Wanted | None = None,
+    kind: TestName,
+    samples: int,
+    metrics: Sequence[MetricName] = ("bleu", "chrf"),
+    seed: int = SEED,
+) -> PairedTest:
+    """Return sacreBLEU's test against the first system. Raises ConfigError: see `paired_test`."""
+    counts = {metric: _counts(evaluation, metric) for metric in metrics}
+    tested = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
+    return PairedTest(
+        kind,
+        samples,
+        seed,
+        {metric: systems for metric, (systems, _) in tested.items()},
+        {metric: signature for metric, (_, signature) in tested.items()},
+    )
+
+
+def _counts(evaluation: Evaluation, metric: MetricName) -> Sequence[NDArray[Any]]:
+    if metric == "ter":
+        return evaluation.ter
+    return evaluation.bleu if metric == "bleu" else evaluation.chrf
+
+
+def comparison_section(
+    evaluation: Evaluation,
+    options: ComparisonOptions | None = None,
     frequencies: Mapping[int, int] | None = None,
 ) -> Section:
     """Return the comparison, each system with the first.
 
-    `frequencies` of words in training text, by number (`compare.frequencies_in`), put words into
+    `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
     buckets in place of those in the references. Raises ConfigError for a test too large.
     """
-    wanted = wanted or Wanted()
-    metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if wanted.ter else ()))
-    found = scores(evaluation, metrics)
-    asked: dict[TestName, int] = {
-        "bootstrap": wanted.bootstrap, "randomisation": wanted.randomisation,
+    options = options or ComparisonOptions()
+    metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
+    scores = corpus_scores(evaluation, metrics)
+    samples: dict[TestName, int] = {
+        "bootstrap": options.bootstrap, "randomisation": options.randomisation,
     }  # fmt: skip
     tests = [
-        test(evaluation, kind, samples, metrics, wanted.seed)
-        for kind, samples in asked.items()
-        if samples and len(evaluation.systems) > 1
+        test_against_first(evaluation, kind, count, metrics, options.seed)
+        for kind, count in samples.items()
+        if count and len(evaluation.systems) > 1
     ]
     words = word_accuracy(evaluation, None if frequencies is None else dict(frequencies))
-    ngrams = differing(evaluation, wanted.ngrams) if wanted.ngrams else []
-    shown = [
-        examples(evaluation, system, wanted.examples)
+    ngrams = differing(evaluation, options.ngrams) if options.ngrams else []
+    pairs = [
+        examples(evaluation, system, options.examples)
         for system in range(1, len(evaluation.systems))
     ]
+    # What the words' frequencies are of, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
     tables = [
-        scores_table(found),
-        *(test_table(evaluation.names, one) for one in tests),
-        words_table(words, where),
-        *(table for one in ngrams for table in ngram_tables(one)),
-        *example_tables(evaluation, shown),
+        _scores_table(scores),
+        *(_test_table(evaluation.names, test) for test in tests),
+        _words_table(words, where),
+        *(table for pair in ngrams for table in _ngram_tables(pair)),
+        *_example_tables(evaluation, pairs),
     ]
     return Section(
         "compare",
         "Systems compared",
-        _text(evaluation, found, tests, where),
+        _text(evaluation, scores, tests, where),
         [table for table in tables if table.rows],
-        [_scores_picture(found, tests), _words_picture(words, where)],
+        [_scores_picture(scores, tests), _words_picture(words, where)],
         {
-            "scores": scores_report(found),
-            "tests": [test_report(evaluation.names, one) for one in tests],
-            "word_accuracy": words_report(words, where),
-            "ngrams": [dataclasses.asdict(one) for one in ngrams],
-            "examples": examples_report(evaluation, shown),
+            "scores": _scores_values(scores),
+            "tests": [_test_values(evaluation.names, test) for test in tests],
+            "word_accuracy": {
+                "frequency_in": where,
+                "buckets": list(words.labels),
+                "reference_words": list(words.reference_words),
+                "systems": [dataclasses.asdict(system) for system in words.systems],
+            },
+            "ngrams": [dataclasses.asdict(pair) for pair in ngrams],
+            "examples": _example_values(evaluation, pairs),
             "tokenize": evaluation.tokenize,
             "lowercase": evaluation.lowercase,
         },
     )
 
 
-def _text(evaluation: Evaluation, found: Scores, tests: Sequence[Test], where: str) -> str:
-    told = [
-        "Corpus scores are sacreBLEU's, in percent: "
-        + "; ".join(f"{TITLES[name]} {signature}" for name, signature in found.signatures.items())
-        + ("; of TER, less is better." if "ter" in found.values else "."),
-        f"{evaluation.told()}",
+def _text(
+    evaluation: Evaluation, scores: CorpusScores, tests: Sequence[PairedTest], where: str
+) -> str:
+    signatures = "; ".join(f"{TITLES[name]} {text}" for name, text in scores.signatures.items())
+    sentences = [
+        f"Corpus scores are sacreBLEU's, in percent: {signatures}"
+        + ("; of TER, less is better." if "ter" in scores.values else "."),
+        evaluation.describe_tokens(),
     ]
-    for one in tests:
-        told.append(
-            f"SacreBLEU's {TESTS[one.kind]} with {one.samples:,} samples (seed {one.seed}): p is "
-            f"how likely so great a difference from {evaluation.names[0]} is by chance."
+    for test in tests:
+        sentences.append(
+            f"SacreBLEU's {_TESTS[test.kind]} with {test.samples:,} samples (seed {test.seed}): p "
+            f"is how likely so great a difference from {evaluation.names[0]} is by chance."
         )
-    told.append(
+    sentences.append(
         f"Words are in buckets by how often they stand in the {where}; a word counts as right as "
         "often as translation and reference both have it (compare-mt's word accuracy, F-measure "
         "in percent)."
     )
     if len(evaluation.systems) > 1:
-        told.append(
+        sentences.append(
             "N-grams are those that one system has right more often than the other; salience is "
             "compare-mt's (a + 1) / (a + b + 2), near 1 for those of the first, near 0 for those "
             "of the other. Examples are the sentences whose sentence BLEU differs most."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
-def _scores_picture(found: Scores, tests: Sequence[Test]) -> Picture:
-    resampled = next((one for one in tests if one.kind == "bootstrap"), None)
-    caption = "Corpus scores of all systems."
-    if resampled is not None:
-        caption += f" Lines: 95 % of {resampled.samples:,} bootstrap samples."
+def _scores_table(scores: CorpusScores) -> Table:
+    return Table(
+        "Corpus scores (percent)",
+        ["system", *(TITLES[metric] for metric in scores.values)],
+        [
+            [system, *(values[index] for values in scores.values.values())]
+            for index, system in enumerate(scores.systems)
+        ],
+    )
 
-    def ends(place: int, sign: int) -> list[float | None] | None:
-        if resampled is None:
-            return None
-        held = [resampled.systems[name][place] for name in found.values]
+
+def _scores_values(scores: CorpusScores) -> dict[str, Any]:
+    return {
+        "systems": [
+            {"system": name, **{metric: values[index] for metric, values in scores.values.items()}}
+            for index, name in enumerate(scores.systems)
+        ],
+        **{f"signature_{metric}": text for metric, text in scores.signatures.items()},
+    }
+
+
+def _test_table(names: Sequence[str], test: PairedTest) -> Table:
+    """Return a test: scores, intervals where there are any, p-values."""
+    rows: list[list[Cell]] = []
+    has_intervals = test.kind == "bootstrap"
+    for metric, systems in test.systems.items():
+        for name, tested in zip(names, systems, strict=True):
+            # As text: a p of 0.00 would say more than a few hundred samples can.
+            p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
+            interval = [tested.mean, tested.interval] if has_intervals else []
+            rows.append([TITLES[metric], name, tested.score, *interval, p_value])
+    title = f"{_TESTS[test.kind].capitalize()} against {names[0]} ({test.samples:,} samples)"
+    headings = ["mean", "± 95 %"] if has_intervals else []
+    return Table(title, ["metric", "system", "percent", *headings, "p"], rows)
+
+
+def _test_values(names: Sequence[str], test: PairedTest) -> dict[str, Any]:
+    return {
+        "test": test.kind,
+        "samples": test.samples,
+        "seed": test.seed,
+        "against": names[0],
+        "metrics": [
+            {
+                "metric": metric,
+                "signature": test.signatures[metric],
+                "systems": [
+                    {
+                        "system": name,
+                        "score": tested.score,
+                        "p_value": tested.p_value,
+                        "bootstrap_mean": tested.mean,
+                        "interval_95": tested.interval,
+                    }
+                    for name, tested in zip(names, systems, strict=True)
+                ],
+            }
+            for metric, systems in test.systems.items()
+        ],
+    }
+
+
+def _percent(shares: Sequence[float | None]) -> list[float | None]:
+    return [None if share is None else 100.0 * share for share in shares]
+
+
+def _words_table(words: WordAccuracy, where: str) -> Table:
+    columns = [_percent(system.f_measure) for system in words.systems]
+    return Table(
+        "Word accuracy by frequency (F-measure in percent)",
+        [f"times in the {where}", "reference words", *(system.system for system in words.systems)],
+        [[*row] for row in zip(words.labels, words.reference_words, *columns, strict=True)],
+    )
+
+
+def _ngram_tables(pair: Differing) -> list[Table]:
+    """Return the n-grams on which two systems differ, a table for each side."""
+    sides = (
+        (pair.first, pair.second, pair.better_first), (pair.second, pair.first, pair.better_second),
+    )  # fmt: skip
+    return [
+        Table(
+            f"N-grams that {better} has right more often than {worse}",
+            ["n-gram", f"right in {pair.first}", f"right in {pair.second}", "salience"],
+            [[gram.words, gram.first, gram.second, gram.salience] for gram in ngrams],
+            digits=3,
+        )
+        for better, worse, ngrams in sides
+    ]
+
+
+def _example_tables(evaluation: Evaluation, pairs: _ExamplePairs) -> list[Table]:
+    """Return the sentences where each system and the first differ most."""
+    names = evaluation.names
+    tables = []
+    for system, pair in enumerate(pairs, start=1):
+        for (better, worse), side in zip(((0, system), (system, 0)), pair, strict=True):
+            rows: list[list[Cell]] = []
+            for example in side:
+                line, index = example.line, example.line - 1
+                if evaluation.source_lines is not None:
+                    rows.append([line, "source", evaluation.source_lines[index], None])
+                rows.append([line, "reference", evaluation.reference_lines[index], None])
+                for number, score in ((0, example.first), (system, example.second)):
+                    output = evaluation.systems[number]
+                    rows.append([line, output.name, output.lines[index], score])
+            title = f"Sentences where {names[better]} is most ahead of {names[worse]}"
+            tables.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
+    return tables
+
+
+def _example_values(evaluation: Evaluation, pairs: _ExamplePairs) -> list[dict[str, Any]]:
+    first = evaluation.systems[0]
+
+    def rows(system: int, side: Sequence[Example]) -> list[dict[str, Any]]:
         return [
-            None if one.mean is None or one.interval is None else one.mean + sign * one.interval
-            for one in held
+            {
+                "line": example.line,
+                "reference": evaluation.reference_lines[example.line - 1],
+                "first": first.lines[example.line - 1],
+                "second": evaluation.systems[system].lines[example.line - 1],
+                "sentence_bleu_first": example.first,
+                "sentence_bleu_second": example.second,
+            }
+            for example in side
         ]
 
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(TITLES[name]) for name in found.values],
-            [
-                Series(
-                    system,
-                    [held[place] for held in found.values.values()],
-                    ends(place, -1),
-                    ends(place, 1),
-                )
-                for place, system in enumerate(found.systems)
-            ],
-            path,
-            title="Corpus scores",
-            x_label="metric" + (" (of TER, less is better)" if "ter" in found.values else ""),
-            y_label="score (percent)",
-        )
+    return [
+        {
+            "first": first.name,
+            "second": evaluation.names[system],
+            "better_first": rows(system, ahead),
+            "better_second": rows(system, behind),
+        }
+        for system, (ahead, behind) in enumerate(pairs, start=1)
+    ]
 
-    return Picture("scores", caption, draw)
+
+def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Picture:
+    bootstrap = next((test for test in tests if test.kind == "bootstrap"), None)
+    caption = "Corpus scores of all systems."
+    if bootstrap is not None:
+        caption += f" Lines: 95 % of {bootstrap.samples:,} bootstrap samples."
+
+    def interval_ends(index: int, sign: int) -> list[float | None] | None:
+        if bootstrap is None:
+            return None
+        tested = [bootstrap.systems[metric][index] for metric in scores.values]
+        # The interval is around the mean of the samples, which is not quite the score.
+        return [
+            None if test.mean is None or test.interval is None else test.mean + sign * test.interval
+            for test in tested
+        ]
+
+    series = [
+        Series(
+            system,
+            [values[index] for values in scores.values.values()],
+            interval_ends(index, -1),
+            interval_ends(index, 1),
+        )
+        for index, system in enumerate(scores.systems)
+    ]
+    x_label = "metric" + (" (of TER, less is better)" if "ter" in scores.values else "")
+    groups = [Group(TITLES[metric]) for metric in scores.values]
+    return Picture(
+        "scores",
+        caption,
+        lambda path: draw_bars(
+            groups, series, path, title="Corpus scores", x_label=x_label, y_label="score (percent)"
+        ),
+    )
 
 
 def _words_picture(words: WordAccuracy, where: str) -> Picture:
-    def draw(path: Path) -> None:
-        draw_bars(
+    return Picture(
+        "word-accuracy",
+        f"How well words are translated by how often they stand in the {where}. Under each bucket "
+        "is the number of its words in the references.",
+        lambda path: draw_bars(
             [Group(*pair) for pair in zip(words.labels, words.reference_words, strict=True)],
-            [Series(one.system, percent(one.f_measure)) for one in words.systems],
+            [Series(system.system, _percent(system.f_measure)) for system in words.systems],
             path,
             title="Word accuracy by frequency",
             x_label=f"times that the word stands in the {where}",
             y_label="F-measure (percent)",
             size_label="words",
-        )
-
-    caption = (
-        f"How well words are translated by how often they stand in the {where}. Under each bucket "
-        "is the number of its words in the references."
+        ),
     )
-    return Picture("word-accuracy", caption, draw)

@@ -48,13 +48,14 @@ def reference_path(links: Links, target_words: int) -> list[int]:
     for source, target in links:
         last[target] = max(last[target], source + 1)
     path, reached = [], 1
-    for wanted in last:
-        reached = max(reached, wanted)
+    for needed in last:
+        # What has been read stays read: the path never turns back.
+        reached = max(reached, needed)
         path.append(reached)
     return path
 
 
-def measure(pairs: AlignedPairs) -> Difficulty:
+def measure_difficulty(pairs: AlignedPairs) -> Difficulty:
     """Return the paths and difficulties of all pairs."""
     paths = [
         reference_path(links, target)
@@ -71,39 +72,53 @@ def write_numbers(path: Path, lagging: NDArray[numpy.float64]) -> None:
             file.write(f"{round(value, _DIGITS):.{_DIGITS}f}\n".encode())
 
 
-def section(
+def difficulty_section(
     pairs: AlignedPairs,
-    found: Difficulty,
+    difficulty: Difficulty,
     evaluation: Evaluation | None = None,
     edges: Sequence[float] | None = None,
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
-    held = split(found.lagging, edges or EDGES, "difficulty").trimmed()
-    known = found.lagging[~numpy.isnan(found.lagging)]
-    tables = [_summary(pairs, known), _table(held, len(known))]
-    pictures = [_picture(held, len(known))]
+    by_difficulty = split(difficulty.lagging, edges or EDGES, "difficulty").trimmed()
+    known = difficulty.lagging[~numpy.isnan(difficulty.lagging)]
+    numbers = _numbers(pairs, known)
+    # Of the pairs that have a difficulty: both sides must have words.
+    shares = [100.0 * size / len(known) if len(known) else None for size in by_difficulty.sizes]
+    bins = list(zip(by_difficulty.labels, by_difficulty.sizes, strict=True))
+    tables = [
+        Table(
+            "Difficulty: average lagging of the reference path (source words)",
+            ["pairs", "mean", "5 %", "median", "95 %", "target words without link (percent)",
+             "links per target word"],
+            [[len(known), *numbers.values()]],
+        ),
+        Table(
+            "Pairs by difficulty",
+            [AXES["difficulty"], "pairs", "share (percent)"],
+            [[label, size, share] for (label, size), share in zip(bins, shares, strict=True)],
+            digits=1,
+        ),
+    ]  # fmt: skip
+    pictures = [_picture(by_difficulty, shares)]
     values: dict[str, Any] = {
         "difficulty": {
             "of": AXES["difficulty"],
             "sentences": len(known),
-            "sentences_without": held.without,
-            **_numbers(pairs, known),
-            "buckets": [
-                {"bucket": label, "sentences": size}
-                for label, size in zip(held.labels, held.sizes, strict=True)
-            ],
-            "alignments": pairs.told,
+            "sentences_without": by_difficulty.without,
+            **numbers,
+            "buckets": [{"bucket": label, "sentences": size} for label, size in bins],
+            "alignments": pairs.origin,
         }
     }
     text = (
         "The difficulty of a pair is how far one must lag behind its source to write its "
         "reference: the reference path reads up to the last source word aligned with each target "
         "word, and never back; its average lagging AL (in source words, |y| the reference's "
-        "length) is the difficulty. Words are what spaces separate. " + pairs.told
+        "length) is the difficulty. Words are what spaces separate. " + pairs.origin
     )
     if evaluation is not None:
-        scored = buckets.section(
-            evaluation, ["difficulty"], edges=edges, difficulty=found.lagging.tolist()
+        scored = buckets.buckets_section(
+            evaluation, ["difficulty"], edges=edges, difficulty=difficulty.lagging.tolist()
         )
         tables += scored.tables
         pictures += scored.pictures
@@ -112,59 +127,37 @@ def section(
     return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values)
 
 
-def _numbers(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> dict[str, Any]:
-    """Return mean and percentiles of the difficulty, and how much is aligned, as JSON keys."""
-    held: dict[str, Any] = {"mean": float(known.mean()) if len(known) else None}
-    for name, share in (("percentile_5", 5), ("median", 50), ("percentile_95", 95)):
-        held[name] = float(numpy.percentile(known, share)) if len(known) else None
-    held["unaligned_target_words_percent"] = 100.0 * pairs.unaligned
-    held["links_per_target_word"] = _per_word(pairs)
-    return held
-
-
-def _per_word(pairs: AlignedPairs) -> float | None:
-    words = sum(map(len, pairs.target))
-    return sum(map(len, pairs.links)) / words if words else None
-
-
-def _summary(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> Table:
-    return Table(
-        "Difficulty: average lagging of the reference path (source words)",
-        ["pairs", "mean", "5 %", "median", "95 %", "target words without link (percent)",
-         "links per target word"],
-        [[len(known), *_numbers(pairs, known).values()]],
-    )  # fmt: skip
-
-
-def _table(held: Buckets, known: int) -> Table:
-    return Table(
-        "Pairs by difficulty",
-        [AXES["difficulty"], "pairs", "share (percent)"],
-        [
-            [label, size, _share(size, known)]
-            for label, size in zip(held.labels, held.sizes, strict=True)
-        ],
-        digits=1,
-    )
-
-
-def _share(size: int, known: int) -> float | None:
-    return 100.0 * size / known if known else None
-
-
-def _picture(held: Buckets, known: int) -> Picture:
-    def draw(path: Path) -> None:
-        draw_bars(
-            [Group(*pair) for pair in zip(held.labels, held.sizes, strict=True)],
-            [Series("all pairs", [_share(size, known) for size in held.sizes])],
+def _picture(by_difficulty: Buckets, shares: Sequence[float | None]) -> Picture:
+    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
+    if by_difficulty.without:
+        caption += f" {by_difficulty.without:,} pairs with an empty side have none."
+    pairs = zip(by_difficulty.labels, by_difficulty.sizes, strict=True)
+    groups = [Group(*pair) for pair in pairs]
+    return Picture(
+        "difficulty",
+        caption,
+        lambda path: draw_bars(
+            groups,
+            [Series("all pairs", shares)],
             path,
             title="Pairs by difficulty",
             x_label=AXES["difficulty"],
             y_label="share of the pairs (percent)",
             size_label="pairs",
-        )
+        ),
+    )
 
-    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
-    if held.without:
-        caption += f" {held.without:,} pairs with an empty side have none."
-    return Picture("difficulty", caption, draw)
+
+def _numbers(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> dict[str, float | None]:
+    """Return mean and percentiles of the difficulty, and how much is aligned, as JSON keys."""
+    words, links = sum(map(len, pairs.target)), sum(map(len, pairs.links))
+    percentiles = {"percentile_5": 5, "median": 50, "percentile_95": 95}
+    return {
+        "mean": float(known.mean()) if len(known) else None,
+        **{
+            name: float(numpy.percentile(known, share)) if len(known) else None
+            for name, share in percentiles.items()
+        },
+        "unaligned_target_words_percent": 100.0 * pairs.unaligned,
+        "links_per_target_word": links / words if words else None,
+    }

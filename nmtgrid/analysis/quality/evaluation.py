@@ -1,7 +1,7 @@
 """Systems against one reference, counted once: what buckets, lengths and comparisons are made of.
 
-evaluation = Evaluation.of(systems, reference, source, "13a")
-section = buckets.section(evaluation)
+evaluation = read_evaluation(["NAME=FILE"], reference, source, "13a")
+section = buckets_section(evaluation)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.systems import (
-    System,
+    SystemOutput,
     check_lengths,
     named_files,
     read_systems,
@@ -48,7 +48,7 @@ class Evaluation:
     `tokens` are those of `systems`, `source` is None where none is given.
     """
 
-    systems: Sequence[System]
+    systems: Sequence[SystemOutput]
     reference_lines: Sequence[str]
     source_lines: Sequence[str] | None
     tokenize: str
@@ -61,55 +61,58 @@ class Evaluation:
     @classmethod
     def of(
         cls,
-        systems: Sequence[System],
+        systems: Sequence[SystemOutput],
         reference: Sequence[str],
         source: Sequence[str] | None = None,
         tokenize: str = "13a",
         lowercase: bool = False,
     ) -> Evaluation:
         """Split all lines into tokens. Raises ValueError unless all have as many lines."""
-        counts = {len(reference), *(len(one.lines) for one in systems)}
+        counts = {len(reference), *(len(system.lines) for system in systems)}
         if len(counts | ({len(source)} if source is not None else set())) > 1:
             raise ValueError("systems, reference and source have different numbers of lines")
         split = tokenizer(tokenize, lowercase)
+        # One numbering for systems and references: equal words have equal numbers.
         vocabulary: dict[str, int] = {}
-        held = ngrams.words(map(split, reference), vocabulary)
-        tokens = [ngrams.words(map(split, one.lines), vocabulary) for one in systems]
+        references = ngrams.words(map(split, reference), vocabulary)
+        tokens = [ngrams.words(map(split, system.lines), vocabulary) for system in systems]
         # Words of the source are counted, not compared: they have numbers of their own.
-        read = None if source is None else ngrams.words(map(split, source), {})
-        words = list(vocabulary)
-        return cls(systems, reference, source, tokenize, lowercase, words, tokens, held, read)
+        sources = None if source is None else ngrams.words(map(split, source), {})
+        return cls(
+            systems, reference, source, tokenize, lowercase, list(vocabulary), tokens, references,
+            sources,
+        )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
         """Return the systems' names."""
-        return [one.name for one in self.systems]
+        return [system.name for system in self.systems]
 
     @functools.cached_property
     def bleu(self) -> list[Counts]:
         """Return `sentence_counts.bleu_counts` of each system."""
-        return [bleu_counts(one, self.reference) for one in self.tokens]
+        return [bleu_counts(tokens, self.reference) for tokens in self.tokens]
 
     @functools.cached_property
     def sentence_bleu(self) -> list[NDArray[numpy.float64]]:
         """Return each sentence's BLEU in percent, of each system."""
-        return [sentence_bleus(one) for one in self.bleu]
+        return [sentence_bleus(counts) for counts in self.bleu]
 
     @functools.cached_property
     def chrf(self) -> list[Counts]:
         """Return `sentence_counts.chrf_counts` of each system."""
         reference = chrf_characters(self.reference_lines, self.lowercase)
         return [
-            chrf_counts(chrf_characters(one.lines, self.lowercase), reference)
-            for one in self.systems
+            chrf_counts(chrf_characters(system.lines, self.lowercase), reference)
+            for system in self.systems
         ]
 
     @functools.cached_property
     def ter(self) -> list[NDArray[numpy.float64]]:
         """Return `quality.ter_counts` of each system; slow."""
         return [
-            numpy.array(ter_counts(one.lines, self.reference_lines, self.lowercase))
-            for one in self.systems
+            numpy.array(ter_counts(system.lines, self.reference_lines, self.lowercase))
+            for system in self.systems
         ]
 
     def scorer(self, name: Literal["bleu", "chrf", "ter"]) -> Scorer:
@@ -126,17 +129,18 @@ class Evaluation:
         """
         if measure == "sentence-bleu":
             return [
-                [float(held[lines].mean()) if len(lines) else None for lines in buckets]
-                for held in self.sentence_bleu
+                [float(scores[lines].mean()) if len(lines) else None for lines in buckets]
+                for scores in self.sentence_bleu
             ]
         scorer = self.scorer(measure)
+        # Counts of sentences are summed, and scored once: a corpus score is no mean of sentences'.
         counts = self.bleu if measure == "bleu" else self.chrf
         return [
-            [scorer.score(held[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
-            for held in counts
+            [scorer.score(rows[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
+            for rows in counts
         ]
 
-    def told(self) -> str:
+    def describe_tokens(self) -> str:
         """Return in a sentence how tokens are made."""
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
         if self.tokenize == "none":
@@ -156,25 +160,20 @@ def read_evaluation(
     Raises ConfigError for a reference or source that is given as a system, or a name given twice,
     InputError for files of different lengths, or without a line.
     """
-    _check_files(systems, reference, source)
-    wanted = read_text(reference)
-    found = read_systems(systems, {reference: len(wanted)})
-    lines = None if source is None else read_text(source)
-    if source is not None and lines is not None:
-        check_lengths({reference: len(wanted), source: len(lines)})
-    return Evaluation.of(found, wanted, lines, tokenize, lowercase)
-
-
-def _check_files(systems: Sequence[str], reference: Path, source: Path | None) -> None:
-    """Raise ConfigError for a system that is the reference or the source."""
-    texts = {"reference": reference, "source": source}
+    files = {"reference": reference, "source": source}
     faults = [
         f"{path}, given as the system `{name}`, is the {what}."
         for name, path in named_files(systems).items()
-        for what, other in texts.items()
+        for what, other in files.items()
         if other is not None and os.path.realpath(path) == os.path.realpath(other)
     ]
     if source is not None and os.path.realpath(reference) == os.path.realpath(source):
         faults.append(f"{source} is given as source and as reference.")
     if faults:
         raise ConfigError(faults, "Give translations as systems.")
+    references = read_text(reference)
+    outputs = read_systems(systems, {reference: len(references)})
+    sources = None if source is None else read_text(source)
+    if source is not None and sources is not None:
+        check_lengths({reference: len(references), source: len(sources)})
+    return Evaluation.of(outputs, references, sources, tokenize, lowercase)

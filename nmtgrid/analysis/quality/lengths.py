@@ -14,14 +14,14 @@ from nmtgrid.analysis.plotting.bars import draw_steps
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 
+# Tokens to each side that the picture shows.
 _FEWEST, _MOST = 5, 20
-"""Tokens to each side that the picture shows."""
+# Share of the sentences that are to lie within.
 _SHOWN = 0.99
-"""Share of the sentences that are to lie within."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Lengths:
+class LengthDifferences:
     """Length differences [sentences] of one system, in tokens, and what they come to.
 
     Shares sum to 1.
@@ -53,36 +53,40 @@ class Lengths:
 
     def shares(self, most: int) -> list[float]:
         """Return the shares of -most, ..., most; what lies beyond counts at the ends."""
-        held = numpy.clip(self.differences, -most, most) + most
-        counts = numpy.bincount(held, minlength=2 * most + 1)
-        return [float(count) / len(held) for count in counts]
+        # Shifted, as bins are counted from 0.
+        clipped = numpy.clip(self.differences, -most, most) + most
+        counts = numpy.bincount(clipped, minlength=2 * most + 1)
+        return [float(count) / len(clipped) for count in counts]
 
 
-def measure(evaluation: Evaluation) -> list[Lengths]:
+def length_differences(evaluation: Evaluation) -> list[LengthDifferences]:
     """Return the length differences of each system."""
-    wanted = evaluation.reference.lengths
+    reference = evaluation.reference.lengths
     return [
-        Lengths(name, one.lengths - wanted, int(one.lengths.sum()), int(wanted.sum()))
-        for name, one in zip(evaluation.names, evaluation.tokens, strict=True)
+        LengthDifferences(
+            name, tokens.lengths - reference, int(tokens.lengths.sum()), int(reference.sum())
+        )
+        for name, tokens in zip(evaluation.names, evaluation.tokens, strict=True)
     ]
 
 
-def reach(found: Sequence[Lengths]) -> int:
+def reach(systems: Sequence[LengthDifferences]) -> int:
     """Return how far from zero to look for nearly all sentences of each system."""
-    ends = [float(numpy.quantile(numpy.abs(one.differences), _SHOWN)) for one in found]
+    # Nearly all: a few runaway translations should not squeeze the rest.
+    ends = [float(numpy.quantile(numpy.abs(system.differences), _SHOWN)) for system in systems]
     return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
 
 
-def section(evaluation: Evaluation) -> Section:
+def lengths_section(evaluation: Evaluation) -> Section:
     """Return the distribution of length differences (the thesis' figure 4.15a)."""
-    found = measure(evaluation)
-    most = reach(found)
+    systems = length_differences(evaluation)
+    most = reach(systems)
     title = "Length of the translations against the references"
 
     def draw(path: Path) -> None:
         draw_steps(
-            [one.system for one in found],
-            [[100.0 * share for share in one.shares(most)] for one in found],
+            [system.system for system in systems],
+            [[100.0 * share for share in system.shares(most)] for system in systems],
             path,
             title=title,
             x_label="hypothesis length − reference length (tokens)",
@@ -92,53 +96,45 @@ def section(evaluation: Evaluation) -> Section:
     text = (
         "The difference is the number of tokens of the translation minus that of the reference, "
         "sentence by sentence; the length ratio is all tokens of the translations by all of the "
-        f"references. {evaluation.told()}"
+        f"references. {evaluation.describe_tokens()}"
     )
     caption = (
         "Share of the sentences by how much longer (right) or shorter (left) the translation is "
         "than the reference; the ends hold what lies beyond."
     )
-    return Section(
-        "lengths",
-        title,
-        text,
-        [_table(found)],
-        [Picture("length-differences", caption, draw)],
-        {
-            "lengths": [_report(one) for one in found],
-            "tokenize": evaluation.tokenize,
-            "lowercase": evaluation.lowercase,
-        },
-    )
-
-
-def _table(found: Sequence[Lengths]) -> Table:
     rows: list[list[Cell]] = [
         [
-            one.system, one.hypothesis_tokens, one.ratio, one.mean, one.deviation,
-            *(100.0 * one.share(sign) for sign in (-1, 0, 1)),
+            system.system, system.hypothesis_tokens, system.ratio, system.mean, system.deviation,
+            *(100.0 * system.share(sign) for sign in (-1, 0, 1)),
         ]
-        for one in found
+        for system in systems
     ]  # fmt: skip
-    return Table(
+    table = Table(
         "Length differences (tokens) and the sentences that are shorter, equal, longer (percent)",
         ["system", "tokens", "ratio", "mean", "deviation", "shorter", "equal", "longer"],
         rows,
     )
+    values = {
+        "lengths": [_values(system) for system in systems],
+        "tokenize": evaluation.tokenize,
+        "lowercase": evaluation.lowercase,
+    }
+    picture = Picture("length-differences", caption, draw)
+    return Section("lengths", title, text, [table], [picture], values)
 
 
-def _report(one: Lengths) -> dict[str, Any]:
-    kinds, counts = numpy.unique(one.differences, return_counts=True)
+def _values(system: LengthDifferences) -> dict[str, Any]:
+    kinds, counts = numpy.unique(system.differences, return_counts=True)
     return {
-        "system": one.system,
-        "hypothesis_tokens": one.hypothesis_tokens,
-        "reference_tokens": one.reference_tokens,
-        "length_ratio": one.ratio,
-        "mean_difference": one.mean,
-        "deviation": one.deviation,
-        "share_shorter": one.share(-1),
-        "share_equal": one.share(0),
-        "share_longer": one.share(1),
+        "system": system.system,
+        "hypothesis_tokens": system.hypothesis_tokens,
+        "reference_tokens": system.reference_tokens,
+        "length_ratio": system.ratio,
+        "mean_difference": system.mean,
+        "deviation": system.deviation,
+        "share_shorter": system.share(-1),
+        "share_equal": system.share(0),
+        "share_longer": system.share(1),
         "sentences_by_difference": {
             str(kind): count for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True)
         },

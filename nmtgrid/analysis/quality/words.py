@@ -1,6 +1,7 @@
-"""The n-grams on which two systems differ most, and the sentences.
+"""Words, n-grams and sentences on which systems differ, as compare-mt counts them.
 
-N-grams are counted as compare-mt's `compare_ngrams` counts them, all lines at once.
+compare-mt goes line by line; here the n-grams of all lines are numbered and counted at once. The
+section is that of `compare`.
 """
 
 from __future__ import annotations
@@ -52,31 +53,34 @@ def word_accuracy(
     Without `frequencies` those in the references are meant; words that no reference has then have
     no bucket.
     """
-    in_references = frequencies is None
-    counts = _counts([evaluation.reference]) if frequencies is None else frequencies
-    # An empty one would make the bucketer look for a file.
-    bucketer = FreqWordBucketer(freq_counts=counts or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
-    statistics = bucketer.calc_statistics(
-        evaluation.reference.lines(), [_Corpus(one) for one in evaluation.tokens]
-    )[0]
     names = labels([float(edge) for edge in FREQUENCIES], is_whole=True)
     names[0] = "0"
-    kept = range(1 if in_references else 0, len(names))
+    buckets = range(len(names))
+    if frequencies is None:
+        kinds, counts = numpy.unique(evaluation.reference.symbols, return_counts=True)
+        frequencies = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+        # No word of the references is there 0 times.
+        buckets = buckets[1:]
+    # An empty one would make the bucketer look for a file.
+    bucketer = FreqWordBucketer(freq_counts=frequencies or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
+    statistics = bucketer.calc_statistics(
+        evaluation.reference.lines(), [_Lines(tokens) for tokens in evaluation.tokens]
+    )[0]
     # For each bucket: matches, words of the references, of the hypotheses, and three shares.
     return WordAccuracy(
-        [names[bucket] for bucket in kept],
-        [int(statistics[0][bucket][1]) for bucket in kept],
+        [names[bucket] for bucket in buckets],
+        [int(statistics[0][bucket][1]) for bucket in buckets],
         [
-            _accuracy(name, [held[bucket] for bucket in kept])
-            for name, held in zip(evaluation.names, statistics, strict=True)
+            _accuracy(name, [rows[bucket] for bucket in buckets])
+            for name, rows in zip(evaluation.names, statistics, strict=True)
         ],
     )
 
 
-def _accuracy(system: str, held: Sequence[Any]) -> Accuracy:
+def _accuracy(system: str, rows: Sequence[Any]) -> Accuracy:
     """Return the shares of compare-mt, but none of nothing, which it calls zero."""
     recall, precision, f_measure = (
-        [float(one[column]) if one[total] else None for one in held]
+        [float(row[column]) if row[total] else None for row in rows]
         for column, total in ((3, 1), (4, 2), (5, 1))
     )
     return Accuracy(system, precision, recall, f_measure)
@@ -85,29 +89,22 @@ def _accuracy(system: str, held: Sequence[Any]) -> Accuracy:
 def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, int]:
     """Return how often each word of the evaluation stands in other lines, such as training text."""
     split = tokenizer(evaluation.tokenize, evaluation.lowercase)
-    number = {word: place for place, word in enumerate(evaluation.vocabulary)}
+    numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(split(line))
-    return {number[word]: count for word, count in counts.items() if word in number}
+    return {numbers[word]: count for word, count in counts.items() if word in numbers}
 
 
-def _counts(texts: Sequence[Ragged]) -> dict[int, int]:
-    kinds, counts = numpy.unique(
-        numpy.concatenate([one.symbols for one in texts]), return_counts=True
-    )
-    return dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+class _Lines:
+    """Lines that are made when they are asked for: all at once, they would take gigabytes."""
 
-
-class _Corpus:
-    """Lines that are made when they are asked for."""
-
-    def __init__(self, held: Ragged) -> None:
-        self._symbols, self._starts = held.symbols, held.starts
+    def __init__(self, tokens: Ragged) -> None:
+        self._symbols, self._starts = tokens.symbols, tokens.starts
 
     def __getitem__(self, line: int) -> list[int]:
-        found: list[int] = self._symbols[self._starts[line] : self._starts[line + 1]].tolist()
-        return found
+        symbols: list[int] = self._symbols[self._starts[line] : self._starts[line + 1]].tolist()
+        return symbols
 
     def __iter__(self) -> Iterator[list[int]]:
         return (self[line] for line in range(len(self._starts) - 1))
@@ -119,19 +116,18 @@ def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArr
     Above 1/2 is more often of the first system, below of the second.
     """
     # It depends on the two counts alone, so that few of them are asked for.
-    most = int(second.max(initial=0)) + 1
-    kinds, inverse = numpy.unique(first.astype(numpy.int64) * most + second, return_inverse=True)
-    ours: defaultdict[int, int] = defaultdict(int)
-    theirs: defaultdict[int, int] = defaultdict(int)
+    bound = int(second.max(initial=0)) + 1
+    kinds, inverse = numpy.unique(first.astype(numpy.int64) * bound + second, return_inverse=True)
+    firsts: defaultdict[int, int] = defaultdict(int)
+    seconds: defaultdict[int, int] = defaultdict(int)
     for kind in kinds.tolist():
-        ours[kind], theirs[kind] = divmod(kind, most)
-    scores = extract_salient_features(ours, theirs)
-    found = numpy.array([scores[kind] for kind in kinds.tolist()], numpy.float64)
-    return found[inverse]
+        firsts[kind], seconds[kind] = divmod(kind, bound)
+    scores = extract_salient_features(firsts, seconds)
+    return numpy.array([scores[kind] for kind in kinds.tolist()], numpy.float64)[inverse]
 
 
+# Words of the longest n-gram.
 _MOST = 4
-"""Words of the longest n-gram."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,59 +155,60 @@ class Differing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Matched:
+class MatchedNGrams:
     """The n-grams of one order and, by system, how often it has each right [kinds].
 
-    N-gram k is the `order` words of `symbols` from `places[k]` on.
+    N-gram k is the `order` words of `symbols` from `starts[k]` on.
     """
 
     order: int
     symbols: NDArray[numpy.int32]
-    places: NDArray[numpy.int32]
+    starts: NDArray[numpy.int32]
     counts: Sequence[NDArray[numpy.int32]]
 
     def words(self, kind: int) -> list[int]:
         """Return the words, by number, of one n-gram."""
-        start = int(self.places[kind])
-        found: list[int] = self.symbols[start : start + self.order].tolist()
-        return found
+        start = int(self.starts[kind])
+        words: list[int] = self.symbols[start : start + self.order].tolist()
+        return words
 
 
-def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[Matched]:
+def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams]:
     """Yield for each order how often each system has each n-gram right.
 
     An n-gram of a sentence is right as often as hypothesis and reference both have it.
     """
     texts = [evaluation.reference, *evaluation.tokens]
-    symbols = numpy.concatenate([one.symbols for one in texts])
-    lengths = numpy.concatenate([one.lengths for one in texts])
-    sizes = [len(one.symbols) for one in texts]
-    text = numpy.repeat(numpy.arange(len(texts), dtype=numpy.int16), sizes)
+    symbols = numpy.concatenate([text.symbols for text in texts])
+    lengths = numpy.concatenate([text.lengths for text in texts])
+    sizes = [len(text.symbols) for text in texts]
+    # Flat arrays over the words of all texts: Python never sees a single word.
+    text_of = numpy.repeat(numpy.arange(len(texts), dtype=numpy.int16), sizes)
     count = len(evaluation.reference.lengths)
-    line = numpy.repeat(numpy.tile(numpy.arange(count, dtype=numpy.int32), len(texts)), lengths)
+    line_of = numpy.repeat(numpy.tile(numpy.arange(count, dtype=numpy.int32), len(texts)), lengths)
     # How many words there are from each to the end of its line, itself counted.
     ends = numpy.repeat(numpy.cumsum(lengths).astype(numpy.int32), lengths)
-    places = numpy.arange(len(symbols), dtype=numpy.int32)
-    left = ends - places
+    starts = numpy.arange(len(symbols), dtype=numpy.int32)
+    left = ends - starts
     keys, bound = numpy.zeros(len(symbols), numpy.int64), 1
     for order in range(1, most + 1):
-        stay = left[places] >= order
-        places, keys = places[stay], keys[stay]
-        if not len(places):
+        is_whole = left[starts] >= order
+        starts, keys = starts[is_whole], keys[is_whole]
+        if not len(starts):
             return
-        keys, bound = longer(keys, bound, symbols[places + order - 1], len(evaluation.vocabulary))
-        keys, where = _ranks(keys)
-        bound = len(where)
-        counts = _right(keys, bound, line[places], text[places], len(texts))
-        yield Matched(order, symbols, places[where], counts)
+        keys, bound = longer(keys, bound, symbols[starts + order - 1], len(evaluation.vocabulary))
+        # Ranks keep the keys of the next order within 64 bits.
+        keys, firsts = _ranks(keys)
+        bound = len(firsts)
+        counts = _right(keys, bound, line_of[starts], text_of[starts], len(texts))
+        yield MatchedNGrams(order, symbols, starts[firsts], counts)
 
 
-def _ranks(
-    keys: NDArray[numpy.int64],
-) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Return the rank of each key among the different ones, and where one of each rank stands.
 
-    As `numpy.unique`, in half its memory.
+    As `numpy.unique`, in half its memory, which is the most that a comparison takes
+    (benchmarks/analysis.py).
     """
     order = numpy.argsort(keys)
     keys = keys[order]
@@ -223,19 +220,21 @@ def _ranks(
 def _right(
     keys: NDArray[numpy.int64],
     bound: int,
-    line: NDArray[numpy.int32],
-    text: NDArray[numpy.int16],
-    texts: int,
+    lines: NDArray[numpy.int32],
+    texts: NDArray[numpy.int16],
+    count: int,
 ) -> list[NDArray[numpy.int32]]:
     """Return for each text after the first (the reference) how often each key is right."""
-    found = []
-    for system in range(1, texts):
-        held = (text == 0) | (text == system)
-        both = line[held] * numpy.int64(bound) + keys[held]
-        _, shared, kinds = common(both, (text[held] > 0).astype(numpy.int64))
+    right = []
+    for system in range(1, count):
+        mask = (texts == 0) | (texts == system)
+        # One key for an n-gram of a line: matches are within a sentence.
+        pairs = lines[mask] * numpy.int64(bound) + keys[mask]
+        _, shared, kinds = common(pairs, (texts[mask] > 0).astype(numpy.int64))
+        # Without the line, what is left of a key is the n-gram.
         counts = numpy.bincount(kinds % bound, weights=shared, minlength=bound)
-        found.append(counts.astype(numpy.int32))
-    return found
+        right.append(counts.astype(numpy.int32))
+    return right
 
 
 def differing(evaluation: Evaluation, count: int = 10, most: int = _MOST) -> list[Differing]:
@@ -244,48 +243,43 @@ def differing(evaluation: Evaluation, count: int = 10, most: int = _MOST) -> lis
     Of equal salience, longer n-grams stand first.
     """
     names = evaluation.names
-    better: list[tuple[list[NGram], list[NGram]]] = [([], []) for _ in names[1:]]
-    for one in matched(evaluation, most):
-        for (first, second), counts in zip(better, one.counts[1:], strict=True):
-            kinds = numpy.flatnonzero(one.counts[0] != counts)
-            scores = salience(one.counts[0][kinds], counts[kinds])
-            for held, side in ((first, scores), (second, 1.0 - scores)):
-                held += [
-                    _ngram(evaluation, one, counts, int(kinds[place]), float(scores[place]))
-                    for place in _greatest(side, count)
-                ]
+    candidates: list[tuple[list[NGram], list[NGram]]] = [([], []) for _ in names[1:]]
+    for ngrams in matched(evaluation, most):
+        first = ngrams.counts[0]
+        for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
+            # N-grams that both have right as often differ in nothing.
+            kinds = numpy.flatnonzero(first != second)
+            scores = salience(first[kinds], second[kinds])
+            for better, side in zip(pair, (scores, 1.0 - scores), strict=True):
+                for index in _greatest(side, count):
+                    kind = int(kinds[index])
+                    words = " ".join(evaluation.vocabulary[word] for word in ngrams.words(kind))
+                    score = float(scores[index])
+                    better.append(NGram(words, int(first[kind]), int(second[kind]), score))
     return [
         Differing(names[0], name, _best(first, count, -1), _best(second, count, 1))
-        for name, (first, second) in zip(names[1:], better, strict=True)
+        for name, (first, second) in zip(names[1:], candidates, strict=True)
     ]
 
 
 def _greatest(scores: NDArray[numpy.float64], count: int) -> list[int]:
-    """Return the places of the greatest scores above 1/2, of equals the first."""
-    held = numpy.flatnonzero(scores > 0.5)
-    if len(held) > count:
-        least = numpy.partition(scores[held], -count)[-count]
-        held = held[scores[held] >= least]
-    order = numpy.argsort(-scores[held], kind="stable")
-    found: list[int] = held[order][:count].tolist()
-    return found
+    """Return the indices of the greatest scores above 1/2, of equals the first."""
+    indices = numpy.flatnonzero(scores > 0.5)
+    if len(indices) > count:
+        # Few are left to sort.
+        least = numpy.partition(scores[indices], -count)[-count]
+        indices = indices[scores[indices] >= least]
+    order = numpy.argsort(-scores[indices], kind="stable")
+    greatest: list[int] = indices[order][:count].tolist()
+    return greatest
 
 
-def _ngram(
-    evaluation: Evaluation,
-    held: Matched,
-    counts: NDArray[numpy.int32],
-    kind: int,
-    score: float,
-) -> NGram:
-    words = " ".join(evaluation.vocabulary[word] for word in held.words(kind))
-    return NGram(words, int(held.counts[0][kind]), int(counts[kind]), score)
-
-
-def _best(held: list[NGram], count: int, sign: int) -> list[NGram]:
-    return sorted(held, key=lambda one: (sign * one.salience, -one.words.count(" "), one.words))[
-        :count
-    ]
+def _best(ngrams: list[NGram], count: int, sign: int) -> list[NGram]:
+    """Return the first in order of salience (`sign` 1: rising), length and letters."""
+    order = sorted(
+        ngrams, key=lambda gram: (sign * gram.salience, -gram.words.count(" "), gram.words)
+    )
+    return order[:count]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,24 +299,19 @@ def examples(
     Lines that are alike in references and both systems count once.
     """
     first, second = evaluation.sentence_bleu[0], evaluation.sentence_bleu[system]
-    return (
-        _ahead(evaluation, system, first - second, count),
-        _ahead(evaluation, system, second - first, count),
-    )
-
-
-def _ahead(
-    evaluation: Evaluation, system: int, ahead: NDArray[numpy.float64], count: int
-) -> list[Example]:
-    first, second = evaluation.sentence_bleu[0], evaluation.sentence_bleu[system]
     texts = (evaluation.reference_lines, *(evaluation.systems[n].lines for n in (0, system)))
-    seen: set[tuple[str, ...]] = set()
-    found: list[Example] = []
-    for place in numpy.argsort(-ahead, kind="stable").tolist():
-        if len(found) == count or ahead[place] <= 0:
-            break
-        alike = tuple(lines[place] for lines in texts)
-        if alike not in seen:
-            seen.add(alike)
-            found.append(Example(place + 1, float(first[place]), float(second[place])))
-    return found
+
+    def most_ahead(gains: NDArray[numpy.float64]) -> list[Example]:
+        seen: set[tuple[str, ...]] = set()
+        ahead: list[Example] = []
+        for index in numpy.argsort(-gains, kind="stable").tolist():
+            if len(ahead) == count or gains[index] <= 0:
+                break
+            # Corpora repeat sentences: five times one example is one.
+            alike = tuple(lines[index] for lines in texts)
+            if alike not in seen:
+                seen.add(alike)
+                ahead.append(Example(index + 1, float(first[index]), float(second[index])))
+        return ahead
+
+    return most_ahead(first - second), most_ahead(second - first)

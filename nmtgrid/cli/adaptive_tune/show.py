@@ -11,7 +11,8 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, Choice, lost_budgets
-from nmtgrid.analysis.tuning import curves, draw_exit_curves, read_tuned, section, tuned
+from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
+from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, write_json
 from nmtgrid.base.io.checksums import with_checksum
@@ -161,11 +162,11 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
 
 def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
-    tuning = tuned(values)
+    tuning = parse_tuning(values)
     how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
-    draw_exit_curves(
-        curves([tuning], seconds=True),
+    draw_tradeoff(
+        exit_curves([tuning], seconds=True),
         path,
         title=f"Early exit, {tuning.split}, {how}: quality against cost",
         x_labels=[
@@ -247,5 +248,5 @@ def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> N
     """Show and draw tunings, those of one name pooled: the best of each budget."""
     pairs = [split_label(text) for text in named]
     check_out(out, json, [path for _, path in pairs])
-    tunings = [read_tuned(path, label) for label, path in pairs]
-    show([section(tunings)], out, "png", json)
+    tunings = [read_tuning(path, label) for label, path in pairs]
+    show([tuning_section(tunings)], out, "png", json)

@@ -50,10 +50,10 @@ def command(
     point, also those before and after normalisation.
     """
     check_out(out, json, [split_label(text)[1] for text in models])
-    from nmtgrid.analysis.activations import section
+    from nmtgrid.analysis.activations import activations_section
 
     profiles = measure(models, data, split, sentences, point or [], weights, device)
-    show([section(profiles, split)], out, picture, json)
+    show([activations_section(profiles, split)], out, picture, json)
 
 
 def measure(
@@ -66,7 +66,7 @@ def measure(
     device: DeviceName = "auto",
 ) -> list[Profile]:
     """Return the activations of all models; every fault of the arguments is told before."""
-    from nmtgrid.analysis.activations import chosen_points, profile
+    from nmtgrid.analysis.activations import profile, select_points
     from nmtgrid.analysis.systems import named_files
     from nmtgrid.base.devices import find_device
     from nmtgrid.cli.options import check_vocabularies
@@ -80,7 +80,7 @@ def measure(
     for name, path in named.items():
         loaded = load_model(path, None, weights)
         check_vocabularies(loaded, dataset)
-        chosen_points(loaded.model, patterns, name)
+        select_points(loaded.model, patterns, name)
     found = []
     with console.progress("models", len(named)) as bar:
         for name, path in named.items():

@@ -65,15 +65,15 @@ def command(
     check_lines(line or [], out)
     if threshold is not None and pharaoh is None and gold is None:
         raise ConfigError("`--threshold` makes links: add `--pharaoh FILE` or `--gold FILE`.")
-    from nmtgrid.analysis.alignment.models import Wanted, read_models, section
+    from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
-    wanted = Wanted(list(dict.fromkeys(line or [])), words, threshold)
+    wanted = AlignmentOptions(list(dict.fromkeys(line or [])), words, threshold)
     models = read_models(files, wanted, gold)
     for model in models if pharaoh is not None else ():
         write_links(outputs[model.name], model.links)
         console.say(f"Written: {outputs[model.name]}")
-    show([section(models, wanted)], out, picture, json)
+    show([alignments_section(models, wanted)], out, picture, json)
 
 
 def check_lines(lines: list[int], out: Path | None) -> None:

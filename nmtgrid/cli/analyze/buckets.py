@@ -81,7 +81,7 @@ def command(
     numbers = None
     if difficulty is not None:
         numbers = read_numbers(difficulty, reference, len(evaluation.reference_lines))
-    section = buckets.section(
+    section = buckets.buckets_section(
         evaluation,
         [one for one in _PROPERTIES if one in wanted],
         [one for one in _MEASURES if one in (metric or [])],

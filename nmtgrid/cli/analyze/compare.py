@@ -63,12 +63,12 @@ def command(
     check_out(out, json, [*(split_label(one)[1] for one in systems), reference, source, train])
     if len(systems) < 2 and (bootstrap or randomisation):
         raise ConfigError("A test compares systems: give two or more.")
-    from nmtgrid.analysis.quality.compare import Wanted, section
+    from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
     from nmtgrid.analysis.quality.evaluation import read_evaluation
     from nmtgrid.analysis.quality.words import frequencies_in
     from nmtgrid.analysis.systems import read_text
 
     evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)
     frequencies = None if train is None else frequencies_in(read_text(train), evaluation)
-    wanted = Wanted(bootstrap, randomisation, ter, ngrams, examples, seed)
-    show([section(evaluation, wanted, frequencies)], out, picture, json)
+    wanted = ComparisonOptions(bootstrap, randomisation, ter, ngrams, examples, seed)
+    show([comparison_section(evaluation, wanted, frequencies)], out, picture, json)

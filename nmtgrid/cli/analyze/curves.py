@@ -44,19 +44,21 @@ def command(
     """
     named = [split_label(text) for text in models]
     check_out(out, json, [path for _, path in named])
-    from nmtgrid.analysis.plotting.lines import draw
+    from nmtgrid.analysis.plotting.lines import draw_panels
     from nmtgrid.analysis.section import Picture
-    from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, section
+    from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, training_section
 
     if out is not None:
         check_drawable(len(named))
     runs = read_runs(named)
     for run in runs:
         _warn(run)
-    found = section(runs, against)
+    found = training_section(runs, against)
     if out is not None and out.suffix and not out.is_dir():
         # One file has them all, two abreast.
-        whole = Picture("curves", "", lambda path: draw([*panels(runs, against).values()], path))
+        whole = Picture(
+            "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
+        )
         found = dataclasses.replace(found, pictures=[whole])
     show([found], out, picture, json)
 

@@ -93,11 +93,11 @@ def command(
         pairs = read_pairs(source, reference, alignments, train, settings, advance, lines)
     if alignments is None and train is None:
         warn_of_little(len(pairs.links))
-    found = difficulty.measure(pairs)
+    found = difficulty.measure_difficulty(pairs)
     if difficulty_out is not None:
         difficulty.write_numbers(difficulty_out, found.lagging)
         console.say(f"Written: {difficulty_out}")
     if alignments_out is not None:
         write_links(alignments_out, pairs.links)
         console.say(f"Written: {alignments_out}")
-    show([difficulty.section(pairs, found, evaluation, bounds)], out, picture, json)
+    show([difficulty.difficulty_section(pairs, found, evaluation, bounds)], out, picture, json)

@@ -43,12 +43,11 @@ def command(
     lines = line or []
     if faults := line_faults(lines):
         raise ConfigError(faults)
-    from nmtgrid.analysis.exit_section import section
-    from nmtgrid.analysis.exits import read_exits
+    from nmtgrid.analysis.exits import exits_section, read_exits
     from nmtgrid.analysis.systems import named_files, read_text
 
     named = named_files(systems)
     references = None if reference is None else read_text(reference)
     lengths = {} if reference is None or references is None else {reference: len(references)}
     found = read_exits(named, lines, examples, lengths)
-    show([section(found, references)], out, picture, json)
+    show([exits_section(found, references)], out, picture, json)

@@ -52,7 +52,7 @@ def command(
         faults.append("`--published` has no effect without a picture: add `--out FILE`.")
     if faults:
         raise ConfigError(faults)
-    from nmtgrid.analysis.latency import read_results, section
+    from nmtgrid.analysis.latency import latency_section, read_online_results
 
-    found = [one for label, path in named for one in read_results(path, label)]
-    show([section(found, metric, unit, convention, published, title)], out, picture, json)
+    found = [one for label, path in named for one in read_online_results(path, label)]
+    show([latency_section(found, metric, unit, convention, published, title)], out, picture, json)

@@ -31,4 +31,4 @@ def command(
     from nmtgrid.analysis.quality.evaluation import read_evaluation
 
     evaluation = read_evaluation(systems, reference, None, tokenize, lowercase)
-    show([lengths.section(evaluation)], out, picture, json)
+    show([lengths.lengths_section(evaluation)], out, picture, json)

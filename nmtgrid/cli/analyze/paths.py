@@ -63,7 +63,6 @@ def command(
     check_lines(line or [], out)
     _check(len(files), alignments or [], attention, train)
     from nmtgrid.analysis import paths
-    from nmtgrid.analysis import paths as path_section
     from nmtgrid.analysis.systems import read_text
 
     traced = paths.read_traced(files)
@@ -75,7 +74,7 @@ def command(
     links, told = _links(traced, alignments or [], [*files], attention, train, heuristic)
     held = paths.as_paths(files, traced, links, "word" if words else "token")
     references = None if reference is None else read_text(reference)
-    section = path_section.section(held, line or [], "word" if words else "token", told, references)
+    section = paths.paths_section(held, line or [], "word" if words else "token", told, references)
     show([section], out, picture, json)
 
 

@@ -80,9 +80,9 @@ def command(
     _check(locals())
     inputs = _inputs(systems, reference, source, alignments, trained(train))
     check_outputs({"--out": out, "--json": json}, inputs)
-    from nmtgrid.analysis.report import Given, page, sections
+    from nmtgrid.analysis.report import ReportInputs, page, sections
 
-    given = Given(
+    given = ReportInputs(
         systems or [], reference, source, alignments, train, bootstrap, line or [], latency or [],
         depth or [], curves or [], tokenize, lowercase,
     )  # fmt: skip
@@ -157,10 +157,10 @@ def _inputs(
 
 
 def _activations(models: list[str], data: Path, split: str) -> Section:
-    from nmtgrid.analysis.activations import section
+    from nmtgrid.analysis.activations import activations_section
     from nmtgrid.cli.analyze.activations import measure
 
-    return section(measure(models, data, split, 64, []), split)
+    return activations_section(measure(models, data, split, 64, []), split)
 
 
 def _foot(inputs: dict[str, Path | None]) -> str:

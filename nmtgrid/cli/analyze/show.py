@@ -106,7 +106,7 @@ def show(
     """Print the tables, draw the pictures, write the values; return what was written as JSON."""
     for section in sections:
         for table in section.tables:
-            console.table(table.title, table.columns, table.told(), _right(table))
+            console.table(table.title, table.columns, table.formatted(), _right(table))
     drawn = [] if out is None else draw(sections, out, picture)
     for path in drawn:
         console.say(f"Drawn: {path}")

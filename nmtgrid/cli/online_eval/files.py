@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency import POLICIES, curves, draw_curves, published, read_results
+from nmtgrid.analysis.latency import (
+    POLICIES,
+    latency_curves,
+    read_online_results,
+    reference_curves,
+)
 from nmtgrid.analysis.plotting.figure import SUFFIXES
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
+from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
 from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, write_json, write_text
@@ -50,27 +56,27 @@ _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 
 def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
-    results_read = read_results(results)
+    results_read = read_online_results(results)
     unit = arguments.latency_unit
-    ours, levels = curves(results_read, "al", unit, arguments.convention)
+    ours, levels = latency_curves(results_read, "al", unit, arguments.convention)
     if not ours:
         return False
     names = list(dict.fromkeys(result.system for result in results_read))
     name = names[0] if len(names) == 1 else f"{len(names)} systems"
-    theirs = [] if arguments.published is None else published(arguments.published)
-    draw_curves(
+    theirs = [] if arguments.published is None else reference_curves(arguments.published)
+    draw_tradeoff(
         [*ours, *theirs],
-        levels,
         path,
         title=f"{name} on {arguments.split}: quality against latency",
-        x_label=f"average lagging AL (source {unit}s, {arguments.convention} convention)",
+        x_labels=[f"average lagging AL (source {unit}s, {arguments.convention} convention)"],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if arguments.beam == 1 else f"beam {arguments.beam}"),
+        levels=levels,
     )
     return True
 
 
-def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict[int, Row]:
+def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict[int, GridRow]:
     """Return the paths of each line that is asked for, or typical, under one or two settings.
 
     Lines without a path are left out.
@@ -81,7 +87,7 @@ def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict
         sentence = pairs[0][0].sentences[line - 1]
         grids = [_grid(arguments, system, measured, line) for system, measured in pairs]
         if any(grid.delays for grid in grids):
-            rows[line] = Row(f"Line {line}, reference: {sentence.reference}", grids)
+            rows[line] = GridRow(f"Line {line}, reference: {sentence.reference}", grids)
     return rows
 
 
@@ -128,7 +134,9 @@ def _typical(chosen: Sequence[tuple[System, Measured]]) -> list[int]:
     return (good or [s.line for s in sentences if 0 < len(s.source) <= 3 * _LONGEST])[:_SHOWN]
 
 
-def _grid(arguments: OnlineEvalArguments, system: System, measured: Measured, line: int) -> Grid:
+def _grid(
+    arguments: OnlineEvalArguments, system: System, measured: Measured, line: int
+) -> PathGrid:
     sentence, outcome = system.sentences[line - 1], measured.decoded.outcomes[line - 1]
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
@@ -136,8 +144,8 @@ def _grid(arguments: OnlineEvalArguments, system: System, measured: Measured, li
     title = f"{system.name}, {POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         delays = delays_of_words(sentence, outcome, system.joiner)
-        return Grid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)
-    return Grid(title, sentence.units, outcome.units, delays_of_tokens(sentence, outcome))
+        return PathGrid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)
+    return PathGrid(title, sentence.units, outcome.units, delays_of_tokens(sentence, outcome))
 
 
 class Files:
@@ -172,7 +180,7 @@ class Files:
             logged = instances(system.sentences, outcomes, system.joiner)
             write_log(self.arguments.simuleval / name / slug, logged)
 
-    def draw(self, rows: Sequence[Row]) -> list[Path]:
+    def draw(self, rows: Sequence[GridRow]) -> list[Path]:
         """Draw what `results` wrote, and the paths of `rows`; return the pictures."""
         if self.arguments.out is None:
             return []
