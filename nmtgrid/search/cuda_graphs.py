@@ -35,8 +35,8 @@ _SOURCE_STEP = 8
 
 Outputs = tuple[Tensor, Tensor | None]
 """Logits [R, V] and, if asked, the alignment [R, S]: overwritten by the next replay."""
-Deed = Callable[[], Outputs]
-Record = Callable[[Deed], Deed]
+StepFn = Callable[[], Outputs]
+Record = Callable[[StepFn], StepFn]
 
 
 def graphs_for(device: torch.device) -> Graphs | None:
@@ -55,7 +55,7 @@ class _Recorder:
         self._device = device
         self._aside: torch.cuda.Stream | None = None
 
-    def __call__(self, deed: Deed) -> Deed:
+    def __call__(self, deed: StepFn) -> StepFn:
         """Return the replay of `deed`, which is run before, so that libraries choose their kernels.
 
         Doing it several times must not matter.
@@ -70,7 +70,7 @@ class _Recorder:
                 torch.cuda.set_stream(current)
 
 
-def _record(deed: Deed, aside: torch.cuda.Stream) -> Deed:
+def _record(deed: StepFn, aside: torch.cuda.Stream) -> StepFn:
     # A cast that autocast remembers would be freed with its context, and the graph read it still.
     autocast = torch.autocast(
         "cuda",
@@ -134,10 +134,10 @@ class Graphs:
         self, member: int, model: TranslationModel, tokens: Tensor, state: Any, width: int
     ) -> _Rows | None:
         """Return the rows of `state` in a slot, or None if it has no fixed form."""
-        if not hasattr(state, "fixed") or len(tokens) % width:
+        if not hasattr(state, "to_static") or len(tokens) % width:
             return None
         place = self._place = self._place or StaticPosition(tokens.device)
-        rows = made_up(torch.arange(len(tokens), device=tokens.device), width)
+        rows = pad_groups(torch.arange(len(tokens), device=tokens.device), width)
         fixed = state.to_static(place, rows, width)
         if fixed is None:
             return None
@@ -161,7 +161,7 @@ class Graphs:
             del self._slots[next(iter(self._slots))]
         return slot
 
-    def record(self, deed: Deed) -> Deed:
+    def record(self, deed: StepFn) -> StepFn:
         """Return the replay of `deed`, or itself where it cannot be recorded."""
         try:
             return self._record(deed)
@@ -186,7 +186,7 @@ class _Slot:
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.parents = torch.arange(rows, device=device)
         self._still = self.parents.clone()
-        self._replays: dict[bool, Deed] = {}
+        self._replays: dict[bool, StepFn] = {}
 
     def move(self, parents: Tensor) -> None:
         """Put the rows `parents` [R] where the old ones are."""
@@ -224,7 +224,7 @@ class _Rows:
 
     def take_rows(self, rows: Tensor) -> _Rows:
         """Return the state of `rows` [R']; it moves to a smaller slot where that is enough."""
-        taken = made_up(rows, self.width)
+        taken = pad_groups(rows, self.width)
         if self.parents is not None:
             taken = self.parents.index_select(0, taken)
         moved = dataclasses.replace(self, count=len(rows), parents=None)
@@ -255,7 +255,7 @@ class _Rows:
         return dataclasses.replace(self, slot=slot)
 
 
-def made_up(rows: Tensor, width: int) -> Tensor:
+def pad_groups(rows: Tensor, width: int) -> Tensor:
     """Return `rows` with zeros behind, so that groups of `width` are a power of two."""
     groups = max(_LEAST_GROUPS, 1 << (len(rows) // width - 1).bit_length())
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))

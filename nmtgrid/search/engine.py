@@ -27,7 +27,7 @@ from nmtgrid.search.constraints import (
 )
 from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.hypotheses import FinishedHypotheses, PrefixTree
-from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
+from nmtgrid.search.select import Beam, Continuations, Greedy, Sample, Select
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
@@ -287,7 +287,7 @@ class _Run:
         logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
         return self.plan.coverage_penalty * (logs * self.is_word).sum(1)[rows]
 
-    def _move(self, choice: Choice, step: int) -> bool:
+    def _move(self, choice: Continuations, step: int) -> bool:
         """Make the chosen rows the live ones, without the sentences that are done."""
         count = len(self.groups)
         live = choice.log_probabilities.view(count, -1)

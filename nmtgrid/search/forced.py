@@ -49,7 +49,7 @@ def _of_sites(
     return torch.cat(values)
 
 
-Kind = Literal["weights", "energies"]
+AlignmentKind = Literal["weights", "energies"]
 _WINDOW = 2048
 """Sentences held at once; they are put in order of length among themselves."""
 
@@ -59,7 +59,7 @@ def forced_traces(
     pipeline: Pipeline,
     split: Split,
     *,
-    kind: Kind = "weights",
+    kind: AlignmentKind = "weights",
     align: bool = True,
     device: torch.device | str = "cpu",
     bf16: bool = False,
@@ -92,7 +92,11 @@ def forced_traces(
 
 
 def _of_batch(
-    model: TranslationModel, pipeline: Pipeline, batch: Batch, kind: Kind | None, bf16: bool
+    model: TranslationModel,
+    pipeline: Pipeline,
+    batch: Batch,
+    kind: AlignmentKind | None,
+    bf16: bool,
 ) -> Iterator[Trace]:
     with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
         values = forced_log_probabilities([model], batch).float().cpu()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.select import best
+from nmtgrid.search.select import stable_topk
 from nmtgrid.text.vocabulary import BEGIN
 
 
@@ -129,7 +129,7 @@ class FinishedHypotheses:
             return
         norm = self.plan.length_norm(torch.full((), length, device=groups.device))
         new = log_probabilities / norm + extra
-        scores, kept = best(torch.cat([self.scores[groups], new], 1), self.width)
+        scores, kept = stable_topk(torch.cat([self.scores[groups], new], 1), self.width)
         both = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
         self.scores[groups] = scores
         self.log_probabilities[groups] = both.gather(1, kept)

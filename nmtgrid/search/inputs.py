@@ -65,7 +65,7 @@ def unequal_prefixes(count: int, told: str, path: str | Path = "") -> InputError
     )
 
 
-def check_shared(loaded: Sequence[LoadedModel]) -> None:
+def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
     """Raise ConfigError without a model, ModelError unless all prepare text alike."""
     if not loaded:
         raise ConfigError("There is no model to translate with.")

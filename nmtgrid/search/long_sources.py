@@ -86,7 +86,9 @@ def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hy
     return sorted(joined, key=lambda one: -one.score)
 
 
-def told_long(lengths: Mapping[int, int], longest: int, deed: Literal["split", "cut"]) -> str:
+def long_line_warning(
+    lengths: Mapping[int, int], longest: int, deed: Literal["split", "cut"]
+) -> str:
     """Return what people are told of lines, by their numbers, that have too many units."""
     shown = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
     more = f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else ""

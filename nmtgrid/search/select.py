@@ -20,7 +20,7 @@ _CHUNK = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Continuations:
     """What a selection took, for R rows that give R' rows in G groups.
 
     tokens [R'], their parent rows [R'] (None: every row goes on as itself) and the rows' whole
@@ -43,7 +43,7 @@ class Select(Protocol):
 
     def choose(
         self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+    ) -> Continuations:
         """Pick from next-token log-probabilities [R, V] for rows worth `so_far` [R].
 
         `groups` [G] are the numbers the groups had at the start; `step` tokens are written.
@@ -51,7 +51,7 @@ class Select(Protocol):
         ...
 
 
-def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest of each row of `values` [R, N] (float32) and their places.
 
     Among equals the lowest place wins, on every device and whatever stands in the other rows.
@@ -70,7 +70,7 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found, places
 
 
-def largest(values: Tensor) -> tuple[Tensor, Tensor]:
+def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest of each row of `values` [R, N] and its place, the lowest among equals."""
     count = values.shape[1]
     if values.device.type != "cpu" or count < 4 * _CHUNK:
@@ -103,9 +103,9 @@ class Greedy:
 
     def choose(
         self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+    ) -> Continuations:
         """Pick the likeliest token."""
-        value, token = largest(log_probabilities)
+        value, token = stable_max(log_probabilities)
         return _go_on(token, so_far + value)
 
 
@@ -125,7 +125,7 @@ class Sample:
 
     def choose(
         self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+    ) -> Continuations:
         """Draw by inverting the cumulative distribution."""
         shares = self._shares(log_probabilities).double().cumsum(1)
         drawn = uniform(self.plan.seed, self.keys[groups], step)[:, None] * shares[:, -1:]
@@ -139,7 +139,7 @@ class Sample:
         shares = (log_probabilities / plan.temperature).softmax(1)
         if plan.top_k and plan.top_k < shares.shape[1]:
             kept = torch.zeros_like(shares)
-            value, place = best(shares, plan.top_k)
+            value, place = stable_topk(shares, plan.top_k)
             shares = kept.scatter_(1, place, value)
         if plan.top_p < 1:
             value, place = shares.sort(dim=1, descending=True, stable=True)
@@ -161,24 +161,26 @@ class Beam:
 
     def choose(
         self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+    ) -> Continuations:
         """Pick the best continuations of each group, all groups at once."""
         count, rows = len(groups), len(so_far)
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
-        value, token = best(log_probabilities, min(2 * self.width, log_probabilities.shape[1]))
+        value, token = stable_topk(
+            log_probabilities, min(2 * self.width, log_probabilities.shape[1])
+        )
         each = value.shape[1]
         value = (value + so_far[:, None]).view(count, -1)
         missing = max(0, 2 * self.width - value.shape[1])
         value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
         token = torch.nn.functional.pad(token.view(count, -1), (0, missing))
-        value, place = best(value, 2 * self.width)
+        value, place = stable_topk(value, 2 * self.width)
         token = token.gather(1, place)
         first = torch.arange(0, rows, rows // count, device=token.device)[:, None]
         parent = first + (place // each).clamp(max=rows // count - 1)
         is_end = token == END
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
         ended = value.masked_fill(~is_end, -math.inf)[:, : self.width]
-        return Choice(
+        return Continuations(
             token.gather(1, goes_on).flatten(),
             parent.gather(1, goes_on).flatten(),
             value.gather(1, goes_on).flatten(),
@@ -208,11 +210,11 @@ def _mix(value: Tensor) -> Tensor:
     return value ^ ((value >> 31) & ((1 << 33) - 1))
 
 
-def _go_on(token: Tensor, total: Tensor) -> Choice:
+def _go_on(token: Tensor, total: Tensor) -> Continuations:
     """Return the choice of one token for each row, each row a group of its own."""
     is_end = token == END
     rows = torch.arange(len(token), device=token.device)
-    return Choice(
+    return Continuations(
         token,
         None,
         total.masked_fill(is_end, -math.inf),

@@ -82,7 +82,7 @@ class Trace:
             shares,
             reads=best.reads,
             exits=best.exits,
-            exit_scores=numbers(best.exit_scores),
+            exit_scores=rounded_exit_scores(best.exit_scores),
             num_exits=best.num_exits,
             source_end=translation.source_end,
         )
@@ -152,7 +152,7 @@ def _from_values(values: dict[str, Any]) -> Trace:
     )
 
 
-def numbers(scores: Tensor | None) -> list[list[float | None]] | None:
+def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:
     """Return rounded scores [T + 1, N], None where there is none."""
     if scores is None:
         return None

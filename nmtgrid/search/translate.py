@@ -29,8 +29,8 @@ from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import graphs_for
 from nmtgrid.search.forced import forced_log_probabilities
-from nmtgrid.search.inputs import check_lines, check_pairs, check_shared, with_prefixes
-from nmtgrid.search.long_sources import cut, join_ranked, told_long
+from nmtgrid.search.inputs import check_ensemble, check_lines, check_pairs, with_prefixes
+from nmtgrid.search.long_sources import cut, join_ranked, long_line_warning
 from nmtgrid.search.postprocess import Translation, restore
 from nmtgrid.text.pipeline import Pipeline
 
@@ -130,7 +130,7 @@ class Translator:
 
         Raises ConfigError for faulty plans, ModelError when the models' vocabularies differ.
         """
-        check_shared(loaded)
+        check_ensemble(loaded)
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
@@ -241,7 +241,7 @@ class Translator:
         lengths = {number: len(u) for number, u, e in zip(numbers, units, ends, strict=True)
                    if len(e) > 1 or (e and e[-1] < len(u))}  # fmt: skip
         if lengths:
-            self.warn(told_long(lengths, self.options.max_source, self.options.long_lines))
+            self.warn(long_line_warning(lengths, self.options.max_source, self.options.long_lines))
 
     def _translate(
         self,

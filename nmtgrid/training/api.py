@@ -62,8 +62,8 @@ class Prepared(Protocol):
     notes: Sequence[str]
     """What people should know of it before they train."""
 
-    def keep(self, folder: Path) -> None:
-        """Write it to `KEPT` in a run's folder, unless it is there. Raises OSError."""
+    def save(self, folder: Path) -> None:
+        """Write it to `OBJECTIVE_FILE` in a run's folder, unless it is there. Raises OSError."""
         ...
 
 
@@ -82,7 +82,7 @@ class ObjectiveKind:
 class Wrapper(Protocol):
     """What makes another objective of one, as a run's settings ask; or returns the same.
 
-    `kept` is the folder of the run that is resumed, if any, for what `Prepared` wrote there.
+    `run_folder` is that of the run that is resumed, if any, for what `Prepared` wrote there.
     """
 
     def __call__(
@@ -91,11 +91,11 @@ class Wrapper(Protocol):
         settings: RunSettings,
         dataset: Dataset,
         device: torch.device,
-        kept: Path | None = None,
+        run_folder: Path | None = None,
     ) -> Objective: ...
 
 
-KEPT = "objective.safetensors"
+OBJECTIVE_FILE = "objective.safetensors"
 """The file in a run's folder of what `Prepared` keeps."""
 wrappers: Registry[Wrapper] = Registry("wrapper of objectives")
 """What every objective goes through, in this order."""

@@ -93,7 +93,7 @@ class Processes:
                     held, [part.view_as(g) for part, g in zip(parts, held, strict=True)]
                 )
 
-    def same(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Give `tensors` the values that they have in the first process."""
         if self.count > 1:
             with torch.no_grad(), _told():
@@ -119,7 +119,7 @@ class Processes:
         self.sum(torch.zeros(1))
 
 
-def asked_for() -> Processes:
+def processes_from_environment() -> Processes:
     """Return the processes that torchrun started, told by its environment; one alone otherwise.
 
     Raises ConfigError where that environment is incomplete.
@@ -143,7 +143,7 @@ def asked_for() -> Processes:
     return found
 
 
-def own_device(name: str) -> str:
+def local_device(name: str) -> str:
     """Return the device of this process for `--device name`: each takes a GPU of its machine."""
     if name == "cpu" or not torch.cuda.is_available():
         return name
@@ -158,7 +158,7 @@ def own_device(name: str) -> str:
 
 
 @contextlib.contextmanager
-def joined(processes: Processes, device: torch.device) -> Iterator[None]:
+def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
     """Let the processes hear each other inside."""
     if processes.count == 1:
         yield
@@ -235,7 +235,7 @@ _SHARED_FOLDER_SECONDS = 5.0
 _SHOWN = 8
 
 
-def check_shared(folder: Path, processes: Processes) -> None:
+def check_shared_folder(folder: Path, processes: Processes) -> None:
     """Raise StorageError unless all processes see `folder` as the first one does.
 
     That one makes a file of a new name in it, or in the nearest folder above it that there is, and

@@ -30,7 +30,7 @@ class Started:
     device: str
     precision: str
     processes: int = 1
-    is_dealt_anew: bool = False
+    world_size_changed: bool = False
     """Whether a resumed run goes on with another number of processes than before."""
 
 
@@ -172,7 +172,7 @@ class Meter:
         An update takes so many `batches` of the `plan`.
         """
         spent = max(self.seconds, 1e-9) / 60
-        epochs = plan.epochs_done(progress.place, self.pairs / self.updates / batches)
+        epochs = plan.epochs_done(progress.cursor, self.pairs / self.updates / batches)
         epoch = spent / max(self.pairs, 1) * plan.count
         return minutes_left(settings, progress, minutes, epochs, spent / self.updates, epoch)
 
@@ -183,7 +183,7 @@ class Meter:
         seconds = max(self.seconds, 1e-9)
         return Updated(
             update=progress.update,
-            epoch=progress.place.epoch,
+            epoch=progress.cursor.epoch,
             minutes=minutes,
             learning_rate=learning_rate,
             loss=self.loss / self.tokens,

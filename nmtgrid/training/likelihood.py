@@ -98,10 +98,10 @@ class LikelihoodSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return check_smoothing(self.label_smoothing)
+        return label_smoothing_faults(self.label_smoothing)
 
 
-def check_smoothing(value: float) -> list[str]:
+def label_smoothing_faults(value: float) -> list[str]:
     """Return what is wrong with the setting `objective.label_smoothing`."""
     if 0 <= value < 1:
         return []

@@ -19,7 +19,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training import likelihood  # noqa: F401  (registers its objective)
-from nmtgrid.training.api import KEPT, Objective, Prepared, objectives, wrappers
+from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Prepared, objectives, wrappers
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.progress import StopRequest
@@ -29,7 +29,7 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
-_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, KEPT, EXITS)
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 
 
@@ -99,7 +99,7 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
         save_description(folder, trainer.model, dataset.pipeline, to_json(trainer.settings))
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
-            objective.keep(folder)
+            objective.save(folder)
     except BaseException as fault:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
@@ -135,7 +135,10 @@ def check_smoothing(settings: RunSettings, kept: Path | None = None) -> None:
             "drawn sentences would pass for.",
             "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
         )
-    vectors, is_kept = settings.smoothing.token.vectors, kept is not None and (kept / KEPT).exists()
+    vectors, is_kept = (
+        settings.smoothing.token.vectors,
+        kept is not None and (kept / OBJECTIVE_FILE).exists(),
+    )
     is_wanted = settings.smoothing.needs_spread and vectors != "own" and not is_kept
     if is_wanted and not Path(vectors).exists():
         raise ConfigError(

@@ -18,7 +18,7 @@ class Progress:
     """Counters of a run; part of the saved state. Minutes are those of the whole run."""
 
     update: int = 0
-    place: DataCursor = dataclasses.field(default_factory=DataCursor)
+    cursor: DataCursor = dataclasses.field(default_factory=DataCursor)
     minutes: float = 0.0
     waited: int = 0
     """Evaluations since the best one; like `least_loss`, of those that were due."""
@@ -41,7 +41,7 @@ class Progress:
         """Note that the run is being validated, for it was `due` or because it ends."""
         self.validated_update = self.update
         if due:
-            self.checkpoint_update, self.validated_epoch = self.update, self.place.epoch
+            self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
             self.validated_minutes = minutes
 
     def evaluated(self, loss: float) -> None:
@@ -58,14 +58,17 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Return the counters as plain values."""
-        return dataclasses.asdict(self)
+        # Saved states call the cursor `place`.
+        values = dataclasses.asdict(self)
+        return {"place" if name == "cursor" else name: held for name, held in values.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
         """Return what `to_json` wrote."""
         # Older states do not tell validations that were due from others.
         known = {"checkpoint_update": values["validated_update"], **values}
-        return cls(**{**known, "place": DataCursor(**values["place"])})
+        known["cursor"] = DataCursor(**known.pop("place"))
+        return cls(**known)
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
@@ -73,7 +76,7 @@ def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bo
     if progress.validated_update == progress.update:
         return False
     by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
-    epochs = progress.place.epoch - progress.validated_epoch
+    epochs = progress.cursor.epoch - progress.validated_epoch
     by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
     wait = settings.validate_minutes
     by_minutes = wait and minutes - progress.validated_minutes >= wait
@@ -86,7 +89,7 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
         return f"{settings.max_updates:,} updates are done"
     if settings.max_minutes and minutes >= settings.max_minutes:
         return f"{settings.max_minutes:g} minutes are over"
-    if settings.max_epochs and progress.place.epoch >= settings.max_epochs:
+    if settings.max_epochs and progress.cursor.epoch >= settings.max_epochs:
         return f"{settings.max_epochs:,} epochs are done"
     if settings.patience and progress.waited >= settings.patience:
         return f"no improvement in {settings.patience} evaluations"

@@ -36,7 +36,7 @@ from nmtgrid.training.progress import Progress, StopRequest, Stopwatch, end_reas
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
 from nmtgrid.training.validate import Best, Outcome, Selection, Validator
-from nmtgrid.training.weights import RunningAverage, Weights, weights_of
+from nmtgrid.training.weights import RunningAverage, Weights, make_weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
 
@@ -222,7 +222,7 @@ class Trainer:
         self.model, self.train, self.settings = model.to(device), train, settings
         self.device, self.bf16 = device, bf16
         self.processes = processes or Processes()
-        self.processes.same([*model.parameters(), *model.buffers()])
+        self.processes.broadcast([*model.parameters(), *model.buffers()])
         self.validator = validator
         training, batches = settings.training, settings.batches
         self.plan = BatchPlan(
@@ -234,7 +234,7 @@ class Trainer:
                 f"All {self.plan.skipped:,} training pairs are empty or longer than "
                 f"{batches.max_length} tokens.", "Set a larger `batches.max_length`.",
             )  # fmt: skip
-        self.weights = weights_of(model, objective, self.processes, device, shard=training.shard)
+        self.weights = make_weights(model, objective, self.processes, device, shard=training.shard)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
             model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
@@ -251,7 +251,7 @@ class Trainer:
         self._data_facts = describe_pairs(train, self.plan.count)
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
-        self._is_dealt_anew = False
+        self._world_size_changed = False
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     @property
@@ -273,7 +273,7 @@ class Trainer:
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
-        self._deal(facts)
+        self._redistribute(facts)
         restore_tensors(tensors, self.weights, self.optimiser, self.average, facts["ema_steps"])
         restore_random(
             tensors, self.processes, self.device,
@@ -286,10 +286,10 @@ class Trainer:
         self.stopwatch.go_on(self.progress.minutes)
         return True
 
-    def _deal(self, facts: dict[str, Any]) -> None:
+    def _redistribute(self, facts: dict[str, Any]) -> None:
         """Keep to as many batches an update as before, whatever the number of processes."""
         self._batches = facts.get("batches", self.settings.batches.accumulation)
-        self._is_dealt_anew = facts.get("processes", 1) != self.processes.count
+        self._world_size_changed = facts.get("processes", 1) != self.processes.count
         self.processes.check(self._batches, even=self.weights.is_sharded)
 
     def run(self) -> Iterator[events.Event]:
@@ -316,7 +316,7 @@ class Trainer:
     def _train(self) -> Iterator[events.Event]:
         """Train, from the second event to the last."""
         reader = iter(BatchReader.of(
-            self.train, self.plan, self.progress.place, self._batches, self.processes, self.device,
+            self.train, self.plan, self.progress.cursor, self._batches, self.processes, self.device,
         ))  # fmt: skip
         if self.progress.update and is_due(self.settings.training, self.progress, self.minutes):
             yield from self._validate(due=True)  # a run that was stopped just before
@@ -337,7 +337,7 @@ class Trainer:
             yield self._save(None)
         best, stopped = self.selection.best, self.stopwatch.stopped
         yield events.Finished(
-            self.progress.update, self.progress.place.epoch, self.minutes, stopped or reason,
+            self.progress.update, self.progress.cursor.epoch, self.minutes, stopped or reason,
             bool(stopped), best.weights, best.update, best.nll, best.bleu, best.cider,
             best.criterion,
         )  # fmt: skip
@@ -350,19 +350,19 @@ class Trainer:
         watch = self.watch and self.watch.due(self.progress.update + 1)
         result = self.updater.apply(batches, rate, watch)
         self.progress.update += 1
-        self.progress.place = place
+        self.progress.cursor = place
         training = self.settings.training
         if self.average is not None and self.progress.update % training.ema_updates == 0:
             self.average.step()
         self.meter.add(result, self.stopwatch.now() - began)
         if result.gradients:
             yield events.Gradients(
-                self.progress.update, self.progress.place.epoch, self.minutes, result.gradients,
+                self.progress.update, self.progress.cursor.epoch, self.minutes, result.gradients,
                 gradient_ratio(result.gradients),
             )  # fmt: skip
-        if result.splits:
+        if result.oom_splits:
             is_exact = not self.model.traits.batch_statistics
-            yield events.Split(self.progress.update, result.splits, is_exact)
+            yield events.Split(self.progress.update, result.oom_splits, is_exact)
         if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
             give_back()
         if self.progress.update % training.log_updates == 0:
@@ -380,7 +380,7 @@ class Trainer:
         self.progress.validated(self.minutes, due=due)
         # Running statistics, of batch normalisation, are each process' own, and so are their means.
         averaged = [] if self.average is None else self.average.buffers()
-        self.processes.same([*self.model.buffers(), *averaged])
+        self.processes.broadcast([*self.model.buffers(), *averaged])
         if self.validator is None:
             yield self._save(None)
             return
@@ -397,7 +397,7 @@ class Trainer:
         score, quality = outcome.score, outcome.quality
         losses = {name: held.nll for name, held in outcome.scores.items()}
         return events.Validated(
-            self.progress.update, self.progress.place.epoch, self.minutes, score.nll,
+            self.progress.update, self.progress.cursor.epoch, self.minutes, score.nll,
             outcome.weights, losses, quality.bleu, outcome.is_best,
             self.stopwatch.now() - began, quality.cider, score.criterion, score.extra,
         )  # fmt: skip
@@ -456,5 +456,5 @@ class Trainer:
         return events.Started(
             self.progress.update, self.minutes, self.plan.count, self.plan.skipped,
             self.model.count_parameters(), self.device.type, "bf16" if self.bf16 else "fp32",
-            self.processes.count, self._is_dealt_anew,
+            self.processes.count, self._world_size_changed,
         )  # fmt: skip

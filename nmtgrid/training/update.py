@@ -156,7 +156,7 @@ class UpdateResult:
     """Grid cells, padding included."""
     gradient_norm: float
     extra: dict[str, float]
-    splits: int
+    oom_splits: int
     """Micro-batches that had to be halved for want of memory."""
     gradients: dict[str, float] = dataclasses.field(default_factory=dict)
     """Norms at the stages of the network, where they were watched."""
@@ -204,7 +204,7 @@ class Updater:
             splits += 1
             piece = pieces[failed]
             self.too_many_cells = min(self.too_many_cells, count_cells(piece))
-            pieces[failed : failed + 1] = halve(piece)
+            pieces[failed : failed + 1] = split_batch(piece)
         counts = [
             sum(int(batch.target_lengths.sum()) for batch in batches),
             sum(map(len, batches)), sum(map(count_cells, batches)), splits,
@@ -247,7 +247,7 @@ class Updater:
         """Return `batch` in pieces below the size that did not fit before."""
         if len(batch) < 2 or count_cells(batch) < self.too_many_cells:
             return [batch]
-        return [piece for half in halve(batch) for piece in self._presplit(half)]
+        return [piece for half in split_batch(batch) for piece in self._presplit(half)]
 
     def _accumulate(
         self, pieces: Sequence[Batch], watch: GradientWatch | None
@@ -307,7 +307,7 @@ def count_cells(batch: Batch) -> int:
     return len(batch) * batch.source.shape[1] * batch.target_input.shape[1]
 
 
-def halve(batch: Batch) -> list[Batch]:
+def split_batch(batch: Batch) -> list[Batch]:
     """Return the two halves of `batch`."""
     middle = len(batch) // 2
     rows = torch.arange(len(batch))
@@ -316,7 +316,7 @@ def halve(batch: Batch) -> list[Batch]:
 
 def _too_large(piece: Batch) -> DeviceError:
     if len(piece) > 1:
-        # With shards all processes must do as many passes: none may halve its batch.
+        # With shards all processes must do as many passes: none may split_batch its batch.
         return DeviceError(
             f"A batch of {len(piece):,} pairs does not fit into memory.",
             "Set a smaller `batches.max_tokens` or `batches.max_cells`.",

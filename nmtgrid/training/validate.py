@@ -27,7 +27,7 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.update import autocast
-from nmtgrid.training.weights import RunningAverage, Weights, exchanged
+from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Selection:
     def _having(
         self, weights: Mapping[str, Tensor] | None
     ) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if weights is None else exchanged(self.model, weights)
+        return contextlib.nullcontext() if weights is None else swapped_weights(self.model, weights)
 
 
 def _order(value: float) -> float:

@@ -82,7 +82,7 @@ def live_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
-def exchanged(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+def swapped_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
     """Let the model have `weights` (by name) inside, and its own ones again after."""
     live = live_weights(model)
     own = {name: held.data for name, held in live.items()}
@@ -124,7 +124,7 @@ class Weights:
         """Return a copy of the state, on the CPU, with `others` (by name) in place of its own."""
         if others is None:
             return copy_weights(self.model)
-        with exchanged(self.model, others):
+        with swapped_weights(self.model, others):
             return copy_weights(self.model)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -140,7 +140,7 @@ class Weights:
         return value.to(parameter.device)
 
 
-def keep_in_place(model: nn.Module) -> None:
+def disable_flattening(model: nn.Module) -> None:
     """Have the weights of torch's recurrent layers stay where they are.
 
     On a GPU such a layer moves new weights into one buffer of its own when it sees them first. Of
@@ -168,7 +168,7 @@ class ShardedWeights(Weights):
         device: torch.device,
     ) -> None:
         super().__init__(model, objective)
-        keep_in_place(model)
+        disable_flattening(model)
         mesh = init_device_mesh(device.type, (processes.count,))
         # Together from the forward pass to the end of the backward pass: exits, grids and tied
         # matrices are used in any order.
@@ -241,7 +241,7 @@ class ShardedWeights(Weights):
         return found
 
 
-def weights_of(
+def make_weights(
     model: TranslationModel,
     objective: Objective,
     processes: Processes,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtgrid.search.cuda_graphs import Deed, Outputs
+from nmtgrid.search.cuda_graphs import Outputs, StepFn
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
 
@@ -39,7 +39,7 @@ class Recordings:
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def __call__(self, deed: Deed) -> Deed:
+    def __call__(self, deed: StepFn) -> StepFn:
         """Return the replay of `deed`, which is run before, as libraries on a GPU need it."""
         self.made += 1
         deed()

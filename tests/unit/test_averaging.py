@@ -14,7 +14,7 @@ from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.progress import Progress
 from nmtgrid.training.validate import Score
-from nmtgrid.training.weights import RunningAverage, exchanged
+from nmtgrid.training.weights import RunningAverage, swapped_weights
 from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 
@@ -58,11 +58,11 @@ def test_a_state_without_buffers_begins_with_those_of_now() -> None:
     assert held == {"weight": 2.0, "statistic": 20.0, "count": 7} and average.steps == 4
 
 
-def test_exchanged_weights_come_with_their_statistics() -> None:
+def test_swapped_weights_come_with_their_statistics() -> None:
     model = _Model()
     average = RunningAverage(model, decay=0.9)
     model.put(3.0, 20.0, 2)
-    with exchanged(model, average.weights):
+    with swapped_weights(model, average.weights):
         assert model.weight.item() == 1.0 and model.statistic.item() == 10.0
         assert model.count.item() == 1
         assert model.state_dict()["statistic"].item() == 10.0
@@ -70,11 +70,11 @@ def test_exchanged_weights_come_with_their_statistics() -> None:
     assert model.count.item() == 2
 
 
-def test_exchanged_weights_return_after_an_error() -> None:
+def test_swapped_weights_return_after_an_error() -> None:
     model = _Model()
     average = RunningAverage(model, decay=0.9)
     model.put(3.0, 20.0, 2)
-    with pytest.raises(RuntimeError), exchanged(model, average.weights):
+    with pytest.raises(RuntimeError), swapped_weights(model, average.weights):
         raise RuntimeError
     assert model.statistic.item() == 20.0
 

@@ -35,7 +35,7 @@ from benchmarks.shapes import (
 from benchmarks.timing import Conditions
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
-from nmtgrid.search.cuda_graphs import Deed, Graphs
+from nmtgrid.search.cuda_graphs import Graphs, StepFn
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
 
@@ -161,9 +161,9 @@ def test_searches_end_where_they_are_told() -> None:
 
 def test_steps_go_through_graphs() -> None:
     model = make_model(settings_of("transformer", QUICK)).eval()
-    recorded: list[Deed] = []
+    recorded: list[StepFn] = []
 
-    def record(deed: Deed) -> Deed:
+    def record(deed: StepFn) -> StepFn:
         recorded.append(deed)
         return deed
 

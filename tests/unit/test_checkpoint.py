@@ -15,7 +15,7 @@ from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.training import checkpoint
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.progress import Progress
-from nmtgrid.training.weights import RunningAverage, exchanged
+from nmtgrid.training.weights import RunningAverage, swapped_weights
 from tests.unit.tiny_run import TinyModel
 
 
@@ -197,7 +197,7 @@ def test_exchanged_weights_go_back_even_after_a_fault() -> None:
     model = TinyModel()
     before = model.bias.detach().clone()
     other = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    with pytest.raises(RuntimeError), exchanged(model, other):
+    with pytest.raises(RuntimeError), swapped_weights(model, other):
         assert model.bias.tolist() == [1.0] * len(before)
         raise RuntimeError
     assert torch.equal(model.bias, before)

@@ -223,7 +223,7 @@ def test_measurements_go_to_the_log(tmp_path: Path) -> None:
     assert found[0]["gradient_ratio"] is None and "perplexity" not in found[0]
     tokens = sum(line["tokens"] for line in lines if line["event"] == "updated")
     batches = [made.train.batch(taken) for _, (_, taken) in zip(range(7), made.plan.walk(
-        type(made.progress.place)()), strict=False)]  # fmt: skip
+        type(made.progress.cursor)()), strict=False)]  # fmt: skip
     assert tokens == sum(int(batch.target_lengths.sum()) for batch in batches)
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.select import Beam, Greedy, Sample, best, uniform
+from nmtgrid.search.select import Beam, Greedy, Sample, stable_topk, uniform
 from nmtgrid.text.vocabulary import END
 
 
 def test_best_takes_the_lowest_place_among_equals() -> None:
     values = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, -math.inf], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-    found, places = best(values, 2)
+    found, places = stable_topk(values, 2)
     assert places.tolist() == [[1, 2], [0, 1]]
     assert found.tolist() == [[3.0, 3.0], [0.0, 0.0]]
-    assert best(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
+    assert stable_topk(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("levels", [3, 20, 10_000])
@@ -25,7 +25,7 @@ def test_best_is_a_stable_sort(levels: int) -> None:
     """Few levels make many ties at the border, many make none."""
     values = torch.randint(-levels, levels, (30, 200)).float() / 7
     values[:, ::9] = -0.5
-    found, places = best(values, 11)
+    found, places = stable_topk(values, 11)
     ordered, order = values.sort(dim=1, descending=True, stable=True)
     assert torch.equal(found, ordered[:, :11])
     assert torch.equal(places, order[:, :11])

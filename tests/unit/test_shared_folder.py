@@ -16,7 +16,7 @@ import pytest
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.training import distributed
-from nmtgrid.training.distributed import Processes, check_shared
+from nmtgrid.training.distributed import Processes, check_shared_folder
 from tests.conftest import PROJECT
 
 SMALL = [
@@ -89,7 +89,7 @@ def test_the_first_one_makes_a_file_in_the_nearest_folder(
             monkeypatch.setattr(Processes, "gather", gather)
             blind = pytest.raises(StorageError, match=r"1 of 2 processes \(1\)")
             with blind if is_blind else contextlib.nullcontext():
-                check_shared(folder, Processes(0, 2))
+                check_shared_folder(folder, Processes(0, 2))
             probe, answer = asked[-2:]
             assert Path(os.fsdecode(probe)).parent == tmp_path and answer == b"yes"
             assert list(tmp_path.iterdir()) == []
@@ -109,5 +109,5 @@ def test_what_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_one_alone_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "_made", lambda _: pytest.fail("a file was made"))
-    check_shared(tmp_path, Processes())
+    check_shared_folder(tmp_path, Processes())
     assert list(tmp_path.iterdir()) == []

@@ -104,14 +104,14 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
     objective = Narrow(150, fault, backward)
     small = updater(narrow, objective)
     found = small.apply(batches, 0.0)
-    assert found.splits > 0 and wanted.splits == 0
+    assert found.oom_splits > 0 and wanted.oom_splits == 0
     assert found.tokens == wanted.tokens
     assert found.loss == pytest.approx(wanted.loss, rel=1e-6)
     for first, second in zip(roomy.parameters(), narrow.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
     # The size is remembered: the same batches are cut before they are tried.
     refused = objective.refused
-    assert small.apply(batches, 0.0).splits == 0
+    assert small.apply(batches, 0.0).oom_splits == 0
     assert objective.refused == refused
 
 

@@ -24,7 +24,7 @@ from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import Halt
-from nmtgrid.search.forced import Kind, forced_traces
+from nmtgrid.search.forced import AlignmentKind, forced_traces
 from nmtgrid.search.inputs import unequal_prefixes
 from nmtgrid.search.postprocess import Translation, scores
 from nmtgrid.search.traces import Trace
@@ -306,7 +306,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def force_split(
-    translator: Translator, data: Path, name: str, outputs: Outputs, kind: Kind
+    translator: Translator, data: Path, name: str, outputs: Outputs, kind: AlignmentKind
 ) -> dict[str, Any]:
     """Teacher-force a split; write traces and alignments; return the perplexity and counts."""
     dataset = Dataset.open(data)

@@ -24,9 +24,9 @@ from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent
-from nmtgrid.search.inputs import check_shared
+from nmtgrid.search.inputs import check_ensemble
 from nmtgrid.search.long_sources import join
-from nmtgrid.search.traces import Trace, numbers
+from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.search.translate import default_plan
 from nmtgrid.text.incremental import GrowingText, arriving_words
 
@@ -100,7 +100,7 @@ def translate_stream(order: StreamArguments, json: Path | None = None) -> None:
     setting, agent = _agent(order.k, order.threshold, order.finish_reading)
     device = find_device(order.device)
     loaded = [load_model(path, device, order.weights) for path in order.models]
-    check_shared(loaded)
+    check_ensemble(loaded)
     plan = dataclasses.replace(
         default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
     )
@@ -198,7 +198,7 @@ class _Line:
             whole.score,
             reads=reads,
             exits=whole.exits,
-            exit_scores=numbers(whole.exit_scores),
+            exit_scores=rounded_exit_scores(whole.exit_scores),
             num_exits=whole.num_exits,
         )
 

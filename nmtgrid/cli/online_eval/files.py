@@ -24,7 +24,7 @@ from nmtgrid.online.evaluate import (
     instances,
 )
 from nmtgrid.online.simuleval import write_log
-from nmtgrid.search.traces import Trace, numbers
+from nmtgrid.search.traces import Trace, rounded_exit_scores
 
 
 @dataclasses.dataclass
@@ -193,7 +193,7 @@ def _traces(system: System, found: Measured) -> list[str]:
         trace = Trace(
             one.line, one.units if scores else [], outcome.units, outcome.text, scores, total,
             total / max(len(scores), 1), reads=outcome.reads,
-            exits=outcome.exits, exit_scores=numbers(outcome.exit_scores),
+            exits=outcome.exits, exit_scores=rounded_exit_scores(outcome.exit_scores),
             num_exits=outcome.num_exits,
         )  # fmt: skip
         lines.append(trace.to_line() + "\n")

@@ -99,9 +99,9 @@ def command(
     goes on from there, as it does after a kill. Under torchrun each process takes a share of every
     update's batches: N of them do `batches.accumulation` x N batches an update.
     """
-    from nmtgrid.training.distributed import asked_for
+    from nmtgrid.training.distributed import processes_from_environment
 
-    processes = asked_for()
+    processes = processes_from_environment()
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
         json = None
@@ -153,10 +153,10 @@ def command(
         return
     assert data is not None and out is not None
     from nmtgrid.base.devices import find_device
-    from nmtgrid.training.distributed import joined, own_device
+    from nmtgrid.training.distributed import local_device, process_group
 
-    chosen = find_device(device if processes.count == 1 else own_device(device))
-    with joined(processes, chosen):
+    chosen = find_device(device if processes.count == 1 else local_device(device))
+    with process_group(processes, chosen):
         code, values = run_all(
             request, data, out, chosen, listed, processes,
             resume=resume, overwrite=overwrite, init=init,

@@ -18,7 +18,7 @@ from nmtgrid.cli.options import Leave
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
-from nmtgrid.training.distributed import Processes, check_shared
+from nmtgrid.training.distributed import Processes, check_shared_folder
 from nmtgrid.training.events import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, check_folder, prepare
 from nmtgrid.training.progress import StopRequest
@@ -45,7 +45,7 @@ def run_all(
     init: Path | None,
 ) -> tuple[int, dict[str, Any]]:
     """Train once, or once for each of `seeds`; return the exit code and the report."""
-    check_shared(out, processes)
+    check_shared_folder(out, processes)
     if seeds is None:
         settings = _settings(request, out, resume)
         code, report = run_one(
@@ -227,7 +227,7 @@ def _started(event: events.Started) -> str:
     )
     return (
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
-        f"{event.device}{shared}, {event.precision}.{anew if event.is_dealt_anew else ''}"
+        f"{event.device}{shared}, {event.precision}.{anew if event.world_size_changed else ''}"
     )
 
 
