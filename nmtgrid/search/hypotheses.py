@@ -1,4 +1,8 @@
-"""What a search remembers, as tensors: the tree of all rows, and the hypotheses that ended."""
+"""The prefixes of a search as a tree of tensors, and the hypotheses that have ended.
+
+Nothing is copied to the host before the search is over, so that an accelerator is not waited for:
+engine.py fills both, and `FinishedHypotheses.hypotheses` reads them out once.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from nmtgrid.search.select import stable_topk
 from nmtgrid.text.vocabulary import BEGIN
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """A prefix of T tokens: the whole log-probability after each, and, where they were kept, the
-    alignments [T + 1, S], reads and exits (T + 1), and scores of exits [T + 1, N] of the tokens and
-    of the prediction that ended it."""
+    """A prefix of T tokens: the whole log-probability after each, and, where they were recorded,
+    the alignments [T + 1, S], reads and exits (T + 1), and scores of exits [T + 1, N] of the tokens
+    and of the prediction that ended it."""
 
     tokens: list[int]
     log_probabilities: list[float]
@@ -29,35 +33,24 @@ class Prefix:
 
 
 class PrefixTree:
-    """The tree of prefixes: one node for each row and step, each with a pointer to its parent."""
+    """The tree of prefixes: one node for each row and step, each with a pointer to its parent.
+
+    The lists hold a tensor for each step: alignments [R, S], reads [R], exits [R] and exit_scores
+    [R, N] of the prediction that follows the rows which were live then.
+    """
 
     def __init__(self, rows: int, device: torch.device, num_exits: int | None = None) -> None:
         """`num_exits` are the decoder's blocks, where rows may leave early."""
         self.num_exits = num_exits
-        root = torch.zeros(rows, device=device)
+        self.alignments: list[Tensor] = []
+        self.reads: list[Tensor] = []
+        self.exits: list[Tensor] = []
+        self.exit_scores: list[Tensor] = []
         self._tokens = [torch.full((rows,), BEGIN, device=device)]
         self._parents = [torch.full((rows,), -1, device=device)]
-        self._log_probabilities = [root]
-        self._alignments: list[Tensor] = []
-        self._reads: list[Tensor] = []
-        self._exits: list[Tensor] = []
-        self._exit_scores: list[Tensor] = []
+        self._log_probabilities = [torch.zeros(rows, device=device)]
         self.nodes = torch.arange(rows, device=device)
         self._count = rows
-
-    def add_alignment(self, alignment: Tensor) -> None:
-        """Keep the alignment [R, S] of whatever follows the rows that are live now."""
-        self._alignments.append(alignment)
-
-    def add_reads(self, reads: Tensor) -> None:
-        """Keep the reads [R] with which whatever follows the live rows is written."""
-        self._reads.append(reads)
-
-    def add_exits(self, exits: Tensor, scores: Tensor | None) -> None:
-        """Keep the exits [R] of whatever follows the live rows, and their scores [R, N]."""
-        self._exits.append(exits)
-        if scores is not None:
-            self._exit_scores.append(scores)
 
     def grow(self, tokens: Tensor, parents: Tensor, log_probabilities: Tensor) -> None:
         """Make [R'] new nodes the live rows; `parents` [R'] are nodes, not rows."""
@@ -69,7 +62,7 @@ class PrefixTree:
 
     def trace(self, ends: Tensor) -> list[Prefix]:
         """Follow `ends` [F] (nodes) to the root, all at once."""
-        tokens, parents = torch.cat(self._tokens), torch.cat(self._parents)
+        parents = torch.cat(self._parents)
         paths = [ends]
         while bool((parents[paths[-1]] >= 0).any()):
             above = parents[paths[-1]]
@@ -77,30 +70,28 @@ class PrefixTree:
         # A path that is at its root already repeats it, so the root marks where a path begins.
         nodes = torch.stack(paths[::-1], 1)
         lengths = (parents[nodes] >= 0).sum(1).tolist()
-        written, values = tokens[nodes].tolist(), torch.cat(self._log_probabilities)[nodes].tolist()
-        alignments, scores = _joined(self._alignments), _joined(self._exit_scores)
-        reads, exits = (
-            None if held is None else held[nodes].tolist()
-            for held in (_joined(self._reads), _joined(self._exits))
-        )
-        found = []
-        for place, length in enumerate(lengths):
-            start = len(written[place]) - length
-            found.append(
-                Prefix(
-                    written[place][start:],
-                    values[place][start:],
-                    None if alignments is None else alignments[nodes[place, start - 1 :]].cpu(),
-                    None if reads is None else reads[place][start - 1 :],
-                    None if exits is None else exits[place][start - 1 :],
-                    None if scores is None else scores[nodes[place, start - 1 :]].cpu(),
-                )
+        tokens = torch.cat(self._tokens)[nodes].tolist()
+        log_probabilities = torch.cat(self._log_probabilities)[nodes].tolist()
+        alignments = torch.cat(self.alignments) if self.alignments else None
+        reads = torch.cat(self.reads)[nodes].tolist() if self.reads else None
+        exits = torch.cat(self.exits)[nodes].tolist() if self.exits else None
+        scores = torch.cat(self.exit_scores) if self.exit_scores else None
+        prefixes = []
+        for path, length in enumerate(lengths):
+            start = len(tokens[path]) - length
+            # What belongs to a prediction stands at the node before its token.
+            before = start - 1
+            rows = nodes[path, before:]
+            prefix = Prefix(
+                tokens=tokens[path][start:],
+                log_probabilities=log_probabilities[path][start:],
+                alignment=None if alignments is None else alignments[rows].cpu(),
+                reads=None if reads is None else reads[path][before:],
+                exits=None if exits is None else exits[path][before:],
+                exit_scores=None if scores is None else scores[rows].cpu(),
             )
-        return found
-
-
-def _joined(held: list[Tensor]) -> Tensor | None:
-    return torch.cat(held) if held else None
+            prefixes.append(prefix)
+        return prefixes
 
 
 class FinishedHypotheses:
@@ -116,24 +107,25 @@ class FinishedHypotheses:
         self._ended = torch.zeros(len(limits), dtype=torch.long, device=device)
         self._longest_norm = plan.length_norm(limits + 1)
 
-    def enter(
-        self, groups: Tensor, length: int, log_probabilities: Tensor, extra: Tensor, nodes: Tensor
+    def add(
+        self, groups: Tensor, length: int, log_probabilities: Tensor, bonus: Tensor, nodes: Tensor
     ) -> None:
-        """Enter what ended in `groups` [G] with `length` tokens, the end symbol counted.
+        """Add what ended in `groups` [G] with `length` tokens, the end symbol counted.
 
-        log_probabilities [G, E] (-inf: nothing), `extra` [G, E] is added to their scores, and
+        log_probabilities [G, E] (-inf: nothing), `bonus` [G, E] is added to their scores, and
         nodes [G, E] are the last tokens before the end symbol.
         """
         is_end = log_probabilities > -math.inf
+        # On the CPU a look costs nothing and saves most steps; elsewhere it would be a wait.
         if groups.device.type == "cpu" and not bool(is_end.any()):
             return
         norm = self.plan.length_norm(torch.full((), length, device=groups.device))
-        new = log_probabilities / norm + extra
-        scores, kept = stable_topk(torch.cat([self.scores[groups], new], 1), self.width)
-        both = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
-        self.scores[groups] = scores
-        self.log_probabilities[groups] = both.gather(1, kept)
-        self.nodes[groups] = torch.cat([self.nodes[groups], nodes], 1).gather(1, kept)
+        scores = torch.cat([self.scores[groups], log_probabilities / norm + bonus], 1)
+        totals = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
+        all_nodes = torch.cat([self.nodes[groups], nodes], 1)
+        self.scores[groups], ranks = stable_topk(scores, self.width)
+        self.log_probabilities[groups] = totals.gather(1, ranks)
+        self.nodes[groups] = all_nodes.gather(1, ranks)
         self._ended[groups] += is_end.sum(1)
 
     def is_done(self, groups: Tensor, live: Tensor, length: int) -> Tensor:
@@ -149,29 +141,29 @@ class FinishedHypotheses:
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
-    def hypotheses(self, history: PrefixTree, lengths: list[int]) -> list[list[Hypothesis]]:
+    def hypotheses(self, tree: PrefixTree, lengths: list[int]) -> list[list[Hypothesis]]:
         """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""
         count = min(self.plan.nbest, self.width)
-        places = (self.scores[:, :count] > -math.inf).nonzero()
-        group, rank = places[:, 0], places[:, 1]
-        traced = history.trace(self.nodes[group, rank])
+        group, rank = (self.scores[:, :count] > -math.inf).nonzero().unbind(1)
+        prefixes = tree.trace(self.nodes[group, rank])
         scores = self.scores[group, rank].tolist()
         totals = self.log_probabilities[group, rank].tolist()
-        found: list[list[Hypothesis]] = [[] for _ in lengths]
-        for place, owner in enumerate(group.tolist()):
-            one = traced[place]
-            steps = [0.0, *one.log_probabilities, totals[place]]
-            found[owner].append(
-                Hypothesis(
-                    one.tokens,
-                    [after - before for before, after in itertools.pairwise(steps)],
-                    totals[place],
-                    scores[place],
-                    None if one.alignment is None else one.alignment[:, : lengths[owner]],
-                    one.reads,
-                    one.exits,
-                    one.exit_scores,
-                    history.num_exits,
-                )
+        hypotheses: list[list[Hypothesis]] = [[] for _ in lengths]
+        for owner, prefix, score, total in zip(
+            group.tolist(), prefixes, scores, totals, strict=True
+        ):
+            sums = [0.0, *prefix.log_probabilities, total]
+            alignment = prefix.alignment
+            hypothesis = Hypothesis(
+                prefix.tokens,
+                [after - before for before, after in itertools.pairwise(sums)],
+                log_probability=total,
+                score=score,
+                alignment=None if alignment is None else alignment[:, : lengths[owner]],
+                reads=prefix.reads,
+                exits=prefix.exits,
+                exit_scores=prefix.exit_scores,
+                num_exits=tree.num_exits,
             )
-        return found
+            hypotheses[owner].append(hypothesis)
+        return hypotheses

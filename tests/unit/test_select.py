@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.constraints import length_bounds
 from nmtgrid.search.select import Beam, Greedy, Sample, stable_topk, uniform
 from nmtgrid.text.vocabulary import END
 
@@ -113,4 +114,4 @@ def test_length_norm_by_hand() -> None:
     plan = SearchPlan(length_penalty=0.5, length_offset=5.0)
     # ((5 + 19) / 6)^0.5 = 2.
     assert float(plan.length_norm(torch.tensor(19))) == pytest.approx(2.0)
-    assert plan.limits(torch.tensor([1, 4])).tolist() == [10, 16]
+    assert length_bounds(plan, torch.tensor([1, 4]))[1].tolist() == [10, 16]

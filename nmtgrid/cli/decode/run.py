@@ -25,10 +25,9 @@ from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import Halt
 from nmtgrid.search.forced import AlignmentKind, forced_traces
-from nmtgrid.search.inputs import unequal_prefixes
 from nmtgrid.search.postprocess import Translation, scores
 from nmtgrid.search.traces import Trace
-from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.search.translate import TranslationOptions, Translator, default_plan, unequal_prefixes
 
 if TYPE_CHECKING:
     import torch

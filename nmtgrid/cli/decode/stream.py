@@ -24,10 +24,9 @@ from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent
-from nmtgrid.search.inputs import check_ensemble
 from nmtgrid.search.long_sources import join
 from nmtgrid.search.traces import Trace, rounded_exit_scores
-from nmtgrid.search.translate import default_plan
+from nmtgrid.search.translate import check_ensemble, default_plan
 from nmtgrid.text.incremental import GrowingText, arriving_words
 
 _WITHOUT_REFERENCE = dict.fromkeys(("laal", "yaal", "length_ratio"))
