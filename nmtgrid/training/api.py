@@ -1,4 +1,4 @@
-"""What an objective is: it turns a batch into a loss, a sum over sites that has a gradient.
+"""Interface of training objectives: a batch in, a loss out, which is a sum over prediction sites.
 
 The trainer divides the gradient once, by the number of target tokens of the whole update, so that
 micro-batches of any size add up to exactly one large batch.
@@ -40,7 +40,7 @@ class LossParts:
 
 
 class Objective(Protocol):
-    """What training minimises."""
+    """A training objective."""
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError where `model` cannot be trained so."""
@@ -57,10 +57,10 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Prepared(Protocol):
-    """An objective that was made from more than settings, which a resumed run must find again."""
+    """An objective that depends on more than settings, which a resumed run must find again."""
 
     notes: Sequence[str]
-    """What people should know of it before they train."""
+    """Warnings to be shown before the training."""
 
     def save(self, folder: Path) -> None:
         """Write it to `OBJECTIVE_FILE` in a run's folder, unless it is there. Raises OSError."""
@@ -80,7 +80,7 @@ class ObjectiveKind:
 
 
 class Wrapper(Protocol):
-    """What makes another objective of one, as a run's settings ask; or returns the same.
+    """Makes another objective of one, as a run's settings say; or returns the same.
 
     `run_folder` is that of the run that is resumed, if any, for what `Prepared` wrote there.
     """
@@ -96,8 +96,8 @@ class Wrapper(Protocol):
 
 
 OBJECTIVE_FILE = "objective.safetensors"
-"""The file in a run's folder of what `Prepared` keeps."""
+"""The file in a run's folder that `Prepared` writes."""
 wrappers: Registry[Wrapper] = Registry("wrapper of objectives")
-"""What every objective goes through, in this order."""
+"""Wrappers of every objective, in this order."""
 objectives: Registry[ObjectiveKind] = Registry("objective")
 """Objectives by name."""

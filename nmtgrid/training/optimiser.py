@@ -1,4 +1,4 @@
-"""Optimisers, and schedules of the learning rate."""
+"""Optimisers, gradient clipping, and schedules of the learning rate. Eq. (2.31) is one of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nmtgrid.training.settings import TrainingSettings
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Return the optimiser, its fused form; vectors, as of biases and norms, are not decayed."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    decayed = [p for p in parameters if p.dim() > 1]
-    others = [p for p in parameters if p.dim() <= 1]
+    matrices = [p for p in parameters if p.dim() > 1]
+    vectors = [p for p in parameters if p.dim() <= 1]
     groups = [
-        {"params": held, "weight_decay": decay}
-        for held, decay in ((decayed, settings.weight_decay), (others, 0.0))
-        if held
+        {"params": group, "weight_decay": decay}
+        for group, decay in ((matrices, settings.weight_decay), (vectors, 0.0))
+        if group
     ]
     if settings.optimiser == "nesterov":
         return torch.optim.SGD(
@@ -33,11 +33,11 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimiser's moments and step counts under `<parameter>|<name>`."""
-    names: dict[Tensor, str] = {held: name for name, held in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}|{key}": value
-        for parameter, held in optimiser.state.items()
-        for key, value in held.items()
+        for parameter, moments in optimiser.state.items()
+        for key, value in moments.items()
         if isinstance(value, Tensor)
     }
 
@@ -51,8 +51,8 @@ def restore_optimiser(
     """Put back what `optimiser_tensors` returned; `like` brings each where its parameter lies."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
-        place, key = name.split("|")
-        parameter = parameters[place]
+        parameter_name, key = name.split("|")
+        parameter = parameters[parameter_name]
         optimiser.state[parameter][key] = like(parameter, value)
 
 
@@ -71,6 +71,7 @@ def clip_and_scale(
     if over_all is not None:
         norm = over_all(norm.double().square()).sqrt().to(norm)
     norm = norm / tokens
+    # One multiplication for both: the gradients are passed over once more, not twice.
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)

@@ -1,10 +1,12 @@
-"""From what was asked for to a trainer that is ready: settings, model, data, folder."""
+"""From settings to a trainer: checks, data, model, objective, and the model directory.
+
+Called by the command `train`.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -52,47 +54,58 @@ def prepare(
     processes = processes or Processes()
     if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
-    dataset = Dataset.open(data)
-    train, valid = dataset.split("train"), find_valid(dataset)
-    training = settings.training
+    dataset, training = Dataset.open(data), settings.training
+    train = dataset.split("train")
+    valid = dataset.split("valid") if "valid" in dataset.names else None
     if valid is None and training.counting_validations:
         raise ConfigError(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
+    # The model's weights are drawn here, so nothing may draw between the two.
     seed_everything(training.seed)
     model = build_model(settings, dataset)
     if init is not None and not resume:
-        _begin_from(model, init, dataset)
+        _load_init(model, init, dataset)
     objective = make_objective(settings, dataset, device, folder if resume else None)
     objective.check(model)
-    bf16 = uses_bf16(training.precision, device)
-    validator = valid and SplitValidator(
-        dataset, valid, objective, settings.batches, device, bf16=bf16,
-        with_quality=training.validate_bleu, sentences=training.validate_sentences,
-        processes=processes,
-    )  # fmt: skip
+    bf16 = training.precision == "bf16"
+    bf16 = bf16 or (training.precision == "auto" and has_fast_bf16(device))
+    validator = None
+    if valid is not None and len(valid):
+        validator = SplitValidator(
+            dataset, valid, objective, settings.batches, device, bf16=bf16,
+            with_quality=training.validate_bleu, sentences=training.validate_sentences,
+            processes=processes,
+        )  # fmt: skip
     trainer = Trainer(
         model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator or None, stop=stop, processes=processes,
+        bf16=bf16, validator=validator, stop=stop, processes=processes,
     )  # fmt: skip
     if not resume and processes.count > 1:
+        # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        _check_same_pipeline(folder, dataset)
+        saved, own = Pipeline.load(folder), dataset.pipeline
+        if not _same_vocabularies(saved, own) or saved.facts != own.facts:
+            raise DataError(
+                f"The run in {folder} was begun on data with other vocabularies or another "
+                "treatment of the text.",
+                "Resume it with the dataset that it was begun with.",
+            )
         if not trainer.resume():
             raise ModelError(
                 f"{folder} holds no saved state to resume from.", "Begin again with `--overwrite`."
             )
     if processes.is_first:
-        _begin_folder(folder, trainer, dataset, is_cleared=overwrite and not resume)
+        _write_description(folder, trainer, dataset, clear=overwrite and not resume)
     processes.wait()
     return trainer
 
 
-def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleared: bool) -> None:
-    """Describe the model in its folder, from which `is_cleared` takes what a run left."""
-    if is_cleared:
+def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
+    """Describe the model in its folder, after what an older run left there is `clear`ed."""
+    if clear:
         clear_folder(folder)
     is_new = not folder.exists()
     try:
@@ -111,22 +124,25 @@ def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleare
 
 
 def make_objective(
-    settings: RunSettings, dataset: Dataset, device: torch.device, kept: Path | None = None
+    settings: RunSettings, dataset: Dataset, device: torch.device, run_folder: Path | None = None
 ) -> Objective:
-    """Return the objective of `settings`, smoothed where they say so; `kept` as in `Wrapper`."""
-    check_smoothing(settings, kept)
+    """Return the objective of `settings`, smoothed where they say so.
+
+    `run_folder` as in `Wrapper`.
+    """
+    check_smoothing(settings, run_folder)
     objective = objectives.get(settings.objective_name).make(settings.objective)
     if settings.smoothing.is_on:
         wrappers.get("smoothing")
     for name in wrappers:
-        objective = wrappers.get(name)(objective, settings, dataset, device, kept)
+        objective = wrappers.get(name)(objective, settings, dataset, device, run_folder)
     return objective
 
 
-def check_smoothing(settings: RunSettings, kept: Path | None = None) -> None:
+def check_smoothing(settings: RunSettings, run_folder: Path | None = None) -> None:
     """Raise ConfigError where drawn sentences would have no meaning for the objective.
 
-    Or where the vectors are not there, and the run that is resumed has not `kept` them.
+    Or where the vectors are not there, and the run that is resumed, in `run_folder`, has none.
     """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
@@ -135,12 +151,10 @@ def check_smoothing(settings: RunSettings, kept: Path | None = None) -> None:
             "drawn sentences would pass for.",
             "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
         )
-    vectors, is_kept = (
-        settings.smoothing.token.vectors,
-        kept is not None and (kept / OBJECTIVE_FILE).exists(),
-    )
-    is_wanted = settings.smoothing.needs_spread and vectors != "own" and not is_kept
-    if is_wanted and not Path(vectors).exists():
+    vectors = settings.smoothing.token.vectors
+    is_saved = run_folder is not None and (run_folder / OBJECTIVE_FILE).exists()
+    is_needed = settings.smoothing.needs_spread and vectors != "own" and not is_saved
+    if is_needed and not Path(vectors).exists():
         raise ConfigError(
             f"`smoothing.token.vectors`: there is no file and no model directory {vectors}.",
             "Name one, or take `own` vectors.",
@@ -160,44 +174,29 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
 
     Or if the architecture cannot read what the dataset's sources are, text or pictures.
     """
-    _check_source(settings.arch, dataset)
+    arch, architectures = settings.arch, zoo.architectures()
+    of_pictures = dataset.pictures is not None
+    if arch in architectures and architectures.get(arch).of_pictures != of_pictures:
+        if of_pictures:
+            captioners = [name for name in architectures if name not in zoo.text_architectures()]
+            raise ConfigError(
+                f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
+                f"Train one that captions pictures: `--arch {captioners[-1]}`.",
+            )
+        raise ConfigError(
+            f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
+            "Train another architecture, or make a dataset with `nmtgrid preprocess --captions "
+            "FILE --features FILE`.",
+        )
     pipeline = dataset.pipeline
-    is_one = pipeline.source_vocabulary.types == pipeline.target_vocabulary.types
-    if getattr(settings.model, "tie", None) == "all" and not is_one:
+    is_joint = pipeline.source_vocabulary.types == pipeline.target_vocabulary.types
+    if getattr(settings.model, "tie", None) == "all" and not is_joint:
         raise ConfigError(
             "`model.tie=all` shares one matrix between both languages, but "
             f"{dataset.path} has a vocabulary for each.",
             f"Run `nmtgrid bpe learn {dataset.path} --joint-vocabulary`, or set "
             "`model.tie=target`.",
         )
-
-
-def _check_source(arch: str, dataset: Dataset) -> None:
-    """Raise ConfigError if `arch` cannot read the sources of the dataset."""
-    of_pictures = dataset.pictures is not None
-    if arch not in zoo.architectures() or zoo.architectures().get(arch).of_pictures == of_pictures:
-        return
-    wanted = [name for name in zoo.architectures() if name not in zoo.text_architectures()]
-    if of_pictures:
-        raise ConfigError(
-            f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
-            f"Train one that captions pictures: `--arch {wanted[-1]}`.",
-        )
-    raise ConfigError(
-        f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
-        "Train another architecture, or make a dataset with `nmtgrid preprocess --captions FILE "
-        "--features FILE`.",
-    )
-
-
-def find_valid(dataset: Dataset) -> Any:
-    """Return the validation split, or None."""
-    return dataset.split("valid") if "valid" in dataset.names else None
-
-
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Return whether `precision` means bfloat16 on `device`."""
-    return precision == "bf16" or (precision == "auto" and has_fast_bf16(device))
 
 
 def check_folder(folder: Path, *, overwrite: bool) -> None:
@@ -225,10 +224,10 @@ def _is_foreign(config: Path) -> bool:
     if not config.exists():
         return any((config.parent / name).exists() for name in _CLEARED)
     try:
-        held = read_json(config)
+        values = read_json(config)
     except StorageError:
         return False
-    return not isinstance(held, dict) or "arch" not in held
+    return not isinstance(values, dict) or "arch" not in values
 
 
 def clear_folder(folder: Path) -> None:
@@ -238,7 +237,7 @@ def clear_folder(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _begin_from(model: TranslationModel, init: Path, dataset: Dataset) -> None:
+def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     if not init.is_dir():
         raise ModelError(
             f"`--init`: there is no model directory {init}.", "Name one that `train` wrote."
@@ -252,16 +251,6 @@ def _begin_from(model: TranslationModel, init: Path, dataset: Dataset) -> None:
             f"`--init`: the model in {init} has other vocabularies than {dataset.path}.",
             "Give `nmtgrid bpe learn` that model's `--codes`, `--vocab-source` and "
             "`--vocab-target`.",
-        )
-
-
-def _check_same_pipeline(folder: Path, dataset: Dataset) -> None:
-    held, given = Pipeline.load(folder), dataset.pipeline
-    if not _same_vocabularies(held, given) or held.facts != given.facts:
-        raise DataError(
-            f"The run in {folder} was begun on data with other vocabularies or another treatment "
-            "of the text.",
-            "Resume it with the dataset that it was begun with.",
         )
 
 

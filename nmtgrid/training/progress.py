@@ -1,4 +1,7 @@
-"""How long a run has taken and whether it was asked to stop, the same for all its processes."""
+"""Counters and clock of a run, when it is validated, and why it ends.
+
+Called by the loop of trainer.py; all processes of a run see the same.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class Progress:
         """Return the counters as plain values."""
         # Saved states call the cursor `place`.
         values = dataclasses.asdict(self)
-        return {"place" if name == "cursor" else name: held for name, held in values.items()}
+        return {"place" if name == "cursor" else name: value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
@@ -108,14 +111,14 @@ def minutes_left(
 
     `epochs` are those done, the present one in part.
     """
-    found = []
+    limits = []
     if settings.max_updates:
-        found.append((settings.max_updates - progress.update) * minutes_per_update)
+        limits.append((settings.max_updates - progress.update) * minutes_per_update)
     if settings.max_minutes:
-        found.append(settings.max_minutes - minutes)
+        limits.append(settings.max_minutes - minutes)
     if settings.max_epochs:
-        found.append((settings.max_epochs - epochs) * minutes_per_epoch)
-    return max(0.0, min(found)) if found else None
+        limits.append((settings.max_epochs - epochs) * minutes_per_epoch)
+    return max(0.0, min(limits)) if limits else None
 
 
 @dataclasses.dataclass
@@ -135,33 +138,34 @@ class Stopwatch:
     def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:
         self.now = time.process_time if kind == "processor" else time.monotonic
         """Seconds, from any start."""
-        self._stop, self._processes = stop, processes
-        self._started, self._carried = self.now(), 0.0
-        self._agreed, self._stopped = 0.0, ""
+        self._request, self._processes = stop, processes
+        self._start, self._minutes_before = self.now(), 0.0
+        self._agreed_minutes, self._agreed_stop = 0.0, ""
 
-    def go_on(self, minutes: float) -> None:
+    def resume_at(self, minutes: float) -> None:
         """Begin again at `minutes`."""
-        self._carried, self._started = minutes, self.now()
+        self._minutes_before, self._start = minutes, self.now()
 
-    def agree(self) -> None:
+    def synchronise(self) -> None:
         """Bring the processes together on the time and on stopping."""
         if self._processes.count == 1:
             return
+        # One sum brings both: the other processes add no minutes.
         minutes = self._own_minutes() if self._processes.is_first else 0.0
-        asked = torch.tensor([minutes, float(bool(self._stop.reason))], dtype=torch.float64)
-        self._agreed, stopped = self._processes.sum(asked).tolist()
+        values = torch.tensor([minutes, float(bool(self._request.reason))], dtype=torch.float64)
+        self._agreed_minutes, stopped = self._processes.sum(values).tolist()
         if stopped:
-            self._stopped = self._stop.reason or "stopped by a signal to another process"
+            self._agreed_stop = self._request.reason or "stopped by a signal to another process"
 
     @property
     def minutes(self) -> float:
         """Minutes that the run has taken."""
-        return self._own_minutes() if self._processes.count == 1 else self._agreed
+        return self._own_minutes() if self._processes.count == 1 else self._agreed_minutes
 
     @property
     def stopped(self) -> str:
         """Why the run is to stop, or an empty text."""
-        return self._stop.reason if self._processes.count == 1 else self._stopped
+        return self._request.reason if self._processes.count == 1 else self._agreed_stop
 
     def _own_minutes(self) -> float:
-        return self._carried + (self.now() - self._started) / 60
+        return self._minutes_before + (self.now() - self._start) / 60

@@ -75,7 +75,7 @@ def test_a_fault_while_reading_ahead_is_told() -> None:
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
-    reader = BatchReader.of(pairs, _plan(pairs), DataCursor(), 2, Processes(), torch.device("cuda"))
+    reader = BatchReader(pairs, _plan(pairs), DataCursor(), 2, Processes(), ahead=True)
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

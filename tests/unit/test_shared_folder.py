@@ -108,6 +108,6 @@ def test_what_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_one_alone_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "_made", lambda _: pytest.fail("a file was made"))
+    monkeypatch.setattr(distributed, "_new_file", lambda _: pytest.fail("a file was made"))
     check_shared_folder(tmp_path, Processes())
     assert list(tmp_path.iterdir()) == []
