@@ -86,13 +86,7 @@ def prepare(
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        saved, own = Pipeline.load(folder), dataset.pipeline
-        if not _same_vocabularies(saved, own) or saved.facts != own.facts:
-            raise DataError(
-                f"The run in {folder} was begun on data with other vocabularies or another "
-                "treatment of the text.",
-                "Resume it with the dataset that it was begun with.",
-            )
+        _check_same_pipeline(folder, dataset.pipeline)
         if not trainer.resume():
             raise ModelError(
                 f"{folder} holds no saved state to resume from.", "Begin again with `--overwrite`."
@@ -251,6 +245,16 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
             f"`--init`: the model in {init} has other vocabularies than {dataset.path}.",
             "Give `nmtgrid bpe learn` that model's `--codes`, `--vocab-source` and "
             "`--vocab-target`.",
+        )
+
+
+def _check_same_pipeline(folder: Path, pipeline: Pipeline) -> None:
+    saved = Pipeline.load(folder)
+    if not _same_vocabularies(saved, pipeline) or saved.facts != pipeline.facts:
+        raise DataError(
+            f"The run in {folder} was begun on data with other vocabularies or another treatment "
+            "of the text.",
+            "Resume it with the dataset that it was begun with.",
         )
 
 

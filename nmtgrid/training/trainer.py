@@ -153,13 +153,7 @@ class Trainer:
         self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
         self.meter = Meter()
-        # What tells these pairs, in this order, from others.
-        digest = hashlib.sha256()
-        for lengths in (train.source_lengths, train.target_lengths):
-            for start in range(0, len(lengths), _HASHED_AT_ONCE):
-                part = lengths[start : start + _HASHED_AT_ONCE]
-                digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
-        self._data_facts = {"pairs": self.plan.count, "lengths": digest.hexdigest()}
+        self._data_facts = {"pairs": self.plan.count, "lengths": _hash_lengths(train)}
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
@@ -407,6 +401,17 @@ class Trainer:
         first, *_ = self.processes.gather(os.fsencode(folder))
         minutes = self.stopwatch.minutes
         return events.Saved(update=self.progress.update, minutes=minutes, folder=os.fsdecode(first))
+
+
+def _hash_lengths(pairs: Pairs) -> str:
+    """Return a checksum that tells these pairs, in this order, from others."""
+    digest = hashlib.sha256()
+    for lengths in (pairs.source_lengths, pairs.target_lengths):
+        # In parts: lengths of a mapped file are not copied into memory as a whole.
+        for start in range(0, len(lengths), _HASHED_AT_ONCE):
+            part = lengths[start : start + _HASHED_AT_ONCE]
+            digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
+    return digest.hexdigest()
 
 
 def restore_random(
