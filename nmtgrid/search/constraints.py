@@ -89,11 +89,7 @@ def hides_the_end(models: Sequence[TranslationModel]) -> bool:
 
 
 def length_bounds(
-    plan: SearchPlan,
-    lengths: Tensor,
-    *,
-    end_is_hidden: bool = False,
-    of_pictures: bool = False,
+    plan: SearchPlan, lengths: Tensor, *, end_is_hidden: bool = False, of_pictures: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the fewest and the most target tokens [B], for source lengths with end symbols [B].
 

@@ -6,7 +6,6 @@ engine.py fills both, and `FinishedHypotheses.hypotheses` reads them out once.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
@@ -16,20 +15,6 @@ from torch import Tensor
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.select import stable_topk
 from nmtgrid.text.vocabulary import BEGIN
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prefix:
-    """A prefix of T tokens: the whole log-probability after each, and, where they were recorded,
-    the alignments [T + 1, S], reads and exits (T + 1), and scores of exits [T + 1, N] of the tokens
-    and of the prediction that ended it."""
-
-    tokens: list[int]
-    log_probabilities: list[float]
-    alignment: Tensor | None
-    reads: list[int] | None
-    exits: list[int] | None
-    exit_scores: Tensor | None
 
 
 class PrefixTree:
@@ -60,38 +45,49 @@ class PrefixTree:
         self.nodes = torch.arange(self._count, self._count + len(tokens), device=tokens.device)
         self._count += len(tokens)
 
-    def trace(self, ends: Tensor) -> list[Prefix]:
-        """Follow `ends` [F] (nodes) to the root, all at once."""
+    def hypotheses(
+        self, ends: Tensor, totals: list[float], scores: list[float], lengths: list[int]
+    ) -> list[Hypothesis]:
+        """Return the hypotheses whose last tokens before the end symbol are the nodes `ends` [F].
+
+        `totals`, `scores` and source `lengths` (F) are those of each, end symbols counted.
+        """
         parents = torch.cat(self._parents)
         paths = [ends]
+        # All are followed to the root at once.
         while bool((parents[paths[-1]] >= 0).any()):
             above = parents[paths[-1]]
             paths.append(torch.where(above < 0, paths[-1], above))
         # A path that is at its root already repeats it, so the root marks where a path begins.
         nodes = torch.stack(paths[::-1], 1)
-        lengths = (parents[nodes] >= 0).sum(1).tolist()
+        starts = (parents[nodes] < 0).sum(1).tolist()
         tokens = torch.cat(self._tokens)[nodes].tolist()
-        log_probabilities = torch.cat(self._log_probabilities)[nodes].tolist()
+        sums = torch.cat(self._log_probabilities)[nodes].tolist()
         alignments = torch.cat(self.alignments) if self.alignments else None
         reads = torch.cat(self.reads)[nodes].tolist() if self.reads else None
         exits = torch.cat(self.exits)[nodes].tolist() if self.exits else None
-        scores = torch.cat(self.exit_scores) if self.exit_scores else None
-        prefixes = []
-        for path, length in enumerate(lengths):
-            start = len(tokens[path]) - length
+        exit_scores = torch.cat(self.exit_scores) if self.exit_scores else None
+        hypotheses = []
+        for path, start in enumerate(starts):
             # What belongs to a prediction stands at the node before its token.
-            before = start - 1
-            rows = nodes[path, before:]
-            prefix = Prefix(
-                tokens=tokens[path][start:],
-                log_probabilities=log_probabilities[path][start:],
-                alignment=None if alignments is None else alignments[rows].cpu(),
-                reads=None if reads is None else reads[path][before:],
-                exits=None if exits is None else exits[path][before:],
-                exit_scores=None if scores is None else scores[rows].cpu(),
+            rows = nodes[path, start - 1 :]
+            log_probabilities = itertools.pairwise([0.0, *sums[path][start:], totals[path]])
+            alignment = None
+            if alignments is not None:
+                alignment = alignments[rows].cpu()[:, : lengths[path]]
+            hypothesis = Hypothesis(
+                tokens[path][start:],
+                [after - before for before, after in log_probabilities],
+                totals[path],
+                scores[path],
+                alignment,
+                None if reads is None else reads[path][start - 1 :],
+                None if exits is None else exits[path][start - 1 :],
+                None if exit_scores is None else exit_scores[rows].cpu(),
+                self.num_exits,
             )
-            prefixes.append(prefix)
-        return prefixes
+            hypotheses.append(hypothesis)
+        return hypotheses
 
 
 class FinishedHypotheses:
@@ -145,25 +141,14 @@ class FinishedHypotheses:
         """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""
         count = min(self.plan.nbest, self.width)
         group, rank = (self.scores[:, :count] > -math.inf).nonzero().unbind(1)
-        prefixes = tree.trace(self.nodes[group, rank])
-        scores = self.scores[group, rank].tolist()
-        totals = self.log_probabilities[group, rank].tolist()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in lengths]
-        for owner, prefix, score, total in zip(
-            group.tolist(), prefixes, scores, totals, strict=True
-        ):
-            sums = [0.0, *prefix.log_probabilities, total]
-            alignment = prefix.alignment
-            hypothesis = Hypothesis(
-                prefix.tokens,
-                [after - before for before, after in itertools.pairwise(sums)],
-                log_probability=total,
-                score=score,
-                alignment=None if alignment is None else alignment[:, : lengths[owner]],
-                reads=prefix.reads,
-                exits=prefix.exits,
-                exit_scores=prefix.exit_scores,
-                num_exits=tree.num_exits,
-            )
-            hypotheses[owner].append(hypothesis)
-        return hypotheses
+        owners = group.tolist()
+        hypotheses = tree.hypotheses(
+            self.nodes[group, rank],
+            self.log_probabilities[group, rank].tolist(),
+            self.scores[group, rank].tolist(),
+            [lengths[owner] for owner in owners],
+        )
+        nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
+        for owner, hypothesis in zip(owners, hypotheses, strict=True):
+            nbest_lists[owner].append(hypothesis)
+        return nbest_lists

@@ -286,10 +286,7 @@ class Translator:
                 yield dataclasses.replace(caption, source_end=False)
 
     def _translations(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        align: bool,
-        advance: Callable[[int, int], None],
+        self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[int, int], None]
     ) -> Iterator[Translation]:
         """Yield the translation of each (line, prefix), window by window."""
         pipeline, options = self.pipeline, self.options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -79,14 +78,6 @@ def clip_and_scale(
     return norm
 
 
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """How far a run is: updates done and minutes gone, the current update excluded."""
-
-    updates: int
-    minutes: float
-
-
 class LearningRate:
     """The learning rate of each update, by the schedule in `settings`."""
 
@@ -96,11 +87,11 @@ class LearningRate:
         self.best = math.inf
         self.waited = 0
 
-    def at(self, clock: Clock) -> float:
-        """Return the rate of the update that follows `clock`."""
-        s, update = self.settings, clock.updates + 1
+    def at(self, updates: int, minutes: float) -> float:
+        """Return the rate of the update that follows so many `updates` and `minutes`."""
+        s, update = self.settings, updates + 1
         if s.schedule == "cosine-time":
-            return self._cosine(clock.minutes / s.max_minutes, s.warmup_fraction)
+            return self._cosine(minutes / s.max_minutes, s.warmup_fraction)
         if s.schedule == "cosine":
             return self._cosine(update / s.max_updates, s.warmup_updates / s.max_updates)
         if update < s.warmup_updates:

@@ -31,7 +31,6 @@ from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes, pack_states, unpack_states
 from nmtgrid.training.events import Meter
 from nmtgrid.training.optimiser import (
-    Clock,
     LearningRate,
     make_optimiser,
     optimiser_tensors,
@@ -287,7 +286,7 @@ class Trainer:
         training, progress = self.settings.training, self.progress
         start = self.stopwatch.now()
         cursor, batches = next(reader)
-        rate = self.rate.at(Clock(progress.update, self.stopwatch.minutes))
+        rate = self.rate.at(progress.update, self.stopwatch.minutes)
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
         result = self.updater.apply(batches, rate, self.watch if is_watched else None)
         progress.update += 1

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from nmtgrid.training.optimiser import (
-    Clock,
     LearningRate,
     clip_and_scale,
     make_optimiser,
@@ -103,7 +102,7 @@ def test_gradients_are_divided_by_tokens_then_clipped() -> None:
 
 def rates(made: TrainingSettings, *clocks: tuple[int, float]) -> list[float]:
     schedule = LearningRate(made)
-    return [schedule.at(Clock(*clock)) for clock in clocks]
+    return [schedule.at(*clock) for clock in clocks]
 
 
 def test_inverse_square_root_climbs_then_falls() -> None:
@@ -151,7 +150,7 @@ def test_plateau_decays_after_three_evaluations_without_improvement() -> None:
     seen = []
     for loss in (2.0, 1.5, 1.6, 1.5, 1.7, 1.4, 1.5, 1.5, 1.5):
         schedule.evaluated(loss)
-        seen.append(round(schedule.at(Clock(10, 0)), 6))
+        seen.append(round(schedule.at(10, 0), 6))
     assert seen == [1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8, 0.8, 0.64]
 
 
@@ -166,7 +165,7 @@ def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
     # 3.5 is just 0.5 below 4 and not more; 3.25 is, and 2.5 again; 2.25 and 2.0 are not.
     for loss in (4.0, 3.5, 3.25, 3.0, 2.5, 2.25, 2.0):
         schedule.evaluated(loss)
-        seen.append(schedule.at(Clock(10, 0)))
+        seen.append(schedule.at(10, 0))
     assert seen == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]
     assert schedule.best == 2.5
     # As torch's own scheduler has it, which decays once there were more than `patience`.
@@ -179,7 +178,7 @@ def test_a_plateau_is_left_by_more_than_the_threshold() -> None:
     for loss in (4.0, 3.5, 3.5, 3.25, 3.5, 1.0, 0.5, 0.25, 0.0, -0.5):
         ours.evaluated(loss)
         theirs.step(loss)
-        assert ours.at(Clock(10, 0)) == theirs.get_last_lr()[0]
+        assert ours.at(10, 0) == theirs.get_last_lr()[0]
     assert "training.decay_threshold" in TrainingSettings(decay_threshold=-0.1).faults()[0]
 
 
@@ -193,4 +192,4 @@ def test_a_schedules_state_comes_back() -> None:
     other.restore(one.state())
     one.evaluated(2.0)
     other.evaluated(2.0)
-    assert one.at(Clock(5, 0)) == other.at(Clock(5, 0)) == pytest.approx(0.8)
+    assert one.at(5, 0) == other.at(5, 0) == pytest.approx(0.8)
