@@ -42,7 +42,8 @@ class Banned:
 
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
-        for token in self.tokens:  # a list as index would be brought to a GPU, which waits for it
+        # One by one: a list as index would be copied to a GPU, which waits for it.
+        for token in self.tokens:
             log_probabilities[:, token] = -math.inf
         return log_probabilities
 
@@ -77,6 +78,7 @@ class ForcedPrefix:
         """Leave only the prefix's token in rows that are still inside it."""
         if step >= self.longest:
             return log_probabilities
+        # Rows whose prefix is over have padding here and stay free.
         token = self._tokens[sentence, step][:, None]
         only_token = torch.full_like(log_probabilities, -math.inf)
         only_token.scatter_(1, token, log_probabilities.gather(1, token))
@@ -103,6 +105,7 @@ def length_bounds(
     # One token at least: an empty translation has no length norm to speak of.
     most = most.clamp(min=max(1, fewest))
     if end_is_hidden:
+        # The lengths count the source's end symbol, the bounds do not count the target's.
         most = most.minimum(lengths - 1)
         return most, most
     return torch.full_like(most, fewest), most

@@ -140,6 +140,7 @@ class Graphs:
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(state))
         device = next(tensors(state)).device.type
         key = (member, id(model), width, torch.is_autocast_enabled(device), shapes)
+        # Taken out and put back at the end: the dict's order is that of use.
         slot = self._slots.pop(key, None)
         if slot is None:
             # Rows of a beam move at almost every step, so that is part of what is recorded.
@@ -185,6 +186,7 @@ class _Slot:
             # Recording may run the step several times, so rows stay where they are till then.
             self.parents.copy_(self._unmoved)
             self._replays[align] = record(functools.partial(self._step, align))
+        # The graph reads its inputs from these buffers, so they are filled, not replaced.
         if self.moves:
             self.parents.copy_(self._unmoved if parents is None else parents)
         return self._replays[align]()

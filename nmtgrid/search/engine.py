@@ -105,6 +105,7 @@ def search(
     as with scores that are no numbers.
     """
     check(models, plan, align, agent, halt)
+    # A recorded step has neither limited reads nor rows that leave it early.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:
@@ -177,6 +178,7 @@ class _Run:
         self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
         if plan.sample:
             copy = torch.arange(self.copies, device=device)
+            # A prime stride: keys of different sentences and copies do not meet.
             self.select = Sample(plan, (self.keys[:, None] * 1_000_003 + copy).flatten())
         self.states = [repeat(model.begin(source, lengths), self.copies) for model in models]
         self.reads = None if agent is None else torch.ones_like(self.groups)
@@ -188,7 +190,7 @@ class _Run:
         self.finished = FinishedHypotheses(plan, self.select.width, limits)
         self.is_word = self.coverage = None
         if plan.coverage_penalty:
-            # All source tokens should be covered but the end symbol.
+            # All source tokens should be covered but the end symbol, which pictures lack.
             columns = torch.arange(source.shape[1], device=device)
             is_word = columns[None] < lengths[:, None] - int(is_text)
             self.is_word = is_word.repeat_interleave(self.copies, 0)
@@ -202,27 +204,29 @@ class _Run:
         if rows_per_group * self.copies > 1:
             # [R]: the position of each row's sentence in the batch.
             sentence = (self.groups // self.copies).repeat_interleave(rows_per_group)
+        # Reading comes before writing: a token is predicted from what has been read by then.
         if self.agent is not None and self.reads is not None:
             self.reads = self._next_reads(self.agent, self.reads, step, sentence)
             self.tree.reads.append(self.reads)
         log_probabilities = self._constrain(self._predict(sentence), step, sentence)
-        chosen = self.select.choose(log_probabilities, self.log_probabilities, self.groups, step)
-        ends = chosen.end_parents
+        following = self.select.choose(log_probabilities, self.log_probabilities, self.groups, step)
+        ends = following.end_parents
         bonus = torch.zeros_like(ends, dtype=torch.float32)
         if self.coverage is not None and self.is_word is not None:
             # The coverage penalty of Wu et al. (2016).
             logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
             bonus = self.plan.coverage_penalty * (logs * self.is_word).sum(1)[ends]
         self.finished.add(
-            self.groups, step + 1, chosen.end_log_probabilities, bonus, self.tree.nodes[ends]
+            self.groups, step + 1, following.end_log_probabilities, bonus, self.tree.nodes[ends]
         )
-        return self._advance_rows(chosen, step)
+        return self._advance_rows(following, step)
 
     def _next_reads(self, agent: Agent, reads: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Return [R]: how much each row has read when it writes its next token."""
         rho = None
         if agent.wants_reading:
             pairs = zip(self.models, self.states, strict=True)
+            # The reader has to see every written token before it can say whether to read on.
             self.states = [model.consider(self.tokens, state) for model, state in pairs]
             pairs = zip(self.models, self.states, strict=True)
             shares = [model.reading_row(state).float().sigmoid() for model, state in pairs]
@@ -261,10 +265,12 @@ class _Run:
         values = [step.logits.float().log_softmax(1) for step in steps]
         if len(values) == 1:
             return values[0]
+        # The mean of probabilities, from their logarithms without leaving them.
         return torch.stack(values).logsumexp(0) - math.log(len(values))
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
+        # Kept before the rules change it in place; no copy while no row can be at its limit.
         end = log_probabilities[:, END].clone() if step >= self.min_limit else None
         if self.reads is not None and self.agent is not None and self.agent.finish_reading:
             is_early = self.reads < self.source_lengths[sentence]
@@ -277,14 +283,14 @@ class _Run:
         only_end[:, END] = end
         return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
 
-    def _advance_rows(self, chosen: Continuations, step: int) -> bool:
-        """Make the chosen rows the live ones, without the sentences that are done."""
+    def _advance_rows(self, following: Continuations, step: int) -> bool:
+        """Make the rows that follow the live ones, without the sentences that are done."""
         count = len(self.groups)
-        live = chosen.log_probabilities.view(count, -1)
+        live = following.log_probabilities.view(count, -1)
         is_done = self.finished.is_done(self.groups, live, step + 1)
         # Rows of a sentence that is done stay until the next look, but nothing comes of them.
         log_probabilities = live.masked_fill(is_done[:, None], -math.inf).flatten()
-        tokens, parents = chosen.tokens, chosen.parents
+        tokens, parents = following.tokens, following.parents
         if (step + 1) % self.check_every == 0:
             going = (~is_done).nonzero()[:, 0]
             if len(going) == 0:

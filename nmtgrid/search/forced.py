@@ -40,6 +40,7 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
         features = model.features(batch, sites)
         values = []
         for first in range(0, len(targets), _CHUNK):
+            # In float32 under autocast too: the sum over V types needs the digits.
             logits = model.classify(features[first : first + _CHUNK]).float()
             target = targets[first : first + _CHUNK, None]
             values.append(logits.gather(1, target)[:, 0] - logits.logsumexp(1))
@@ -81,6 +82,7 @@ def forced_traces(
     model = model.to(device).eval()
     for first in range(0, len(split), _WINDOW):
         window = numpy.arange(first, min(first + _WINDOW, len(split)))
+        # Batches of like lengths, within a window that bounds the traces in memory.
         traces: list[Trace] = []
         for indices in cut_by_length(
             split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64

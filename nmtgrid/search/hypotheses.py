@@ -101,6 +101,8 @@ class FinishedHypotheses:
         self.log_probabilities = torch.full(shape, -math.inf, device=device)
         self.nodes = torch.zeros(shape, dtype=torch.long, device=device)
         self._ended = torch.zeros(len(limits), dtype=torch.long, device=device)
+        # The largest norm that a row can still get: with it its score is highest, as scores are
+        # below zero.
         self._longest_norm = plan.length_norm(limits + 1)
 
     def add(
@@ -116,6 +118,7 @@ class FinishedHypotheses:
         if groups.device.type == "cpu" and not bool(is_end.any()):
             return
         norm = self.plan.length_norm(torch.full((), length, device=groups.device))
+        # What ended before stands first, so that it stays ahead on a tie.
         scores = torch.cat([self.scores[groups], log_probabilities / norm + bonus], 1)
         totals = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
         all_nodes = torch.cat([self.nodes[groups], nodes], 1)

@@ -68,6 +68,7 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     values += [first + carried, *rest]
     tokens = [token for piece in pieces for token in piece.tokens]
     total = sum(piece.log_probability for piece in pieces)
+    # Scores of pieces do not add up: each has the norm of its own length.
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
     # Of exits and their scores those of inner end symbols are dropped.
     exits = [piece.exits for piece in pieces if piece.exits is not None]
@@ -94,6 +95,7 @@ def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hy
         join([hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in pieces], plan)
         for rank in range(max(map(len, pieces)))
     ]
+    # Ranks may change places: the sum of scores is not the score of the whole.
     return sorted(joined, key=lambda hypothesis: -hypothesis.score)
 
 

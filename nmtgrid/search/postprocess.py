@@ -63,6 +63,7 @@ def restore(
             for row, token in enumerate(hypothesis.tokens):
                 if token == UNKNOWN:
                     units[row] = whole_word(source, columns[row])
+        # The model wrote the prefix as ids, where a type unknown to it has become `<unk>`.
         units = [*prefix, *units[len(prefix) :]]
         text = " ".join(units)
         targets.append(units)

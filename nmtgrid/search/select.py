@@ -149,12 +149,14 @@ class Sample:
             shares = torch.zeros_like(shares).scatter_(1, token, value)
         if plan.top_p < 1:
             value, token = shares.sort(dim=1, descending=True, stable=True)
+            # What stands before a type must be below top_p, so the likeliest one is always left.
             before = value.cumsum(1) - value
             value = value.masked_fill(before >= plan.top_p * value.sum(1, keepdim=True), 0.0)
             shares = torch.zeros_like(shares).scatter_(1, token, value)
         # In double precision: in float32 the last of many thousand types would get no share.
         cumulative = shares.double().cumsum(1)
         threshold = uniform(plan.seed, self.keys[groups], step)[:, None] * cumulative[:, -1:]
+        # The first type whose cumulative share is above the threshold; rounding may find none.
         token = (cumulative <= threshold).sum(1).clamp(max=shares.shape[1] - 1)
         value = log_probabilities.gather(1, token[:, None])[:, 0]
         return _continue_rows(token, totals + value)

@@ -90,10 +90,12 @@ class Trace:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON, numbers rounded."""
+        # Rounded, since digits that no reader uses are most of the file.
         values = dataclasses.asdict(self)
         values["log_probabilities"] = [round(v, _LOG_DIGITS) for v in self.log_probabilities]
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)
+        # Last in the line, where it does not hide the rest.
         del values["alignment"]
         for name in ("reads", "exits", "exit_scores", "num_exits"):
             if values[name] is None:
@@ -171,6 +173,7 @@ def _problem(values: Any) -> str:
     height, width = len(values["target"]) + 1, len(values["source"]) + 1
     count = len(values["log_probabilities"])
     is_empty = not values["source"] and not values["target"] and count == 0
+    # An empty line was not translated: it has not even an end symbol.
     if count != height and not is_empty:
         return f"`log_probabilities` has {count} numbers where {height} belong"
     kind = values.get("kind", "weights")

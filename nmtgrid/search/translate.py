@@ -185,6 +185,7 @@ class Translator:
         self.halt = halt
         self.features = self.models[0].traits.source_features  # of a region; 0: text
         self.graphs = graphs_for(self.device)
+        # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
     def translate(
@@ -337,6 +338,7 @@ class Translator:
             for (index, piece, _), hypotheses in zip(batch, hypotheses_of, strict=True):
                 results[index, piece] = hypotheses
             advance(sum(piece == 0 for _, piece, _ in batch), _count_tokens(hypotheses_of))
+        # Empty lines are in no batch, but they are done too.
         advance(sum(not line.ends for line in lines), 0)
         return [
             join_ranked([results[index, piece] for piece in range(len(line.ends))], self.plan)
@@ -368,6 +370,7 @@ class Translator:
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
         """Yield indices in order of size, so many that rows x longest stay within the limit."""
+        # Rows of one length pad little, and the state of a search grows with its rows.
         batch: list[int] = []
         width = width or (self.plan.nbest if self.plan.sample else self.plan.beam)
         for index in sorted(range(len(sizes)), key=sizes.__getitem__):

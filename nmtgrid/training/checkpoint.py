@@ -64,6 +64,7 @@ class Checkpoints:
         existing = self.existing()
         number = int(existing[-1].name) + 1 if existing else 1
         part, path = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
+        # Before, not after: what a killed run left may be what fills the disk.
         self._sweep()
         try:
             part.mkdir(parents=True)
@@ -72,6 +73,7 @@ class Checkpoints:
             write_json(part / _FACTS, sealed({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best)
+            # Unchanged best weights are linked: they cost no room and no time.
             elif existing and (existing[-1] / BEST).exists():
                 _link(existing[-1] / BEST, part / BEST)
             else:
@@ -132,6 +134,7 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         paths = [path for path in self.folder.iterdir() if path.is_dir()]
+        # Six digits sort as their numbers do; hidden names are states that are half made.
         return sorted(path for path in paths if path.name.isascii() and path.name.isdigit())
 
     def average(self) -> dict[str, Tensor]:

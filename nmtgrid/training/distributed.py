@@ -67,6 +67,7 @@ class Processes:
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of `values` over the processes, in double precision, on the CPU."""
+        # On the CPU, through gloo: counts are small, and NCCL knows only tensors on GPUs.
         total = values.detach().to("cpu", torch.float64, copy=True)
         if self.count > 1:
             with _clear_errors():
@@ -77,6 +78,7 @@ class Processes:
         """Sum the gradients of `parameters` over the processes; None stays where all have None."""
         if self.count == 1:
             return
+        # A layer that one process' batches do not reach has no gradient there, but a part in it.
         has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
         used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
         for parameter in used:
@@ -175,6 +177,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
     if processes.count == 1:
         yield
         return
+    # Both on a GPU: gradients go over NCCL, counts and payloads stay on the host.
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -199,6 +202,7 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as fault:
+        # Want of memory is this process' own, and update.py handles it.
         if is_out_of_memory(fault):
             raise
         first = str(fault).strip().partition("\n")[0]
@@ -263,6 +267,7 @@ def _new_file(folder: Path) -> Path | None:
 
 
 def _appears(path: Path) -> bool:
+    # A network's file system may show a new file late.
     end = time.monotonic() + _SHARED_FOLDER_SECONDS
     while not path.exists():
         if time.monotonic() > end:

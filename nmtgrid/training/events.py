@@ -172,6 +172,7 @@ class Meter:
         batches: int,
     ) -> Updated:
         """Return the event of these updates, each of so many `batches` of the `plan`."""
+        # Tiny updates may take no time by the clock of the processor.
         seconds = max(self.seconds, 1e-9)
         per_update, per_epoch = seconds / 60 / self.updates, seconds / 60 / max(self.pairs, 1)
         epochs = plan.epochs_done(progress.cursor, self.pairs / self.updates / batches)
@@ -227,6 +228,7 @@ class MetricsLog:
                 remaining.append(line + b"\n")
                 self._last = str(values.get(LINE_CHECKSUM, ""))
                 self._known.add(_validation(values))
+        # Written anew as a whole: a run that is killed here leaves the old log.
         with atomic_file(self.path) as file:
             file.write(b"".join(remaining))
         return damaged
@@ -237,6 +239,7 @@ class MetricsLog:
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
+        # Of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:
             values["perplexity"] = perplexity(nll)

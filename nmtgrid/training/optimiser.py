@@ -26,6 +26,7 @@ def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.
             groups, lr=0.0, momentum=settings.momentum, nesterov=settings.momentum > 0, fused=True
         )
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    # The rate is set before each update, by `LearningRate`.
     betas = (settings.beta1, settings.beta2)
     return kind(groups, lr=0.0, betas=betas, eps=settings.epsilon, fused=True)
 
@@ -66,8 +67,10 @@ def clip_and_scale(
     The norm is the one before clipping, of the divided gradient. `over_all` sums squares over the
     processes where each has a shard of the gradients.
     """
+    # One fused call for all tensors: a loop would launch a kernel, or two, for each.
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if over_all is not None:
+        # Squares of shards add up over the processes, norms do not.
         norm = over_all(norm.double().square()).sqrt().to(norm)
     norm = norm / tokens
     # One multiplication for both: the gradients are passed over once more, not twice.

@@ -62,15 +62,15 @@ def prepare(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
-    # The model's weights are drawn here, so nothing may draw between the two.
-    seed_everything(training.seed)
+    seed_everything(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
+    # Checked before the folder is touched, as all that can be refused is.
     objective = make_objective(settings, dataset, device, folder if resume else None)
     objective.check(model)
     bf16 = training.precision == "bf16"
-    bf16 = bf16 or (training.precision == "auto" and has_fast_bf16(device))
+    bf16 |= training.precision == "auto" and has_fast_bf16(device)
     validator = None
     if valid is not None and len(valid):
         validator = SplitValidator(
@@ -88,11 +88,11 @@ def prepare(
     if resume:
         _check_same_pipeline(folder, dataset.pipeline)
         if not trainer.resume():
-            raise ModelError(
-                f"{folder} holds no saved state to resume from.", "Begin again with `--overwrite`."
-            )
+            advice = "Begin again with `--overwrite`."
+            raise ModelError(f"{folder} holds no saved state to resume from.", advice)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume)
+    # The others read the folder: they go on when it is complete.
     processes.wait()
     return trainer
 
@@ -108,6 +108,7 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         if isinstance(objective, Prepared):
             objective.save(folder)
     except BaseException as fault:
+        # Also at a signal: a folder with half a description would be in the way of the next run.
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(fault, OSError):

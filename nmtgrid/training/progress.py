@@ -78,6 +78,7 @@ def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bo
     """Return whether the run is to be validated now."""
     if progress.validated_update == progress.update:
         return False
+    # Whichever interval is over first; an interval of zero is none.
     by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
     epochs = progress.cursor.epoch - progress.validated_epoch
     by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs

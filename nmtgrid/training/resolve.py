@@ -90,6 +90,7 @@ def resolve_resumed(folder: Path, request: Request) -> RunSettings:
     if faults:
         raise ConfigError(faults, "Leave that out, or begin a new run with another `--out`.")
     settings = _change(before, {}, request)
+    # `training.*` may change on the way, but for what the saved moments and draws depend on.
     old, new = _flat(to_json(before)), _flat(to_json(settings))
     fixed = [name for name in new if name.startswith(_FIXED) and new[name] != old.get(name)]
     if fixed:
@@ -104,6 +105,7 @@ def resolve_resumed(folder: Path, request: Request) -> RunSettings:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    # The settings alone: a request is checked before any weights are read.
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(

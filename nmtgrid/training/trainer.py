@@ -98,6 +98,7 @@ class BatchReader:
 
     def _read(self) -> tuple[DataCursor, list[Batch]]:
         steps = [next(self._walk) for _ in range(self.count)]
+        # Every process walks the whole plan and reads its share, so that none has to send any.
         own = self.processes.share([self.plan.cells(indices) for _, indices in steps])
         batches = [self.pairs.batch(steps[index][1]) for index in own]
         return steps[-1][0], [batch.pinned() if self._pinned else batch for batch in batches]
@@ -127,6 +128,7 @@ class Trainer:
         self.model, self.train, self.settings = model.to(device), train, settings
         self.device, self.bf16, self.validator = device, bf16, validator
         self.processes = processes or Processes()
+        # Drawn by one seed, but perhaps on unlike machines: those of the first process count.
         self.processes.broadcast([*model.parameters(), *model.buffers()])
         training, batches = settings.training, settings.batches
         self.plan = BatchPlan(
@@ -183,6 +185,7 @@ class Trainer:
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
+        # Moments are restored behind the weights, whose shards and devices they follow.
         self._redistribute(facts)
         restore_optimiser(
             self.optimiser, self.model, _below(tensors, _OPTIMISER), self.weights.like
@@ -289,6 +292,7 @@ class Trainer:
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
         result = self.updater.apply(batches, rate, self.watch if is_watched else None)
+        # Only now: an update that fails is not counted, and its batches are read again.
         progress.update += 1
         progress.cursor = cursor
         if self.average is not None and progress.update % training.ema_updates == 0:
@@ -324,9 +328,12 @@ class Trainer:
         start = self.stopwatch.now()
         outcome = self.selection.evaluate(self.progress.update)
         self.stopwatch.synchronise()
+        # A validation at the end of a run was not due: a run that goes on must be as if it had
+        # not been.
         if due:
             self.rate.evaluated(outcome.score.value)
             self.progress.evaluated(outcome.score.value)
+        # Saved after every validation: the best weights and the counters must not part.
         yield self._validated(outcome, start)
         yield self._save(outcome.best)
 
@@ -338,6 +345,7 @@ class Trainer:
             yield self._save(None)
         if self.settings.training.average < 2:
             return
+        # All processes read the states: the mean is scored by all of them.
         averaged = self.checkpoints.average()
         if self.processes.is_first:
             self.checkpoints.write_average(averaged)

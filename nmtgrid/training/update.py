@@ -177,6 +177,7 @@ class Updater:
         self.processes = processes or Processes()
         self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
+        # The smallest size that did not fit: with it memory does not run out again at every update.
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
 
@@ -200,6 +201,7 @@ class Updater:
             oom_splits += 1
             microbatch = microbatches[failed]
             self.too_many_cells = min(self.too_many_cells, count_cells(microbatch))
+            # The gradient of what came before is done again, for a half of this pass may be in it.
             microbatches[failed : failed + 1] = split_batch(microbatch)
         counts = [
             sum(int(batch.target_lengths.sum()) for batch in batches),
@@ -218,6 +220,7 @@ class Updater:
         loss, nll = extra.pop("loss"), extra.pop("nll")
         if not (math.isfinite(gradient_norm) and math.isfinite(loss)):
             raise _not_finite(gradient_norm, loss / tokens, batches, learning_rate)
+        # After the check: a loss that is no number must not reach the weights.
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()

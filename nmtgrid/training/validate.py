@@ -102,6 +102,7 @@ class SplitValidator:
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
         self._count = min(sentences or len(split), len(split))
         self._translated = filled[filled < self._count] if with_quality else filled[:0]
+        # By source length alone: how long the translations become is not known.
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
@@ -226,6 +227,7 @@ class Selection:
             weights, score = candidates[name], scores[name]
             with swapped_weights(model, weights):
                 quality = self.validator.quality(model)
+        # Compared with the best of all candidates so far, whichever weights they were.
         before = self.best.nll if score.criterion is None else self.best.criterion
         best = None
         if score.value < (math.inf if before is None else before):

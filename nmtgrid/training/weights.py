@@ -44,6 +44,7 @@ class RunningAverage:
         decay = min(self.decay, 1.0 - 1.0 / self.steps)
         names = [name for name, mean in self.weights.items() if mean.is_floating_point()]
         live = [self._live[name].detach() for name in names]
+        # In place and fused: the average costs one pass over the weights.
         torch._foreach_lerp_([self.weights[name] for name in names], live, 1.0 - decay)
         for name in self.weights.keys() - set(names):
             self.weights[name].copy_(self._live[name])
@@ -90,6 +91,7 @@ def swapped_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> I
         yield
         return
     live = live_weights(model)
+    # `data`, so that the optimiser and the graph keep their hold on the parameters themselves.
     own = {name: tensor.data for name, tensor in live.items()}
     try:
         for name, tensor in live.items():
@@ -190,6 +192,7 @@ class ShardedWeights(Weights):
 
     def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole tensors, by name: all processes bring them together in that order."""
+        # Sorted: a dict's order may differ between processes, and they would wait for each other.
         return {name: _gathered(tensors[name]) for name in sorted(tensors)}
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
