@@ -79,22 +79,10 @@ class ObjectiveKind:
     """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
 
 
-class Wrapper(Protocol):
-    """Makes another objective of one, as a run's settings say; or returns the same.
+Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]
+"""Makes another objective of one, as a run's settings say; or returns the same.
 
-    `run_folder` is that of the run that is resumed, if any, for what `Prepared` wrote there.
-    """
-
-    def __call__(
-        self,
-        objective: Objective,
-        settings: RunSettings,
-        dataset: Dataset,
-        device: torch.device,
-        run_folder: Path | None = None,
-    ) -> Objective: ...
-
-
+The path is the folder of the run that is resumed, if any, for what `Prepared` wrote there."""
 OBJECTIVE_FILE = "objective.safetensors"
 """The file in a run's folder that `Prepared` writes."""
 wrappers: Registry[Wrapper] = Registry("wrapper of objectives")

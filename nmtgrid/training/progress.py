@@ -54,11 +54,6 @@ class Progress:
         else:
             self.waited += 1
 
-    def saved(self, minutes: float) -> None:
-        """Note that the run is being saved."""
-        self.minutes = self.saved_minutes = minutes
-        self.saved_update = self.update
-
     def to_json(self) -> dict[str, Any]:
         """Return the counters as plain values."""
         # Saved states call the cursor `place`.

@@ -376,7 +376,9 @@ class Trainer:
 
     def _save(self, best: dict[str, Tensor] | None) -> events.Saved:
         """Save a state; all processes call, for shards and random states come from all of them."""
-        self.progress.saved(self.stopwatch.minutes)
+        progress = self.progress
+        progress.minutes = progress.saved_minutes = self.stopwatch.minutes
+        progress.saved_update = progress.update
         moments = self.weights.full(optimiser_tensors(self.optimiser, self.model))
         tensors = {f"{_OPTIMISER}{name}": value for name, value in moments.items()}
         if self.average is not None:
@@ -391,7 +393,7 @@ class Trainer:
                     tensors[f"{_RANDOM}{rank}.{name}"] = value
         facts = {
             **self._data_facts,
-            "progress": self.progress.to_json(),
+            "progress": progress.to_json(),
             "rate": self.rate.state(),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),

@@ -127,10 +127,17 @@ class Weights:
         return self.full(self.model.state_dict())
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return a copy of the state, on the CPU, with `others` (by name) in place of its own."""
-        with swapped_weights(self.model, others):
-            state = self.model.state_dict()
-            return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+        """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
+        state = self.model.state_dict(keep_vars=True)
+        # A matrix that two layers share has two names in the state, and one among the others.
+        names = {id(tensor): name for name, tensor in reversed(state.items())}
+        names |= {id(tensor): name for name, tensor in self.model.named_parameters()}
+        copies = {}
+        for name, tensor in state.items():
+            other = None if others is None else others.get(names[id(tensor)])
+            whole = _gathered(tensor if other is None else other)
+            copies[name] = whole.detach().to("cpu", copy=True)
+        return copies
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` returned. Raises RuntimeError for that of another model."""
@@ -194,19 +201,6 @@ class ShardedWeights(Weights):
         """Return the whole tensors, by name: all processes bring them together in that order."""
         # Sorted: a dict's order may differ between processes, and they would wait for each other.
         return {name: _gathered(tensors[name]) for name in sorted(tensors)}
-
-    def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return a copy of the whole state, on the CPU, with `others` in place of its own."""
-        state = self.model.state_dict(keep_vars=True)
-        # A matrix that two layers share has two names in the state, and one among the others.
-        names = {id(tensor): name for name, tensor in reversed(state.items())}
-        names |= {id(tensor): name for name, tensor in self.model.named_parameters()}
-        copies = {}
-        for name, tensor in state.items():
-            other = None if others is None else others.get(names[id(tensor)])
-            whole = _gathered(tensor if other is None else other)
-            copies[name] = whole.detach().to("cpu", copy=True)
-        return copies
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back whole tensors. Raises RuntimeError for those of another model."""

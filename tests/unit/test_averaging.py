@@ -130,6 +130,6 @@ def test_all_processes_validate_with_the_first_ones_statistics(
             if tensor.shape == (1,):
                 tensor.fill_(next(first))
 
-    monkeypatch.setattr(Processes, "same", same)
+    monkeypatch.setattr(Processes, "broadcast", same)
     list(made.run())
     assert validator.seen == [7.0, 5.0]
