@@ -140,12 +140,10 @@ class Agent(Protocol):
     @property
     def wants_reading(self) -> bool:
         """Whether the models' reading probabilities are needed."""
-        ...
 
     @property
     def finish_reading(self) -> bool:
         """Whether no translation may end before its source has been read whole (appendix C)."""
-        ...
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
@@ -158,4 +156,3 @@ class Agent(Protocol):
         tokens read. A stream that goes on gives as length one more than the tokens it has: that
         length as the result means that it must read.
         """
-        ...

@@ -31,7 +31,6 @@ class Constraint(Protocol):
         `step` tokens stand already in each row; `sentence` [R] is the row's position in the batch
         that is searched. The tensor may be changed in place.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

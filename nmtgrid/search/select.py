@@ -49,7 +49,6 @@ class Select(Protocol):
 
         `groups` [G] are the numbers the groups had at the start; `step` tokens are written.
         """
-        ...
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -44,15 +44,12 @@ class Objective(Protocol):
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError where `model` cannot be trained so."""
-        ...
 
     def agent(self) -> Agent | None:
         """Return what decides on reading when validation translates (None: all is read)."""
-        ...
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the batch's loss, under the caller's autocast and gradient mode."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class Prepared(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write it to `OBJECTIVE_FILE` in a run's folder, unless it is there. Raises OSError."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,13 +26,13 @@ _RANGES: dict[str, Callable[[float], bool]] = {
 
 def _outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
     """Return a fault for each of the settings in `group` whose value is not in `span`."""
-    values = {name: getattr(settings, name) for name in names}
-    # Comparisons with NaN are false, so it lies outside of all ranges.
-    return [
-        f"`{group}.{name}` must be {span}, but is {value}."
-        for name, value in values.items()
-        if not _RANGES[span](value)
-    ]
+    faults = []
+    for name in names:
+        value = getattr(settings, name)
+        # Comparisons with NaN are false, so it lies outside of all ranges.
+        if not _RANGES[span](value):
+            faults.append(f"`{group}.{name}` must be {span}, but is {value}.")
+    return faults
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,11 +59,9 @@ class Validator(Protocol):
 
     def score(self, model: TranslationModel) -> Score:
         """Return the loss of the references, without label smoothing."""
-        ...
 
     def quality(self, model: TranslationModel) -> Quality:
         """Return the scores of greedy translations that are wanted."""
-        ...
 
 
 class SplitValidator:
