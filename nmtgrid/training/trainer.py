@@ -61,47 +61,42 @@ class Pairs(Protocol):
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
-class BatchReader:
-    """Reads `count` batches of `plan` an update, over all `processes`, from `cursor` on.
+def read_batches(
+    pairs: Pairs,
+    plan: BatchPlan,
+    cursor: DataCursor,
+    count: int,
+    processes: Processes,
+    *,
+    ahead: bool,
+) -> Iterator[tuple[DataCursor, list[Batch]]]:
+    """Yield this process' batches of each update, with the cursor that follows them.
 
-    On a GPU the next update's batches are read `ahead`, in a thread, into pinned memory.
+    An update has `count` batches of `plan` over all `processes`, from `cursor` on. For a GPU those
+    of the next update are read `ahead`, in a thread, into pinned memory.
     """
+    walk = plan.walk(cursor)
+    is_pinned = ahead and torch.cuda.is_available()
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        plan: BatchPlan,
-        cursor: DataCursor,
-        count: int,
-        processes: Processes,
-        *,
-        ahead: bool,
-    ) -> None:
-        self.pairs, self.plan, self.processes, self.count = pairs, plan, processes, count
-        self._pinned = ahead and torch.cuda.is_available()
-        self._walk = plan.walk(cursor)
-        self._thread = concurrent.futures.ThreadPoolExecutor(1) if ahead else None
-
-    def __iter__(self) -> Iterator[tuple[DataCursor, list[Batch]]]:
-        """Yield the batches of each update, with the cursor that follows them."""
-        if self._thread is None:
-            while True:
-                yield self._read()
-        following = self._thread.submit(self._read)
-        try:
-            while True:
-                batches = following.result()
-                following = self._thread.submit(self._read)
-                yield batches
-        finally:
-            self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _read(self) -> tuple[DataCursor, list[Batch]]:
-        steps = [next(self._walk) for _ in range(self.count)]
+    def read() -> tuple[DataCursor, list[Batch]]:
+        steps = [next(walk) for _ in range(count)]
         # Every process walks the whole plan and reads its share, so that none has to send any.
-        own = self.processes.share([self.plan.cells(indices) for _, indices in steps])
-        batches = [self.pairs.batch(steps[index][1]) for index in own]
-        return steps[-1][0], [batch.pinned() if self._pinned else batch for batch in batches]
+        own = processes.share([plan.cells(indices) for _, indices in steps])
+        batches = [pairs.batch(steps[index][1]) for index in own]
+        return steps[-1][0], [batch.pinned() if is_pinned else batch for batch in batches]
+
+    if not ahead:
+        while True:
+            yield read()
+    thread = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        following = thread.submit(read)
+        while True:
+            batches = following.result()
+            following = thread.submit(read)
+            yield batches
+    finally:
+        thread.shutdown(wait=True, cancel_futures=True)
 
 
 class Trainer:
@@ -243,11 +238,9 @@ class Trainer:
     def _train(self) -> Iterator[events.Event]:
         """Train, from the second event to the last."""
         training, progress, stopwatch = self.settings.training, self.progress, self.stopwatch
-        reader = iter(
-            BatchReader(
-                self.train, self.plan, progress.cursor, self._batches, self.processes,
-                ahead=self.device.type == "cuda",
-            )
+        reader = read_batches(
+            self.train, self.plan, progress.cursor, self._batches, self.processes,
+            ahead=self.device.type == "cuda",
         )  # fmt: skip
         # A run that was stopped just before a validation catches up on it.
         if progress.update and is_due(training, progress, stopwatch.minutes):

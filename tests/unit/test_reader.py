@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.trainer import BatchReader
+from nmtgrid.training.trainer import read_batches
 from tests.unit.tiny_run import Sentences
 
 
@@ -25,7 +25,7 @@ def _read(
     place: DataCursor, count: int, updates: int, *, ahead: bool
 ) -> list[tuple[DataCursor, list[int]]]:
     pairs = Sentences()
-    reader = BatchReader(pairs, _plan(pairs), place, 2, Processes(0, count), ahead=ahead)
+    reader = read_batches(pairs, _plan(pairs), place, 2, Processes(0, count), ahead=ahead)
     held = iter(reader)
     found = [
         (place, [int(i) for batch in batches for i in batch.indices])
@@ -47,7 +47,7 @@ def test_shares_make_up_the_update() -> None:
     pairs = Sentences()
     shares = []
     for rank in range(2):
-        reader = BatchReader(pairs, _plan(pairs), DataCursor(), 3, Processes(rank, 2), ahead=False)
+        reader = read_batches(pairs, _plan(pairs), DataCursor(), 3, Processes(rank, 2), ahead=False)
         shares.append(next(iter(reader)))
     assert shares[0][0] == shares[1][0]
     walk = itertools.islice(_plan(pairs).walk(DataCursor()), 3)
@@ -67,7 +67,7 @@ def test_a_fault_while_reading_ahead_is_told() -> None:
             raise RuntimeError("torn page")
 
     pairs = Broken()
-    reader = iter(BatchReader(pairs, _plan(pairs), DataCursor(), 1, Processes(), ahead=True))
+    reader = iter(read_batches(pairs, _plan(pairs), DataCursor(), 1, Processes(), ahead=True))
     with pytest.raises(RuntimeError, match="torn page"):
         next(reader)
 
@@ -75,7 +75,7 @@ def test_a_fault_while_reading_ahead_is_told() -> None:
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
-    reader = BatchReader(pairs, _plan(pairs), DataCursor(), 2, Processes(), ahead=True)
+    reader = read_batches(pairs, _plan(pairs), DataCursor(), 2, Processes(), ahead=True)
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)
