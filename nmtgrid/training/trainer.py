@@ -180,15 +180,17 @@ class Trainer:
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
-        # Moments are restored behind the weights, whose shards and devices they follow.
-        self._redistribute(facts)
+        # As many batches an update as before, redistributed over however many processes there are.
+        self._batches = facts.get("batches", self.settings.batches.accumulation)
+        self._world_size_changed = facts.get("processes", 1) != self.processes.count
+        self.processes.check(self._batches, even=self.weights.is_sharded)
         restore_optimiser(
             self.optimiser, self.model, _below(tensors, _OPTIMISER), self.weights.like
         )
         if self.average is not None:
             weights = _below(tensors, _AVERAGE)
             self.average.restore(weights, facts["ema_steps"], self.weights.put)
-        # An update that a state of another number of processes is at has draws of its own.
+        # The seed counts where another number of processes goes on: it has no saved draws.
         seed = self.settings.training.seed + facts["progress"]["update"]
         restore_random(tensors, self.processes, self.device, seed)
         self.rate.restore(facts["rate"])
@@ -197,12 +199,6 @@ class Trainer:
         self.selection.best = Best(**facts["best"])
         self.stopwatch.resume_at(self.progress.minutes)
         return True
-
-    def _redistribute(self, facts: dict[str, Any]) -> None:
-        """Keep to as many batches an update as before, whatever the number of processes."""
-        self._batches = facts.get("batches", self.settings.batches.accumulation)
-        self._world_size_changed = facts.get("processes", 1) != self.processes.count
-        self.processes.check(self._batches, even=self.weights.is_sharded)
 
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
