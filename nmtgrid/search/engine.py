@@ -47,7 +47,7 @@ def check(
     agent: Agent | None = None,
     halt: Halt | None = None,
 ) -> None:
-    """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
+    """Raise ConfigError or ModelError when `models` do not support such a search."""
     if halt is not None:
         if len(models) > 1:
             raise ConfigError(

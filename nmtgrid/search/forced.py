@@ -1,6 +1,6 @@
 """Teacher forcing over a split: log-probabilities of the references, and their alignments.
 
-Called by `Translator.score` and by `decode --force`.
+Called by `Translator.score` and by `decode --forced`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ line has empty lists and no alignment; a run without alignments has none anywher
 online decoding alone, are how many source units had been read when each unit was written, the end
 symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
 was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
-where a block did not run or nothing was asked of it, and `num_exits` how many blocks there are.
+where a block did not run or was not scored, and `num_exits` how many blocks there are.
 `source_end` is there, and false, where sources are pictures: these have no end symbol, and the
 alignment has no column of it.
 """

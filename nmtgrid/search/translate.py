@@ -239,7 +239,7 @@ class Translator:
         `advance` is called after each batch with the lines and target tokens it has finished.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
-        `align` is asked of a model that does not align, TypeError for one string in place of
+        `align` is set and the model does not align, TypeError for one string instead of
         several; InputError on the way unless there are as many prefixes as lines.
         """
         _check_lines(lines, "lines")

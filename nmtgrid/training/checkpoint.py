@@ -2,7 +2,7 @@
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
 far), `training.safetensors` (moments, running average, random states) and `training.json`
-(counters, place in the data). The folder is filled under another name and renamed, so a run that
+(counters, position in the data). The folder is filled under another name and renamed, so a run that
 is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
 `last.safetensors` of the model directory are links to the newest folder's files.
 

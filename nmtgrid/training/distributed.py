@@ -232,7 +232,7 @@ def check_shared_folder(folder: Path, processes: Processes) -> None:
     """Raise StorageError unless all processes see `folder` as the first one does.
 
     That one makes a file of a new name in it, or in the nearest folder above it that there is, and
-    the others look for it. All of them raise alike.
+    the others look for it. All of them raise the same error.
     """
     if processes.count == 1:
         return

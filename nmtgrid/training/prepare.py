@@ -215,7 +215,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_foreign(config: Path) -> bool:
-    """Whether `config.json`, or what would have to lie beside one, is not of a training of ours."""
+    """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
     if not config.exists():
         return any((config.parent / name).exists() for name in _CLEARED)
     try:

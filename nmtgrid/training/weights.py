@@ -1,4 +1,4 @@
-"""Where a model's weights lie: whole in every process, or a shard of each in each of them.
+"""The weights of a model: whole in every process, or sharded over the processes.
 
 Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
 the weights, their gradients and the optimiser's moments are spread over the processes by torch's
@@ -144,11 +144,11 @@ class Weights:
         self.model.load_state_dict(state)
 
     def put(self, tensor: Tensor, value: Tensor) -> None:
-        """Write a whole tensor, or this process' shard of it, into one that lies like weights."""
+        """Write a whole tensor, or this process' shard of it, into one like the weights."""
         tensor.copy_(self.like(tensor, value))
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """Return a whole tensor so that it lies where `parameter` does, if it is as large."""
+        """Return a whole tensor on the device of `parameter`."""
         return value.to(parameter.device)
 
 
@@ -235,7 +235,7 @@ def make_weights(
     *,
     shard: bool,
 ) -> Weights:
-    """Return the weights as they are to lie; one process alone has them whole."""
+    """Return the weights, sharded if `shard`; one process alone has them whole."""
     if shard and processes.count > 1:
         return ShardedWeights(model, objective, processes, device)
     return Weights(model, objective)
