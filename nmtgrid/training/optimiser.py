@@ -48,7 +48,7 @@ def restore_optimiser(
     tensors: dict[str, Tensor],
     like: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Put back what `optimiser_tensors` returned; `like` moves each to its parameter's device or shard."""
+    """Put back what `optimiser_tensors` returned, by `like` on each parameter's device or shard."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter_name, key = name.split("|")
