@@ -77,8 +77,6 @@ class SearchPlan:
 
     def length_norm(self, lengths: Tensor) -> Tensor:
         """Return ((mu + |y|) / (mu + 1))^alpha, where |y| counts the end symbol. Eq. (2.28)."""
-        if self.length_penalty == 0:
-            return torch.ones_like(lengths, dtype=torch.float32)
         ratio = (self.length_offset + lengths.float()) / (self.length_offset + 1.0)
         return ratio**self.length_penalty
 

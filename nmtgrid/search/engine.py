@@ -69,6 +69,7 @@ def check(
                 "this architecture yields no alignments.",
                 "Leave the option away or use a model that aligns.",
             )
+    # Probabilities of different vocabularies cannot be averaged.
     sizes = [model.classifier().weight.shape[0] for model in models]
     if len(set(sizes)) > 1:
         raise ModelError(
@@ -165,6 +166,7 @@ class PrefixTree:
 
         `totals`, `scores` and source `lengths` (F) are those of each, end symbols counted.
         """
+        # Concatenated once, here: a tensor that grew at each step would be copied at each step.
         parents = torch.cat(self._parents)
         paths = [ends]
         # All are followed to the root at once.

@@ -95,6 +95,7 @@ def forced_traces(
                     alignments = model.alignments(batch, kind).float().cpu().numpy()
             traces += _traces(pipeline, batch, scores, alignments, kind if align else "weights")
             advance(len(batch), int(batch.target_lengths.sum()))
+        # In the order of the split, whatever the batches were.
         yield from sorted(traces, key=lambda trace: trace.line)
 
 

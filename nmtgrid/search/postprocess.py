@@ -67,6 +67,7 @@ def restore(
         units = [*prefix, *units[len(prefix) :]]
         text = " ".join(units)
         targets.append(units)
+        # Words as the dataset has them: `bleu_tokenized` compares these.
         words.append(text if pipeline.target.codes is None else undo(text))
     texts = [pipeline.target.moses.detokenize(text) for text in words]
     best = (words[0], targets[0]) if hypotheses else ("", [])

@@ -74,6 +74,7 @@ def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
             if types != others:
                 sizes = f"{len(types):,} and {len(others):,} types"
                 raise ModelError(f"{folders} have different {side} vocabularies ({sizes}).", advice)
+        # The same vocabularies may have been made from text that was treated otherwise.
         if first.pipeline.facts != other.pipeline.facts:
             raise ModelError(f"{folders} prepare text differently.", advice)
 

@@ -185,6 +185,7 @@ class Checkpoints:
                 with contextlib.suppress(OSError):
                     os.rename(path, gone)
                 shutil.rmtree(gone, ignore_errors=True)
+        # Of older ones the weights are all that a mean needs.
         for path in counting[:-1]:
             for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):

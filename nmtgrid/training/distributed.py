@@ -81,6 +81,7 @@ class Processes:
         # A layer that one process' batches do not reach has no gradient there, but a part in it.
         has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
         used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
+        # All processes must send as many numbers.
         for parameter in used:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -180,6 +181,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
     # Both on a GPU: gradients go over NCCL, counts and payloads stay on the host.
     backend = "gloo"
     if device.type == "cuda":
+        # NCCL sends from the current device.
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
     with _clear_errors():

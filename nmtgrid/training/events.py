@@ -212,6 +212,7 @@ class MetricsLog:
         if not self.path.exists():
             return []
         remaining, damaged = [], []
+        # Behind the last line feed is nothing, or the line that a killed run had begun.
         *lines, _ = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:

@@ -76,6 +76,7 @@ def clip_and_scale(
     # One multiplication for both: the gradients are passed over once more, not twice.
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
+        # The small number keeps a gradient of zero from a division by zero.
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, factor)
     return norm
@@ -117,6 +118,7 @@ class LearningRate:
         if loss < self.best - self.settings.decay_threshold:
             self.best, self.waited = loss, 0
             return
+        # A loss that is no number is no improvement either.
         self.waited += 1
         if self.waited >= self.settings.decay_patience:
             self.factor *= self.settings.decay_factor
@@ -124,6 +126,7 @@ class LearningRate:
 
     def state(self) -> dict[str, float | int | None]:
         """Return what a resumed run needs."""
+        # JSON has no infinity.
         best = None if math.isinf(self.best) else self.best
         return {"factor": self.factor, "best": best, "waited": self.waited}
 

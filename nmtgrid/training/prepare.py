@@ -217,6 +217,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 def _is_foreign(config: Path) -> bool:
     """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
     if not config.exists():
+        # Files of ours without their `config.json` were not left by a run.
         return any((config.parent / name).exists() for name in _CLEARED)
     try:
         values = read_json(config)

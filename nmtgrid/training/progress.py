@@ -114,6 +114,7 @@ def minutes_left(
         limits.append(settings.max_minutes - minutes)
     if settings.max_epochs:
         limits.append((settings.max_epochs - epochs) * minutes_per_epoch)
+    # Patience cannot be foreseen, and so is no limit here.
     return max(0.0, min(limits)) if limits else None
 
 

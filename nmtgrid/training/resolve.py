@@ -22,6 +22,7 @@ from nmtgrid.training.settings import RunSettings, settings_type
 
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
+# What saved moments, the position in the data and random states depend on.
 _FIXED = (
     "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
 )  # fmt: skip

@@ -194,11 +194,13 @@ class Updater:
         oom_splits = 0
         microbatches = [part for batch in batches for part in self._presplit(batch)]
         while True:
+            # None, not zero: parameters that no loss reaches are then left alone by the optimiser.
             self.optimiser.zero_grad(set_to_none=True)
             failed, sums = self._accumulate(microbatches, watch)
             if failed is None:
                 break
             oom_splits += 1
+            # Halved in its place: the order of the sum, and so its rounding, stays.
             microbatch = microbatches[failed]
             self.too_many_cells = min(self.too_many_cells, count_cells(microbatch))
             # The gradient of what came before is done again, for a half of this pass may be in it.

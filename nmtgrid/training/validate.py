@@ -139,6 +139,7 @@ class SplitValidator:
     @torch.no_grad()
     def quality(self, model: TranslationModel) -> Quality:
         """Return the scores of greedy translations, none if they are not wanted."""
+        # The same for all processes, though some may have no group of their own.
         if not len(self._translated):
             return Quality()
         # Imported late: it is slow to load, and a run may do without.

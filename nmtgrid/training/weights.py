@@ -66,6 +66,7 @@ class RunningAverage:
             if name in weights:
                 put(mean, weights[name])
             else:
+                # States of older versions have no averages of buffers.
                 mean.copy_(self._live[name])
         self.steps = steps
 
@@ -205,6 +206,7 @@ class ShardedWeights(Weights):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back whole tensors. Raises RuntimeError for those of another model."""
         own = self.model.state_dict(keep_vars=True)
+        # Checked before anything is written: a model is changed as a whole or not at all.
         unlike = [
             name
             for name, tensor in own.items()
