@@ -9,7 +9,6 @@ import dataclasses
 import math
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
