@@ -368,10 +368,10 @@ class Trainer:
         progress = self.progress
         progress.minutes = progress.saved_minutes = self.stopwatch.minutes
         progress.saved_update = progress.update
-        moments = self.weights.full(optimiser_tensors(self.optimiser, self.model))
+        moments = self.weights.unsharded(optimiser_tensors(self.optimiser, self.model))
         tensors = {f"{_OPTIMISER}{name}": value for name, value in moments.items()}
         if self.average is not None:
-            averaged = self.weights.full(self.average.weights)
+            averaged = self.weights.unsharded(self.average.weights)
             tensors |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
         states = random_states(self.device)
         if self.processes.count == 1:

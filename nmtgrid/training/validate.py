@@ -214,9 +214,9 @@ class Selection:
         if averaged is not None:
             candidates = {"average": averaged}
         elif self.average is not None and self.average.steps:
-            candidates["ema"] = self.weights.full(self.average.weights)
+            candidates["ema"] = self.weights.unsharded(self.average.weights)
         model, scores = self.weights.model, {}
-        with self.weights.whole():
+        with self.weights.gathered():
             for name, weights in candidates.items():
                 with swapped_weights(model, weights):
                     scores[name] = self.validator.score(model)

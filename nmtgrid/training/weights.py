@@ -115,17 +115,17 @@ class Weights:
         """Return the objective's loss."""
         return self.objective.loss(self.model, batch)
 
-    def whole(self) -> contextlib.AbstractContextManager[None]:
+    def gathered(self) -> contextlib.AbstractContextManager[None]:
         """Let the model be used as it is inside, to validate."""
         return contextlib.nullcontext()
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors like weights (moments, averages) as they are without processes."""
         return dict(tensors)
 
     def state(self) -> dict[str, Tensor]:
         """Return what the model's state dict holds, whole."""
-        return self.full(self.model.state_dict())
+        return self.unsharded(self.model.state_dict())
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
@@ -136,7 +136,7 @@ class Weights:
         copies = {}
         for name, tensor in state.items():
             other = None if others is None else others.get(names[id(tensor)])
-            whole = _gathered(tensor if other is None else other)
+            whole = _whole_tensor(tensor if other is None else other)
             copies[name] = whole.detach().to("cpu", copy=True)
         return copies
 
@@ -190,7 +190,7 @@ class ShardedWeights(Weights):
         return LossParts(**self._sharded(batch))
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered(self) -> Iterator[None]:
         """Bring the weights together inside."""
         self._sharded.unshard()
         try:
@@ -198,10 +198,10 @@ class ShardedWeights(Weights):
         finally:
             self._sharded.reshard()
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole tensors, by name: all processes bring them together in that order."""
         # Sorted: a dict's order may differ between processes, and they would wait for each other.
-        return {name: _gathered(tensors[name]) for name in sorted(tensors)}
+        return {name: _whole_tensor(tensors[name]) for name in sorted(tensors)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back whole tensors. Raises RuntimeError for those of another model."""
@@ -264,5 +264,5 @@ def local_shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _gathered(tensor: Tensor) -> Tensor:
+def _whole_tensor(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
