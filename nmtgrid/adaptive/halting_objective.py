@@ -22,7 +22,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll_and_hits
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -158,7 +158,7 @@ class HaltingSettings:
                 "`objective.validate_threshold` must be from 0 to 1, but is "
                 f"{self.validate_threshold}."
             )
-        return [*faults, *check_smoothing(self.label_smoothing)]
+        return [*faults, *label_smoothing_faults(self.label_smoothing)]
 
 
 class CompoundLoss:

@@ -18,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -66,7 +66,7 @@ class AlignedSettings:
         """Return what is wrong with the values."""
         return [
             *not_negative("gradient_ratio", self.gradient_ratio),
-            *check_smoothing(self.label_smoothing),
+            *label_smoothing_faults(self.label_smoothing),
         ]
 
 
@@ -124,7 +124,7 @@ class MixedSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = check_smoothing(self.label_smoothing)
+        faults = label_smoothing_faults(self.label_smoothing)
         if self.sequences < 1:
             faults.append(f"`objective.sequences` must be at least 1, but is {self.sequences}.")
         return faults

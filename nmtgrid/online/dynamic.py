@@ -28,7 +28,7 @@ from nmtgrid.online.policies import (
     threshold_paths,
 )
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, check_smoothing
+from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DynamicSettings:
                 "`objective.validate_threshold` must be above 0 and below 1, but is "
                 f"{self.validate_threshold}."
             )
-        return [*faults, *check_smoothing(self.label_smoothing)]
+        return [*faults, *label_smoothing_faults(self.label_smoothing)]
 
 
 class Dynamic:

@@ -26,7 +26,7 @@ from nmtgrid.online.paths import (
 )
 from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import check_smoothing, site_loss
+from nmtgrid.training.likelihood import label_smoothing_faults, site_loss
 
 _SEED = 4_057_218
 
@@ -44,7 +44,7 @@ class WaitKSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [*_whole("k", self.k), *check_smoothing(self.label_smoothing)]
+        return [*_whole("k", self.k), *label_smoothing_faults(self.label_smoothing)]
 
 
 class WaitKLikelihood:
@@ -88,7 +88,7 @@ class SampledSettings:
         return [
             *_whole("paths", self.paths),
             *_whole("validate_k", self.validate_k),
-            *check_smoothing(self.label_smoothing),
+            *label_smoothing_faults(self.label_smoothing),
         ]
 
 
@@ -152,7 +152,7 @@ class AreaSettings:
             *_whole("k", self.k),
             *_whole("validate_k", self.validate_k),
             *self._draw_faults(),
-            *check_smoothing(self.label_smoothing),
+            *label_smoothing_faults(self.label_smoothing),
         ]
 
     def _draw_faults(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""What a search is asked for (the plan) and what it yields (hypotheses)."""
+"""Interface of the search: its settings, the hypotheses that it returns, and the READ/WRITE policy.
+
+`traces.jsonl`, metrics, plots and tuning see a search through `Hypothesis` alone.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,9 @@ import dataclasses
 import math
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
-
-PICTURE_LENGTH = 20
-"""What a picture counts as |x| where it limits how long its caption may become: regions say nothing
-about that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,38 +48,34 @@ class SearchPlan:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the plan, one sentence each."""
-        found = [
-            f"{_named(name)} must be {_range(least, most)}, but is {getattr(self, name)}."
-            for name, (least, most) in _RANGES.items()
-            if not least <= getattr(self, name) <= most or math.isinf(getattr(self, name))
-        ]
+        faults = []
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most or math.isinf(value):
+                span = (
+                    f"a number from {least} on"
+                    if math.isinf(most)
+                    else (f"from {least} to {most:,}")
+                )
+                faults.append(f"{_named(name)} must be {span}, but is {value}.")
         if not 0 < self.temperature < math.inf:
-            found.append(f"{_named('temperature')} must be above 0, but is {self.temperature}.")
+            faults.append(f"{_named('temperature')} must be above 0, but is {self.temperature}.")
         if not 0 < self.top_p <= 1:
-            found.append(f"{_named('top_p')} must be above 0 and at most 1, but is {self.top_p}.")
+            faults.append(f"{_named('top_p')} must be above 0 and at most 1, but is {self.top_p}.")
         if self.sample and self.beam != 1:
-            found.append(
+            faults.append(
                 f"{_named('sample')} draws without a beam: set {_named('beam')} to 1 "
                 f"(it is {self.beam})."
             )
         if not self.sample and self.nbest > max(self.beam, 1):
-            found.append(
+            faults.append(
                 f"{_named('nbest')} ({self.nbest}) cannot exceed {_named('beam')} ({self.beam}): "
                 "widen the beam."
             )
-        return found
-
-    def limits(self, source_lengths: Tensor, *, of_pictures: bool = False) -> Tensor:
-        """Return the most target tokens for each sentence, for lengths with the end symbol [B]."""
-        if of_pictures:
-            source_lengths = torch.full_like(source_lengths, PICTURE_LENGTH + 1)
-        longest = self.max_length_a + self.max_length_b * (source_lengths - 1)
-        return longest.floor().long().clamp(min=max(1, self.min_length))
+        return faults
 
     def length_norm(self, lengths: Tensor) -> Tensor:
         """Return ((mu + |y|) / (mu + 1))^alpha, where |y| counts the end symbol. Eq. (2.28)."""
-        if self.length_penalty == 0:
-            return torch.ones_like(lengths, dtype=torch.float32)
         ratio = (self.length_offset + lengths.float()) / (self.length_offset + 1.0)
         return ratio**self.length_penalty
 
@@ -109,10 +103,6 @@ def _named(name: str) -> str:
     """Return how a setting is called in a configuration and on the command line."""
     option = f" (`--{name.replace('_', '-')}`)" if name in _OPTIONS else ""
     return f"`search.{name}`{option}"
-
-
-def _range(least: float, most: float) -> str:
-    return f"a number from {least} on" if math.isinf(most) else f"from {least} to {most:,}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,22 +137,19 @@ class Agent(Protocol):
     @property
     def wants_reading(self) -> bool:
         """Whether the models' reading probabilities are needed."""
-        ...
 
     @property
     def finish_reading(self) -> bool:
         """Whether no translation may end before its source has been read whole (appendix C)."""
-        ...
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return [R]: the reads with which each row writes its next token.
 
-        `step` tokens stand in each row, `sentence` [R] is the row's place in the batch that the
-        search was given, `reads` [R] those of the last write (1 at the start), `lengths` [R] the
+        `step` tokens stand in each row, `sentence` [R] is the row's position in the batch that is
+        searched, `reads` [R] those of the last write (1 at the start), `lengths` [R] the
         sources', end symbol counted, and rho [R, S] the probability of reading on with j + 1
         tokens read. A stream that goes on gives as length one more than the tokens it has: that
         length as the result means that it must read.
         """
-        ...

@@ -1,4 +1,7 @@
-"""What must and must not be written: rules that strike out next tokens, and bounds of length."""
+"""Constraints of decoding: rules that forbid next tokens, and bounds on the length.
+
+Called by the loops of engine.py and of online/stream.py.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END, PAD
 
+_PICTURE_LENGTH = 20
+"""What a picture counts as |x| where it limits how long its caption may become: regions say nothing
+about that."""
+
 
 class Constraint(Protocol):
     """A rule on the next token, for all rows of a search at once."""
@@ -21,10 +28,9 @@ class Constraint(Protocol):
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Return log-probabilities [R, V] where each token that is ruled out has -inf.
 
-        `step` tokens stand already in each row; `sentence` [R] is the row's place in the batch
-        that the search was given. The tensor may be changed in place.
+        `step` tokens stand already in each row; `sentence` [R] is the row's position in the batch
+        that is searched. The tensor may be changed in place.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Banned:
 
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
-        for token in self.tokens:  # a list as index would be brought to a GPU, which waits for it
+        # One by one: a list as index would be copied to a GPU, which waits for it.
+        for token in self.tokens:
             log_probabilities[:, token] = -math.inf
         return log_probabilities
 
@@ -54,7 +61,7 @@ class MinLength:
 
 
 class ForcedPrefix:
-    """Each sentence's translation begins with its given tokens."""
+    """Each sentence's translation begins with tokens that are given."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
         """`prefixes` has one list of token ids (perhaps empty) for each sentence.
@@ -70,21 +77,11 @@ class ForcedPrefix:
         """Leave only the prefix's token in rows that are still inside it."""
         if step >= self.longest:
             return log_probabilities
-        wanted = self._tokens[sentence, step][:, None]
-        kept = torch.full_like(log_probabilities, -math.inf)
-        kept.scatter_(1, wanted, log_probabilities.gather(1, wanted))
-        return torch.where(wanted == PAD, log_probabilities, kept)
-
-
-def room_for_prefixes(most: Tensor, constraints: Sequence[Constraint]) -> Tensor:
-    """Return the most target tokens [B], raised where what a translation must begin with is longer.
-
-    A search would otherwise end in the midst of it.
-    """
-    for rule in constraints:
-        if isinstance(rule, ForcedPrefix):
-            most = most.maximum(rule.lengths)
-    return most
+        # Rows whose prefix is over have padding here and stay free.
+        token = self._tokens[sentence, step][:, None]
+        only_token = torch.full_like(log_probabilities, -math.inf)
+        only_token.scatter_(1, token, log_probabilities.gather(1, token))
+        return torch.where(token == PAD, log_probabilities, only_token)
 
 
 def hides_the_end(models: Sequence[TranslationModel]) -> bool:
@@ -93,11 +90,7 @@ def hides_the_end(models: Sequence[TranslationModel]) -> bool:
 
 
 def length_bounds(
-    plan: SearchPlan,
-    lengths: Tensor,
-    *,
-    end_is_hidden: bool = False,
-    of_pictures: bool = False,
+    plan: SearchPlan, lengths: Tensor, *, end_is_hidden: bool = False, of_pictures: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the fewest and the most target tokens [B], for source lengths with end symbols [B].
 
@@ -105,9 +98,13 @@ def length_bounds(
     `end_is_hidden` there are as many target tokens as source tokens, or as few as the plan allows
     at most; its least length does not count. Appendix C.
     """
+    fewest = 0 if end_is_hidden else plan.min_length
+    counted = torch.full_like(lengths, _PICTURE_LENGTH) if of_pictures else lengths - 1
+    most = (plan.max_length_a + plan.max_length_b * counted).floor().long()
+    # One token at least: an empty translation has no length norm to speak of.
+    most = most.clamp(min=max(1, fewest))
     if end_is_hidden:
-        free = dataclasses.replace(plan, min_length=0)
-        most = free.limits(lengths, of_pictures=of_pictures).minimum(lengths - 1)
+        # The lengths count the source's end symbol, the bounds do not count the target's.
+        most = most.minimum(lengths - 1)
         return most, most
-    most = plan.limits(lengths, of_pictures=of_pictures)
-    return torch.full_like(most, plan.min_length), most
+    return torch.full_like(most, fewest), most

@@ -1,12 +1,12 @@
 """Steps of decoding as CUDA graphs: recorded once for a shape, then replayed with one launch.
 
-A step of a few rows is hundreds of small kernels, and launching them takes longer than they do. A
-recording holds addresses, so everything that it reads and writes stays where it is: a `_Slot` has
-buffers for one shape of state, and searches come and go in it. Shapes are few: rows are made up to
-a power of two of groups, sources to a multiple of eight tokens, tokens so far to a power of two.
-Rows that make up the number repeat the first row and are cut off again.
+A step of a few rows is hundreds of small kernels, and launching them takes longer than they do
+(`benchmarks/decoding_speed.py` measures it). A recording holds addresses, so all that it reads and
+writes stays where it is: a `_Slot` has buffers for one shape of state, and searches come and go in
+it. Shapes are few: rows are padded to a power of two of groups, sources to a multiple of eight
+tokens, tokens so far to a power of two. Rows of padding repeat the first row and are cut off again.
 
-What is recorded is `model.step` itself, with caches that are told their position by a tensor
+What is recorded is `model.step` itself, with caches that read their position from a tensor
 (layers/static_cache.py). States without such a form are stepped as ever. The weights of a model
 must not change while its recordings are in use, and one search is run at a time.
 """
@@ -28,14 +28,14 @@ from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.text.vocabulary import PAD
 
 _MOST_SLOTS = 24
-"""Shapes that are kept ready; the one not used for longest is dropped."""
+"""Shapes that are kept recorded; the least recently used one is dropped."""
 _LEAST_GROUPS = 4
-_SOURCE_STEP = 8
+_SOURCE_MULTIPLE = 8
 
 Outputs = tuple[Tensor, Tensor | None]
-"""Logits [R, V] and, if asked, the alignment [R, S]: overwritten by the next replay."""
-Deed = Callable[[], Outputs]
-Record = Callable[[Deed], Deed]
+"""Logits [R, V] and, where it is needed, the alignment [R, S]: overwritten by the next replay."""
+StepFn = Callable[[], Outputs]
+Record = Callable[[StepFn], StepFn]
 
 
 def graphs_for(device: torch.device) -> Graphs | None:
@@ -52,62 +52,56 @@ class _Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._aside: torch.cuda.Stream | None = None
+        self._stream: torch.cuda.Stream | None = None
 
-    def __call__(self, deed: Deed) -> Deed:
-        """Return the replay of `deed`, which is run before, so that libraries choose their kernels.
-
-        Doing it several times must not matter.
-        """
+    def __call__(self, fn: StepFn) -> StepFn:
+        """Return the replay of `fn`, which must not mind being run several times."""
         with torch.cuda.device(self._device):  # streams and recordings belong to the current one
-            self._aside = self._aside or torch.cuda.Stream()
+            self._stream = self._stream or torch.cuda.Stream()
             current = torch.cuda.current_stream()
+            # A cast that autocast caches would be freed with its context, yet read by the graph.
+            autocast = torch.autocast(
+                "cuda",
+                torch.get_autocast_dtype("cuda"),
+                enabled=torch.is_autocast_enabled("cuda"),
+                cache_enabled=False,
+            )
+            graph = torch.cuda.CUDAGraph()
             try:
-                return _record(deed, self._aside)
+                self._stream.wait_stream(current)
+                with autocast, torch.cuda.stream(self._stream):
+                    # Run before it is recorded, so that libraries choose their kernels.
+                    fn()
+                    fn()
+                current.wait_stream(self._stream)
+                with autocast, torch.cuda.graph(graph, stream=self._stream):
+                    outputs = fn()
             finally:
                 # A recording that fails may not have left its stream.
                 torch.cuda.set_stream(current)
 
+        def replay() -> Outputs:
+            graph.replay()
+            return outputs
 
-def _record(deed: Deed, aside: torch.cuda.Stream) -> Deed:
-    # A cast that autocast remembers would be freed with its context, and the graph read it still.
-    autocast = torch.autocast(
-        "cuda",
-        torch.get_autocast_dtype("cuda"),
-        enabled=torch.is_autocast_enabled("cuda"),
-        cache_enabled=False,
-    )
-    graph = torch.cuda.CUDAGraph()
-    aside.wait_stream(torch.cuda.current_stream())
-    with autocast, torch.cuda.stream(aside):
-        deed()
-        deed()
-    torch.cuda.current_stream().wait_stream(aside)
-    with autocast, torch.cuda.graph(graph, stream=aside):
-        found = deed()
-
-    def replay() -> Outputs:
-        graph.replay()
-        return found
-
-    return replay
+        return replay
 
 
 class Graphs:
     """The recordings of one or several models, for searches that come one after the other."""
 
     def __init__(self, record: Record) -> None:
-        """`record` makes a replay of a step, and may do it several times."""
+        """`record` makes a replay of a step, and may run it several times."""
         self._record = record
         self._slots: dict[Any, _Slot] = {}
-        self._place: StaticPosition | None = None
+        self._position: StaticPosition | None = None
 
     @staticmethod
-    def widened(source: Tensor) -> Tensor:
-        """Return source [B, S] with padding to a width that comes often; pictures as they are."""
+    def pad_source(source: Tensor) -> Tensor:
+        """Return source [B, S] padded to a width that comes often; pictures as they are."""
         if source.dim() != 2:
             return source
-        return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_STEP), value=PAD)
+        return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_MULTIPLE), value=PAD)
 
     def step(
         self,
@@ -122,36 +116,33 @@ class Graphs:
 
         Rows stand in groups of `width`, each of one sentence, unless the search has just begun.
         """
-        rows: _Rows | None
         if isinstance(state, _Rows):
             rows = state
         else:
-            rows = self._begin(member, model, tokens, state, width)
-        return rows.step(tokens, align) if rows else model.step(tokens, state, align=align)
-
-    def _begin(
-        self, member: int, model: TranslationModel, tokens: Tensor, state: Any, width: int
-    ) -> _Rows | None:
-        """Return the rows of `state` in a slot, or None if it has no fixed form."""
-        if not hasattr(state, "to_static") or len(tokens) % width:
-            return None
-        place = self._place = self._place or StaticPosition(tokens.device)
-        rows = made_up(torch.arange(len(tokens), device=tokens.device), width)
-        fixed = state.to_static(place, rows, width)
-        if fixed is None:
-            return None
-        slot = self.slot(member, model, fixed, width, len(rows))
-        return _Rows(self, member, slot, place, width, len(tokens), place.position)
+            # A beam begins with one row a sentence; its groups are whole from the second step on.
+            if not hasattr(state, "to_static") or len(tokens) % width:
+                return model.step(tokens, state, align=align)
+            self._position = self._position or StaticPosition(tokens.device)
+            index = pad_groups(torch.arange(len(tokens), device=tokens.device), width)
+            static = state.to_static(self._position, index, width)
+            if static is None:
+                return model.step(tokens, state, align=align)
+            slot = self.slot(member, model, static, width, len(index))
+            at, count = self._position, len(tokens)
+            rows = _Rows(self, member, slot, at, width, count, at.position)
+        return rows.step(tokens, align)
 
     def slot(
         self, member: int, model: TranslationModel, state: HasStaticForm, width: int, rows: int
     ) -> _Slot:
         """Return the slot for the shape of `state`, holding its values."""
-        shapes = tuple((tuple(held.shape), held.dtype) for held in tensors(state))
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(state))
         device = next(tensors(state)).device.type
         key = (member, id(model), width, torch.is_autocast_enabled(device), shapes)
+        # Taken out and put back at the end: the dict's order is that of use.
         slot = self._slots.pop(key, None)
         if slot is None:
+            # Rows of a beam move at almost every step, so that is part of what is recorded.
             slot = _Slot(model, state, rows, moves=width > 1)
         else:
             write(slot.state, state)
@@ -160,22 +151,19 @@ class Graphs:
             del self._slots[next(iter(self._slots))]
         return slot
 
-    def record(self, deed: Deed) -> Deed:
-        """Return the replay of `deed`, or itself where it cannot be recorded."""
+    def record(self, fn: StepFn) -> StepFn:
+        """Return the replay of `fn`, or itself where it cannot be recorded."""
         try:
-            return self._record(deed)
+            return self._record(fn)
         except RuntimeError as fault:
             why = str(fault).strip().partition("\n")[0]
             console.warn(f"cuda-graphs: steps of decoding are not recorded ({why}).")
-            self._record = lambda deed: deed
-            return deed
+            self._record = lambda fn: fn
+            return fn
 
 
 class _Slot:
-    """One shape of state: what stays where it is, and the replays that work on it.
-
-    In a beam rows move at almost every step, so moving them (`moves`) is part of what is recorded.
-    """
+    """One shape of state: buffers at fixed addresses, and the replays that work on them."""
 
     def __init__(
         self, model: TranslationModel, state: HasStaticForm, rows: int, *, moves: bool
@@ -184,8 +172,8 @@ class _Slot:
         device = next(tensors(state)).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.parents = torch.arange(rows, device=device)
-        self._still = self.parents.clone()
-        self._replays: dict[bool, Deed] = {}
+        self._unmoved = self.parents.clone()
+        self._replays: dict[bool, StepFn] = {}
 
     def move(self, parents: Tensor) -> None:
         """Put the rows `parents` [R] where the old ones are."""
@@ -195,13 +183,14 @@ class _Slot:
         """Take the rows `parents` [R] (None: they stay) where rows move, then step."""
         if align not in self._replays:
             # Recording may run the step several times, so rows stay where they are till then.
-            self.parents.copy_(self._still)
-            self._replays[align] = record(functools.partial(self._once, align))
+            self.parents.copy_(self._unmoved)
+            self._replays[align] = record(functools.partial(self._step, align))
+        # The graph reads its inputs from these buffers, so they are filled, not replaced.
         if self.moves:
-            self.parents.copy_(self._still if parents is None else parents)
+            self.parents.copy_(self._unmoved if parents is None else parents)
         return self._replays[align]()
 
-    def _once(self, align: bool) -> Outputs:
+    def _step(self, align: bool) -> Outputs:
         if self.moves:
             self.move(self.parents)
         step = self.model.step(self.tokens, self.state, align=align)
@@ -215,7 +204,7 @@ class _Rows:
     graphs: Graphs
     member: int
     slot: _Slot
-    place: StaticPosition
+    static_position: StaticPosition
     width: int
     count: int
     position: int
@@ -223,30 +212,28 @@ class _Rows:
 
     def take_rows(self, rows: Tensor) -> _Rows:
         """Return the state of `rows` [R']; it moves to a smaller slot where that is enough."""
-        taken = made_up(rows, self.width)
+        padded = pad_groups(rows, self.width)
         if self.parents is not None:
-            taken = self.parents.index_select(0, taken)
+            padded = self.parents.index_select(0, padded)
         moved = dataclasses.replace(self, count=len(rows), parents=None)
-        if len(taken) != len(self.slot.tokens):
-            return moved._in_slot_of(take(self.slot.state, taken), len(taken))
+        if len(padded) != len(self.slot.tokens):
+            return moved._in_slot_of(take(self.slot.state, padded), len(padded))
         if self.slot.moves:
-            return dataclasses.replace(moved, parents=taken)
-        self.slot.move(taken)
+            return dataclasses.replace(moved, parents=padded)
+        self.slot.move(padded)
         return moved
 
     def step(self, tokens: Tensor, align: bool) -> Step:
         """Feed the last written tokens [R']."""
-        held = self._with_room()
-        self.place.move(self.position)
-        held.slot.tokens[: self.count].copy_(tokens)
-        logits, alignment = held.slot.run(self.graphs.record, self.parents, align)
-        following = dataclasses.replace(held, position=self.position + 1, parents=None)
-        shown = None if alignment is None else alignment[: self.count]
-        return Step(logits[: self.count], following, shown)
-
-    def _with_room(self) -> _Rows:
-        state = self.slot.state.with_room(self.position)
-        return self if state is self.slot.state else self._in_slot_of(state, len(self.slot.tokens))
+        rows, state = self, self.slot.state.with_room(self.position)
+        if state is not self.slot.state:
+            rows = self._in_slot_of(state, len(self.slot.tokens))
+        rows.static_position.move(rows.position)
+        rows.slot.tokens[: self.count].copy_(tokens)
+        logits, alignment = rows.slot.run(self.graphs.record, self.parents, align)
+        following = dataclasses.replace(rows, position=self.position + 1, parents=None)
+        shares = None if alignment is None else alignment[: self.count]
+        return Step(logits[: self.count], following, shares)
 
     def _in_slot_of(self, state: HasStaticForm, rows: int) -> _Rows:
         """Return the same rows in the slot for the shape of `state`, of so many rows."""
@@ -254,7 +241,7 @@ class _Rows:
         return dataclasses.replace(self, slot=slot)
 
 
-def made_up(rows: Tensor, width: int) -> Tensor:
+def pad_groups(rows: Tensor, width: int) -> Tensor:
     """Return `rows` with zeros behind, so that groups of `width` are a power of two."""
     groups = max(_LEAST_GROUPS, 1 << (len(rows) // width - 1).bit_length())
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))

@@ -1,12 +1,17 @@
 """The one decoding loop: greedy search, beams, sampling and ensembles of any architecture.
 
-Rows are sentences x width. The loop feeds every row's last token to the models, lets constraints
-strike tokens out, lets a selection pick what follows, and drops the sentences that are done. It
-knows of models only what models/api.py says.
+Rows are sentences x width. Each step feeds every row's last token to the models, lets constraints
+rule tokens out, lets a selection pick the continuations, and drops the sentences that are done. The
+loop knows of models only what models/api.py says. Called by translate.py, validation
+(training/validate.py), online/evaluate.py and adaptive/measure.py.
+
+What it remembers, the tree of prefixes and the hypotheses that have ended, stays in tensors and is
+copied to the host once, when the search is over: an accelerator is not waited for.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -15,20 +20,26 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
-from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.models.api import TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
+    ForcedPrefix,
     MinLength,
     hides_the_end,
     length_bounds,
-    room_for_prefixes,
 )
 from nmtgrid.search.cuda_graphs import Graphs
-from nmtgrid.search.hypotheses import FinishedHypotheses, PrefixTree
-from nmtgrid.search.select import Beam, Choice, Greedy, Sample, Select
+from nmtgrid.search.select import Beam, Continuations, Greedy, Sample, Select, stable_topk
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+_CHECK_EVERY = 4
+"""Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+_WORTH_DROPPING = 7 / 8
+"""Share of sentences still going at which it pays to copy the others' state for its own sake."""
+_LEAST_COVERAGE = 0.01
+"""A source token covered less than this counts as covered so much: its logarithm stays finite."""
 
 
 def check(
@@ -38,9 +49,14 @@ def check(
     agent: Agent | None = None,
     halt: Halt | None = None,
 ) -> None:
-    """Raise ConfigError or ModelError when `models` cannot do what is asked of them."""
+    """Raise ConfigError or ModelError when `models` do not support such a search."""
     if halt is not None:
-        _check_halt(models, agent, halt)
+        if len(models) > 1:
+            raise ConfigError(
+                f"Early exit decodes one model at a time, but {len(models)} are averaged here.",
+                "Leave `--exit` or `--ensemble` away.",
+            )
+        with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
     for model in models if agent is not None else ():
         if not model.traits.prefix_safe:
             raise model.refusal()
@@ -53,29 +69,13 @@ def check(
                 "this architecture yields no alignments.",
                 "Leave the option away or use a model that aligns.",
             )
+    # Probabilities of different vocabularies cannot be averaged.
     sizes = [model.classifier().weight.shape[0] for model in models]
     if len(set(sizes)) > 1:
         raise ModelError(
             f"The models of an ensemble have target vocabularies of different sizes: {sizes}.",
             "Only models made from one dataset can be averaged.",
         )
-
-
-def _check_halt(models: Sequence[TranslationModel], agent: Agent | None, halt: Halt) -> None:
-    if len(models) > 1:
-        raise ConfigError(
-            f"Early exit decodes one model at a time, but {len(models)} are averaged here.",
-            "Leave `--exit` or `--ensemble` away.",
-        )
-    with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
-
-
-_CHECK_EVERY = 4
-"""Steps between two looks at what is done: a look makes an accelerator wait for the host."""
-_WORTH_DROPPING = 7 / 8
-"""Share of sentences still going at which it pays to copy the others' state for its own sake."""
-_LEAST_COVERAGE = 0.01
-"""A source token covered less than this counts as covered so much: its logarithm stays finite."""
 
 
 @torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
@@ -95,56 +95,195 @@ def search(
     """Return for each sentence its best hypotheses, best first.
 
     source [B, S] ends with `</s>`, padded on the right, lengths [B] count it (pictures [B, S, F]
-    have S regions and no end); `models` (in
-    evaluation mode) share both vocabularies and are averaged in probability. `keys` [B] (int64)
-    tell sentences apart in sampling and to `halt`, so that draws do not depend on the batch (None:
-    their places in it). `agent` says how much of the source each write may look at (None: all of
-    it), `halt` when a row may leave the decoder (None: never early). Where neither is asked for,
-    steps are replayed from `graphs` (None: each is computed anew). Where a model is not shown the
-    source's end, translations are as long as their sources (see `length_bounds`).
+    have S regions and no end); `models` (in evaluation mode) share both vocabularies and are
+    averaged in probability. `keys` [B] (int64) tell sentences apart in sampling and to `halt`, so
+    that draws do not depend on the batch (None: their positions in it). `agent` says how much of
+    the source each write may look at (None: all of it), `halt` when a row may leave the decoder
+    (None: never early). Without both, steps are replayed from `graphs` (None: each is computed
+    anew). Where a model is not shown the source's end, translations are as long as their sources
+    (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size and where nothing can be written,
     as with scores that are no numbers.
     """
     check(models, plan, align, agent, halt)
+    # A recorded step has neither limited reads nor rows that leave it early.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:
-        source = graphs.widened(source)
+        source = graphs.pad_source(source)
     run = _Run(models, source, lengths, plan, align, constraints, keys, agent, halt, graphs)
-    for step in range(run.most_steps):
+    for step in range(run.max_steps):
         if not run.advance(step):
             break
-    found = run.ledger.hypotheses(run.history, run.lengths)
-    if not all(found):
+    hypotheses = run.finished.hypotheses(run.tree, run.lengths)
+    if not all(hypotheses):
         raise ModelError(
             "The model gives no token that may follow a probability above zero.",
             "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
             "strike all tokens out.",
         )
-    copies = run.copies
-    grouped = [found[first : first + copies] for first in range(0, len(found), copies)]
+    # Each sample of a sentence was searched as a group of its own.
     return [
-        sorted((one for group in some for one in group), key=lambda one: -one.score)
-        for some in grouped
+        sorted(itertools.chain(*hypotheses[first : first + run.copies]), key=lambda h: -h.score)
+        for first in range(0, len(hypotheses), run.copies)
     ]
 
 
-class _ForRows:
-    """A halt that is asked with the keys of the sentences which the rows belong to."""
+class PrefixTree:
+    """The tree of prefixes: one node for each row and step, each with a pointer to its parent.
+
+    The lists hold a tensor for each step: alignments [R, S], reads [R], exits [R] and exit_scores
+    [R, N] of the prediction that follows the rows which were live then.
+    """
+
+    def __init__(self, rows: int, device: torch.device, num_exits: int | None = None) -> None:
+        """`num_exits` are the decoder's blocks, where rows may leave early."""
+        self.num_exits = num_exits
+        self.alignments: list[Tensor] = []
+        self.reads: list[Tensor] = []
+        self.exits: list[Tensor] = []
+        self.exit_scores: list[Tensor] = []
+        self._tokens = [torch.full((rows,), BEGIN, device=device)]
+        self._parents = [torch.full((rows,), -1, device=device)]
+        self._log_probabilities = [torch.zeros(rows, device=device)]
+        self.nodes = torch.arange(rows, device=device)
+        self._count = rows
+
+    def grow(self, tokens: Tensor, parents: Tensor, log_probabilities: Tensor) -> None:
+        """Make [R'] new nodes the live rows; `parents` [R'] are nodes, not rows."""
+        self._tokens.append(tokens)
+        self._parents.append(parents)
+        self._log_probabilities.append(log_probabilities)
+        self.nodes = torch.arange(self._count, self._count + len(tokens), device=tokens.device)
+        self._count += len(tokens)
+
+    def hypotheses(
+        self, ends: Tensor, totals: list[float], scores: list[float], lengths: list[int]
+    ) -> list[Hypothesis]:
+        """Return the hypotheses whose last tokens before the end symbol are the nodes `ends` [F].
+
+        `totals`, `scores` and source `lengths` (F) are those of each, end symbols counted.
+        """
+        # Concatenated once, here: a tensor that grew at each step would be copied at each step.
+        parents = torch.cat(self._parents)
+        paths = [ends]
+        # All are followed to the root at once.
+        while bool((parents[paths[-1]] >= 0).any()):
+            above = parents[paths[-1]]
+            paths.append(torch.where(above < 0, paths[-1], above))
+        # A path that is at its root already repeats it, so the root marks where a path begins.
+        nodes = torch.stack(paths[::-1], 1)
+        starts = (parents[nodes] < 0).sum(1).tolist()
+        tokens = torch.cat(self._tokens)[nodes].tolist()
+        sums = torch.cat(self._log_probabilities)[nodes].tolist()
+        alignments = torch.cat(self.alignments) if self.alignments else None
+        reads = torch.cat(self.reads)[nodes].tolist() if self.reads else None
+        exits = torch.cat(self.exits)[nodes].tolist() if self.exits else None
+        exit_scores = torch.cat(self.exit_scores) if self.exit_scores else None
+        hypotheses = []
+        for path, start in enumerate(starts):
+            # What belongs to a prediction stands at the node before its token.
+            rows = nodes[path, start - 1 :]
+            log_probabilities = itertools.pairwise([0.0, *sums[path][start:], totals[path]])
+            alignment = None
+            if alignments is not None:
+                alignment = alignments[rows].cpu()[:, : lengths[path]]
+            hypothesis = Hypothesis(
+                tokens[path][start:],
+                [after - before for before, after in log_probabilities],
+                totals[path],
+                scores[path],
+                alignment,
+                None if reads is None else reads[path][start - 1 :],
+                None if exits is None else exits[path][start - 1 :],
+                None if exit_scores is None else exit_scores[rows].cpu(),
+                self.num_exits,
+            )
+            hypotheses.append(hypothesis)
+        return hypotheses
+
+
+class FinishedHypotheses:
+    """The best hypotheses that have ended, for each group: best first, the earlier on a tie."""
+
+    def __init__(self, plan: SearchPlan, width: int, limits: Tensor) -> None:
+        """`limits` [G] are the most tokens that a hypothesis of each group can have."""
+        shape, device = (len(limits), width), limits.device
+        self.plan, self.width = plan, width
+        self.scores = torch.full(shape, -math.inf, device=device)
+        self.log_probabilities = torch.full(shape, -math.inf, device=device)
+        self.nodes = torch.zeros(shape, dtype=torch.long, device=device)
+        self._ended = torch.zeros(len(limits), dtype=torch.long, device=device)
+        # The largest norm that a row can still get: with it its score is highest, as scores are
+        # below zero.
+        self._longest_norm = plan.length_norm(limits + 1)
+
+    def add(
+        self, groups: Tensor, length: int, log_probabilities: Tensor, bonus: Tensor, nodes: Tensor
+    ) -> None:
+        """Add what ended in `groups` [G] with `length` tokens, the end symbol counted.
+
+        log_probabilities [G, E] (-inf: nothing), `bonus` [G, E] is added to their scores, and
+        nodes [G, E] are the last tokens before the end symbol.
+        """
+        is_end = log_probabilities > -math.inf
+        # On the CPU a look costs nothing and saves most steps; elsewhere it would be a wait.
+        if groups.device.type == "cpu" and not bool(is_end.any()):
+            return
+        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
+        # What ended before stands first, so that it stays ahead on a tie.
+        scores = torch.cat([self.scores[groups], log_probabilities / norm + bonus], 1)
+        totals = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
+        all_nodes = torch.cat([self.nodes[groups], nodes], 1)
+        self.scores[groups], ranks = stable_topk(scores, self.width)
+        self.log_probabilities[groups] = totals.gather(1, ranks)
+        self.nodes[groups] = all_nodes.gather(1, ranks)
+        self._ended[groups] += is_end.sum(1)
+
+    def is_done(self, groups: Tensor, live: Tensor, length: int) -> Tensor:
+        """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
+
+        Either nothing can change: even the likeliest row, were the rest of it certain and as
+        long as it may be, would not pass the worst hypothesis to be returned. Or `width`
+        hypotheses have ended and no row, at its present `length`, is ahead of that one.
+        """
+        best_row = live.amax(1)
+        worst = self.scores[groups, min(self.plan.nbest, self.width) - 1]
+        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
+        is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
+        return is_behind | (best_row / self._longest_norm[groups] <= worst)
+
+    def hypotheses(self, tree: PrefixTree, lengths: list[int]) -> list[list[Hypothesis]]:
+        """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""
+        count = min(self.plan.nbest, self.width)
+        group, rank = (self.scores[:, :count] > -math.inf).nonzero().unbind(1)
+        owners = group.tolist()
+        hypotheses = tree.hypotheses(
+            self.nodes[group, rank],
+            self.log_probabilities[group, rank].tolist(),
+            self.scores[group, rank].tolist(),
+            [lengths[owner] for owner in owners],
+        )
+        nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
+        for owner, hypothesis in zip(owners, hypotheses, strict=True):
+            nbest_lists[owner].append(hypothesis)
+        return nbest_lists
+
+
+class _RowHalt:
+    """A halt that gets the keys of sentences where the model passes numbers of rows."""
 
     def __init__(self, halt: Halt, keys: Tensor) -> None:
-        """`keys` [R] are those of the rows of the next step."""
         self.halt, self.keys, self.needs = halt, keys, halt.needs
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True where a row leaves; `keys` [R'] are numbers of rows."""
         return self.halt.exits(exit, step, self.keys.index_select(0, keys), scores)
 
 
 class _Run:
-    """One search under way: the live rows, their states, and what is remembered."""
+    """One search under way: the live rows, their states, and all prefixes so far."""
 
     def __init__(
         self,
@@ -159,181 +298,170 @@ class _Run:
         halt: Halt | None,
         graphs: Graphs | None,
     ) -> None:
-        device = source.device
-        self.models, self.plan, self.aligned = models, plan, align
+        device, is_text = source.device, source.dim() == 2
+        self.models, self.plan, self.align = models, plan, align
+        self.agent, self.halt, self.graphs = agent, halt, graphs
+        self.source_lengths = lengths
         self.copies = plan.nbest if plan.sample else 1
-        groups = len(source) * self.copies
-        hides, of_pictures = hides_the_end(models), source.dim() == 3
-        least, self.limits = length_bounds(
-            plan, lengths, end_is_hidden=hides, of_pictures=of_pictures
-        )
-        self.limits = room_for_prefixes(self.limits, constraints)
-        self.shortest_limit, self.most_steps = int(self.limits.min()), int(self.limits.max()) + 1
+        count = len(source) * self.copies
+        self.groups = torch.arange(count, device=device)
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        shortest = [MinLength(least)] if plan.min_length or hides else []
+        hides_end = hides_the_end(models)
+        least, self.limits = length_bounds(
+            plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text
+        )
+        for constraint in constraints:
+            if isinstance(constraint, ForcedPrefix):
+                # Else the search would end in the middle of a long prefix.
+                self.limits = self.limits.maximum(constraint.lengths)
+        # Read once: a comparison with Python numbers later needs no wait for the device.
+        self.min_limit, self.max_steps = int(self.limits.min()), int(self.limits.max()) + 1
+        shortest = [MinLength(least)] if plan.min_length or hides_end else []
         self.constraints: list[Constraint] = [Banned((PAD, BEGIN)), *shortest, *constraints]
-        self.states = [repeat(m.begin(source, lengths), self.copies) for m in models]
-        self.agent, self.halt, self.source_lengths = agent, halt, lengths
-        self.graphs = graphs
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
-        self.select = _selection(plan, self.keys, self.copies)
-        self.groups = torch.arange(groups, device=device)
+        self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
+        if plan.sample:
+            copy = torch.arange(self.copies, device=device)
+            # A prime stride: keys of different sentences and copies do not meet.
+            self.select = Sample(plan, (self.keys[:, None] * 1_000_003 + copy).flatten())
+        self.states = [repeat(model.begin(source, lengths), self.copies) for model in models]
         self.reads = None if agent is None else torch.ones_like(self.groups)
-        self.tokens = torch.full((groups,), BEGIN, device=device)
-        self.so_far = torch.zeros(groups, device=device)
+        self.tokens = torch.full((count,), BEGIN, device=device)
+        self.log_probabilities = torch.zeros(count, device=device)
         num_exits = None if halt is None else models[0].traits.num_exits
-        self.history = PrefixTree(groups, device, num_exits)
+        self.tree = PrefixTree(count, device, num_exits)
         limits = self.limits.repeat_interleave(self.copies)
-        self.ledger = FinishedHypotheses(plan, self.select.width, limits)
+        self.finished = FinishedHypotheses(plan, self.select.width, limits)
         self.is_word = self.coverage = None
         if plan.coverage_penalty:
-            self.is_word = _covered_words(source, lengths, self.copies)
+            # All source tokens should be covered but the end symbol, which pictures lack.
+            columns = torch.arange(source.shape[1], device=device)
+            is_word = columns[None] < lengths[:, None] - int(is_text)
+            self.is_word = is_word.repeat_interleave(self.copies, 0)
             self.coverage = torch.zeros(self.is_word.shape, device=device)
         self.check_every = 1 if device.type == "cpu" else _CHECK_EVERY
 
     def advance(self, step: int) -> bool:
         """Write one token in each live row; return False when all sentences are done."""
-        self._read(step)
-        following = self._rule(self._predict(), step)
-        choice = self.select.choose(following, self.so_far, self.groups, step)
-        self.ledger.enter(
-            self.groups,
-            step + 1,
-            choice.end_log_probabilities,
-            self._coverage_score(choice.end_parents),
-            self.history.nodes[choice.end_parents],
-        )
-        return self._move(choice, step)
-
-    def _rule(self, following: Tensor, step: int) -> Tensor:
-        """Strike out what must not follow; a row at its limit can end whatever the rules say."""
-        sentence = self._sentence()
-        end = following[:, END].clone() if step >= self.shortest_limit else None
-        if self.reads is not None and self.agent is not None and self.agent.finish_reading:
-            is_early = self.reads < self.source_lengths[sentence]
-            following[:, END] = following[:, END].masked_fill(is_early, -math.inf)
-        for constraint in self.constraints:
-            following = constraint.apply(following, step, sentence)
-        if end is None:
-            return following
-        only_end = torch.full_like(following, -math.inf)
-        only_end[:, END] = end
-        return torch.where((self.limits[sentence] <= step)[:, None], only_end, following)
-
-    def _sentence(self) -> Tensor:
-        """Return [R]: the place of each row's sentence in the batch."""
+        sentence = self.groups
         rows_per_group = len(self.tokens) // len(self.groups)
-        if rows_per_group == self.copies == 1:
-            return self.groups
-        return (self.groups // self.copies).repeat_interleave(rows_per_group)
+        if rows_per_group * self.copies > 1:
+            # [R]: the position of each row's sentence in the batch.
+            sentence = (self.groups // self.copies).repeat_interleave(rows_per_group)
+        # Reading comes before writing: a token is predicted from what has been read by then.
+        if self.agent is not None and self.reads is not None:
+            self.reads = self._next_reads(self.agent, self.reads, step, sentence)
+            self.tree.reads.append(self.reads)
+        log_probabilities = self._constrain(self._predict(sentence), step, sentence)
+        following = self.select.choose(log_probabilities, self.log_probabilities, self.groups, step)
+        ends = following.end_parents
+        bonus = torch.zeros_like(ends, dtype=torch.float32)
+        if self.coverage is not None and self.is_word is not None:
+            # The coverage penalty of Wu et al. (2016).
+            logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
+            bonus = self.plan.coverage_penalty * (logs * self.is_word).sum(1)[ends]
+        self.finished.add(
+            self.groups, step + 1, following.end_log_probabilities, bonus, self.tree.nodes[ends]
+        )
+        return self._advance_rows(following, step)
 
-    def _read(self, step: int) -> None:
-        """Let the agent decide how much each row has read when it writes its next token."""
-        if self.agent is None or self.reads is None:
-            return
+    def _next_reads(self, agent: Agent, reads: Tensor, step: int, sentence: Tensor) -> Tensor:
+        """Return [R]: how much each row has read when it writes its next token."""
         rho = None
-        if self.agent.wants_reading:
-            considered = zip(self.models, self.states, strict=True)
-            self.states = [model.consider(self.tokens, state) for model, state in considered]
-            rows = zip(self.models, self.states, strict=True)
-            rho = torch.stack([model.reading_row(s).float().sigmoid() for model, s in rows]).mean(0)
-        sentence = self._sentence()
-        lengths = self.source_lengths[sentence]
-        self.reads = self.agent.next_reads(step, sentence, self.reads, lengths, rho)
-        self.history.add_reads(self.reads)
+        if agent.wants_reading:
+            pairs = zip(self.models, self.states, strict=True)
+            # The reader has to see every written token before it can say whether to read on.
+            self.states = [model.consider(self.tokens, state) for model, state in pairs]
+            pairs = zip(self.models, self.states, strict=True)
+            shares = [model.reading_row(state).float().sigmoid() for model, state in pairs]
+            rho = torch.stack(shares).mean(0)
+        return agent.next_reads(step, sentence, reads, self.source_lengths[sentence], rho)
 
-    def _predict(self) -> Tensor:
+    def _predict(self, sentence: Tensor) -> Tensor:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
-        wanted = self.aligned or self.coverage is not None
-        if self.graphs is not None:
-            held = zip(self.models, self.states, strict=True)
-            steps = [
-                self.graphs.step(member, model, self.tokens, state, self.select.width, wanted)
-                for member, (model, state) in enumerate(held)
-            ]
-        elif self.halt is None:
-            steps = [
-                model.step(self.tokens, state, reads=self.reads, align=wanted)
-                for model, state in zip(self.models, self.states, strict=True)
-            ]
-        else:
-            steps = [self._step_until(self.halt, wanted)]
+        align = self.align or self.coverage is not None
+        steps = []
+        for member, (model, state) in enumerate(zip(self.models, self.states, strict=True)):
+            if self.graphs is not None:
+                width = self.select.width
+                step = self.graphs.step(member, model, self.tokens, state, width, align)
+            elif self.halt is None:
+                step = model.step(self.tokens, state, reads=self.reads, align=align)
+            else:
+                halt = _RowHalt(self.halt, self.keys[sentence])
+                step = with_exits(model).step(
+                    self.tokens, state, reads=self.reads, align=align, halt=halt
+                )
+                assert step.exits is not None
+                self.tree.exits.append(step.exits)
+                if step.scores is not None:
+                    self.tree.exit_scores.append(step.scores)
+            steps.append(step)
         self.states = [step.state for step in steps]
-        if wanted:
+        if align:
             shares = [step.alignment.float() for step in steps if step.alignment is not None]
             alignment = torch.stack(shares).mean(0)
-            if self.aligned:
-                self.history.add_alignment(alignment)
+            if self.align:
+                self.tree.alignments.append(alignment)
             if self.coverage is not None:
                 self.coverage = self.coverage + alignment
+        # In float32 whatever autocast computed: sums over a sentence need the digits.
         values = [step.logits.float().log_softmax(1) for step in steps]
         if len(values) == 1:
             return values[0]
+        # The mean of probabilities, from their logarithms without leaving them.
         return torch.stack(values).logsumexp(0) - math.log(len(values))
 
-    def _step_until(self, halt: Halt, align: bool) -> Step:
-        """Return the step of the one model, whose rows leave when `halt` says so."""
-        for_rows = _ForRows(halt, self.keys[self._sentence()])
-        model = with_exits(self.models[0])
-        step = model.step(self.tokens, self.states[0], reads=self.reads, align=align, halt=for_rows)
-        assert step.exits is not None
-        self.history.add_exits(step.exits, step.scores)
-        return step
+    def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+        """Rule out what must not follow; a row at its limit can end whatever the rules say."""
+        # Kept before the rules change it in place; no copy while no row can be at its limit.
+        end = log_probabilities[:, END].clone() if step >= self.min_limit else None
+        if self.reads is not None and self.agent is not None and self.agent.finish_reading:
+            is_early = self.reads < self.source_lengths[sentence]
+            log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_early, -math.inf)
+        for constraint in self.constraints:
+            log_probabilities = constraint.apply(log_probabilities, step, sentence)
+        if end is None:
+            return log_probabilities
+        only_end = torch.full_like(log_probabilities, -math.inf)
+        only_end[:, END] = end
+        return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
 
-    def _coverage_score(self, rows: Tensor) -> Tensor:
-        """Return [G, E], the coverage penalty (Wu et al., 2016) of hypotheses that end."""
-        if self.coverage is None or self.is_word is None:
-            return torch.zeros_like(rows, dtype=torch.float32)
-        logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
-        return self.plan.coverage_penalty * (logs * self.is_word).sum(1)[rows]
-
-    def _move(self, choice: Choice, step: int) -> bool:
-        """Make the chosen rows the live ones, without the sentences that are done."""
+    def _advance_rows(self, following: Continuations, step: int) -> bool:
+        """Make the rows that follow the live ones, without the sentences that are done."""
         count = len(self.groups)
-        live = choice.log_probabilities.view(count, -1)
-        is_done = self.ledger.is_done(self.groups, live, step + 1)
+        live = following.log_probabilities.view(count, -1)
+        is_done = self.finished.is_done(self.groups, live, step + 1)
         # Rows of a sentence that is done stay until the next look, but nothing comes of them.
-        so_far = live.masked_fill(is_done[:, None], -math.inf).flatten()
-        tokens, parents = choice.tokens, choice.parents
+        log_probabilities = live.masked_fill(is_done[:, None], -math.inf).flatten()
+        tokens, parents = following.tokens, following.parents
         if (step + 1) % self.check_every == 0:
             going = (~is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
+            # Rows that move anyway are copied, so dropping costs nothing more.
             moves = parents is not None or len(going) <= _WORTH_DROPPING * count
             if len(going) < count and moves:
-                rows = torch.arange(len(so_far), device=going.device).view(count, -1)[going]
-                rows = rows.flatten()
-                tokens, so_far, self.groups = tokens[rows], so_far[rows], self.groups[going]
+                rows = torch.arange(live.numel(), device=going.device).view(count, -1)
+                rows = rows[going].flatten()
+                tokens, log_probabilities = tokens[rows], log_probabilities[rows]
+                self.groups = self.groups[going]
                 parents = rows if parents is None else parents[rows]
-        self._take(parents)
-        nodes = self.history.nodes
-        self.history.grow(tokens, nodes if parents is None else nodes[parents], so_far)
-        self.tokens, self.so_far = tokens, so_far
+        nodes = self.tree.nodes
+        if parents is not None:
+            self._reorder(parents)
+            nodes = nodes[parents]
+        self.tree.grow(tokens, nodes, log_probabilities)
+        self.tokens, self.log_probabilities = tokens, log_probabilities
         return True
 
-    def _take(self, parents: Tensor | None) -> None:
+    def _reorder(self, parents: Tensor) -> None:
         """Reorder, drop and repeat what the rows own; nothing is copied when no row moves."""
-        if parents is None:
-            return
-        still = torch.arange(len(self.tokens), device=parents.device)
-        if parents.device.type == "cpu" and torch.equal(parents, still):
+        # The comparison would make an accelerator wait, so only the CPU makes it.
+        if parents.device.type == "cpu" and torch.equal(parents, torch.arange(len(self.tokens))):
             return
         self.states = [take(state, parents) for state in self.states]
         if self.reads is not None:
             self.reads = self.reads[parents]
         if self.coverage is not None and self.is_word is not None:
             self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
-
-
-def _selection(plan: SearchPlan, keys: Tensor, copies: int) -> Select:
-    if plan.sample:
-        copy = torch.arange(copies, device=keys.device)
-        return Sample(plan, (keys[:, None] * 1_000_003 + copy).flatten())
-    return Greedy() if plan.beam == 1 else Beam(plan.beam)
-
-
-def _covered_words(source: Tensor, lengths: Tensor, copies: int) -> Tensor:
-    """Return [R, S], True on source tokens that should be covered: all but the end symbol."""
-    places = torch.arange(source.shape[1], device=source.device)
-    ends = 1 if source.dim() == 2 else 0
-    return (places[None] < lengths[:, None] - ends).repeat_interleave(copies, 0)

@@ -1,4 +1,7 @@
-"""Teacher forcing over a split: what a model makes of the references, and how it aligns them."""
+"""Teacher forcing over a split: log-probabilities of the references, and their alignments.
+
+Called by `Translator.score` and by `decode --forced`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Literal
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
@@ -29,29 +33,27 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
     The end symbol is counted; `models` (in evaluation mode) are averaged in probability.
     """
     sites = PredictionSites.offline(batch)
-    targets = batch.target_output[sites.sentence, sites.position]
-    each = torch.stack([_of_sites(model, batch, sites, targets) for model in models])
-    values = each.logsumexp(0) - math.log(len(models))
-    result = torch.zeros(batch.target_output.shape, device=values.device)
-    result[sites.sentence, sites.position] = values
+    cells = sites.sentence, sites.position
+    targets = batch.target_output[cells]
+    per_model = []
+    for model in models:
+        features = model.features(batch, sites)
+        values = []
+        for first in range(0, len(targets), _CHUNK):
+            # In float32 under autocast too: the sum over V types needs the digits.
+            logits = model.classify(features[first : first + _CHUNK]).float()
+            target = targets[first : first + _CHUNK, None]
+            values.append(logits.gather(1, target)[:, 0] - logits.logsumexp(1))
+        per_model.append(torch.cat(values))
+    averaged = torch.stack(per_model).logsumexp(0) - math.log(len(models))
+    result = torch.zeros(batch.target_output.shape, device=averaged.device)
+    result[cells] = averaged
     return result
 
 
-def _of_sites(
-    model: TranslationModel, batch: Batch, sites: PredictionSites, targets: Tensor
-) -> Tensor:
-    features = model.features(batch, sites)
-    values = []
-    for first in range(0, len(targets), _CHUNK):
-        logits = model.classify(features[first : first + _CHUNK]).float()
-        wanted = targets[first : first + _CHUNK, None]
-        values.append(logits.gather(1, wanted)[:, 0] - logits.logsumexp(1))
-    return torch.cat(values)
-
-
-Kind = Literal["weights", "energies"]
+AlignmentKind = Literal["weights", "energies"]
 _WINDOW = 2048
-"""Sentences held at once; they are put in order of length among themselves."""
+"""Sentences in memory at once; they are sorted by length among themselves."""
 
 
 def forced_traces(
@@ -59,7 +61,7 @@ def forced_traces(
     pipeline: Pipeline,
     split: Split,
     *,
-    kind: Kind = "weights",
+    kind: AlignmentKind = "weights",
     align: bool = True,
     device: torch.device | str = "cpu",
     bf16: bool = False,
@@ -69,56 +71,60 @@ def forced_traces(
     """Yield a trace of each pair's reference, in order: log-probabilities, and the alignment.
 
     `kind` is what the alignment holds: attention weights or shares of max-pooled channels, Eq.
-    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `advance` is told of the sentences and
-    target tokens of each batch. Raises ConfigError if `align` and the model does not.
+    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `advance` gets the sentences and target
+    tokens of each batch. Raises ConfigError if `align` and the model does not.
     """
     if align and not model.traits.aligns:
         raise ConfigError(
             f"`{model.architecture}` yields no alignments.", "Use a model that aligns."
         )
-    place = torch.device(device)
-    model = model.to(place).eval()
+    device = torch.device(device)
+    model = model.to(device).eval()
     for first in range(0, len(split), _WINDOW):
         window = numpy.arange(first, min(first + _WINDOW, len(split)))
-        found: dict[int, Trace] = {}
+        # Batches of like lengths, within a window that bounds the traces in memory.
+        traces: list[Trace] = []
         for indices in cut_by_length(
             split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64
         ):
-            batch = split.batch(indices).to(place)
-            for trace in _of_batch(model, pipeline, batch, kind if align else None, bf16):
-                found[trace.line] = trace
+            batch = split.batch(indices).to(device)
+            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                scores = forced_log_probabilities([model], batch).float().cpu()
+                alignments = None
+                if align:
+                    alignments = model.alignments(batch, kind).float().cpu().numpy()
+            traces += _traces(pipeline, batch, scores, alignments, kind if align else "weights")
             advance(len(batch), int(batch.target_lengths.sum()))
-        yield from (found[line] for line in sorted(found))
+        # In the order of the split, whatever the batches were.
+        yield from sorted(traces, key=lambda trace: trace.line)
 
 
-def _of_batch(
-    model: TranslationModel, pipeline: Pipeline, batch: Batch, kind: Kind | None, bf16: bool
+def _traces(
+    pipeline: Pipeline,
+    batch: Batch,
+    scores: Tensor,
+    alignments: NDArray[numpy.float32] | None,
+    kind: AlignmentKind,
 ) -> Iterator[Trace]:
-    with torch.no_grad(), torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
-        values = forced_log_probabilities([model], batch).float().cpu()
-        tables = None if kind is None else model.alignments(batch, kind).float().cpu().numpy()
+    """Yield the trace of each row, from scores [B, T] and alignments [B, T, S]."""
+    is_text = batch.source.dim() == 2
     for row, index in enumerate(batch.indices.tolist()):
-        source = _source(batch, row, pipeline)
         width, height = int(batch.source_lengths[row]), int(batch.target_lengths[row])
+        source = region_names(width)
+        if is_text:
+            ids = batch.source[row, : width - 1].tolist()
+            source = pipeline.source_vocabulary.decode(ids)
         target = batch.target_output[row, : height - 1].tolist()
-        scores = values[row, :height].tolist()
+        log_probabilities = scores[row, :height].tolist()
         yield Trace(
             line=index + 1,
             source=source,
             target=pipeline.target_vocabulary.decode(target),
             text=pipeline.restore(target),
-            log_probabilities=scores,
-            log_probability=sum(scores),
-            score=sum(scores) / height,
-            alignment=None if tables is None else tables[row, :height, :width],
-            kind=kind or "weights",
-            source_end=batch.source.dim() == 2,
+            log_probabilities=log_probabilities,
+            log_probability=sum(log_probabilities),
+            score=sum(log_probabilities) / height,
+            alignment=None if alignments is None else alignments[row, :height, :width],
+            kind=kind,
+            source_end=is_text,
         )
-
-
-def _source(batch: Batch, row: int, pipeline: Pipeline) -> list[str]:
-    """Return the source units of a pair, or what its picture's regions are called."""
-    count = int(batch.source_lengths[row])
-    if batch.source.dim() == 3:
-        return region_names(count)
-    return pipeline.source_vocabulary.decode(batch.source[row, : count - 1].tolist())

@@ -1,4 +1,7 @@
-"""Long sources: cut where it hurts least, and their translations joined again."""
+"""Long sources: cut at sentence ends where possible, and their translations joined again.
+
+Called by translate.py, and by `decode --stream`, which joins sentences.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _SENTENCE_ENDS = frozenset([".", "!", "?", "...", "…", "。", "！", "？", "�
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "："])
 
 LARGEST_ALIGNMENT = 1 << 22
-"""Cells: a longer source and its translation, joined from pieces, go without an alignment."""
+"""Cells: larger tables of a source and its translation, joined from pieces, are left out."""
 
 
 def cut(units: Sequence[str], longest: int) -> list[int]:
@@ -27,19 +30,18 @@ def cut(units: Sequence[str], longest: int) -> list[int]:
     ends: list[int] = []
     start = 0
     while len(units) - start > longest:
-        start += _last_break(units[start : start + longest])
+        # Each candidate is a length of the piece, the longest first.
+        lengths = range(longest, max(1, longest // 2) - 1, -1)
+        last_units = [(length, units[start + length - 1]) for length in lengths]
+        for marks in (_SENTENCE_ENDS, _CLAUSE_ENDS):
+            breaks = [length for length, unit in last_units if unit in marks]
+            if breaks:
+                break
+        else:
+            breaks = [length for length, unit in last_units if not unit.endswith(JOINER)]
+        start += breaks[0] if breaks else longest
         ends.append(start)
     return [*ends, len(units)]
-
-
-def _last_break(units: Sequence[str]) -> int:
-    """Return how many of `units` to take, at least half of them."""
-    places = range(len(units), max(1, len(units) // 2) - 1, -1)
-    for marks in (_SENTENCE_ENDS, _CLAUSE_ENDS):
-        for place in places:
-            if units[place - 1] in marks:
-                return place
-    return next((place for place in places if not units[place - 1].endswith(JOINER)), places[0])
 
 
 def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
@@ -66,13 +68,23 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     values += [first + carried, *rest]
     tokens = [token for piece in pieces for token in piece.tokens]
     total = sum(piece.log_probability for piece in pieces)
+    # Scores of pieces do not add up: each has the norm of its own length.
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
-    parts = [piece.alignment for piece in pieces if piece.alignment is not None]
-    exits, scores = _joined_exits(pieces)
+    # Of exits and their scores those of inner end symbols are dropped.
+    exits = [piece.exits for piece in pieces if piece.exits is not None]
+    scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
+    has_exits = len(exits) == len(pieces)
+    has_scores = has_exits and len(scores) == len(pieces)
     return Hypothesis(
-        tokens, values, total, total / norm, _diagonal(parts), exits=exits, exit_scores=scores,
+        tokens,
+        values,
+        total,
+        total / norm,
+        _diagonal([piece.alignment for piece in pieces if piece.alignment is not None]),
+        exits=[n for inner in exits[:-1] for n in inner[:-1]] + exits[-1] if has_exits else None,
+        exit_scores=torch.cat([*(s[:-1] for s in scores[:-1]), scores[-1]]) if has_scores else None,
         num_exits=pieces[0].num_exits,
-    )  # fmt: skip
+    )
 
 
 def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hypothesis]:
@@ -80,32 +92,23 @@ def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hy
     if len(pieces) < 2:
         return pieces[0] if pieces else []
     joined = [
-        join([found[min(rank, len(found) - 1)] for found in pieces], plan)
+        join([hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in pieces], plan)
         for rank in range(max(map(len, pieces)))
     ]
-    return sorted(joined, key=lambda one: -one.score)
+    # Ranks may change places: the sum of scores is not the score of the whole.
+    return sorted(joined, key=lambda hypothesis: -hypothesis.score)
 
 
-def told_long(lengths: Mapping[int, int], longest: int, deed: Literal["split", "cut"]) -> str:
-    """Return what people are told of lines, by their numbers, that have too many units."""
-    shown = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
+def long_line_warning(
+    lengths: Mapping[int, int], longest: int, treatment: Literal["split", "cut"]
+) -> str:
+    """Return the warning on lines, by their numbers, that have too many units."""
+    lines = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
     more = f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else ""
-    done = "translated in pieces" if deed == "split" else "cut"
+    done = "translated in pieces" if treatment == "split" else "cut"
     return (
-        f"long-line: longer than {longest:,} source units and {done}: line (units) {shown}{more}."
+        f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}{more}."
     )
-
-
-def _joined_exits(pieces: Sequence[Hypothesis]) -> tuple[list[int] | None, Tensor | None]:
-    """Return the exits (T + 1) of the whole, and their scores [T + 1, N], no inner ends."""
-    exits = [piece.exits for piece in pieces if piece.exits is not None]
-    scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
-    if len(exits) < len(pieces):
-        return None, None
-    joined = [exit for of_piece in exits[:-1] for exit in of_piece[:-1]] + exits[-1]
-    if len(scores) < len(pieces):
-        return joined, None
-    return joined, torch.cat([*(rows[:-1] for rows in scores[:-1]), scores[-1]])
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:

@@ -1,4 +1,7 @@
-"""Scores of translations against the references of a dataset's split."""
+"""From hypotheses to raw text, and scores of translations against a split's references.
+
+Called by translate.py and by the command `decode`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from nmtgrid.text.vocabulary import UNKNOWN
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """One line and what became of it; an empty line has no hypotheses and an empty text.
+    """One line and its translation; an empty line has no hypotheses and an empty text.
 
     `line` counts from 1, `source` are its units, `texts` the raw texts of the hypotheses, best
     first, `tokenized` and `target` the best one's words and units. `source_end` says whether the
@@ -51,39 +54,34 @@ def restore(
     `replace_unknown` puts the aligned source word where the model wrote `<unk>`. `prefix` are the
     target units that were forced: they stand there as they were given, unknown ones too.
     """
-    units = [pipeline.target_tokens(one.tokens) for one in hypotheses]
-    if replace_unknown:
-        units = [
-            _without_unknown(source, one, of_one)
-            for one, of_one in zip(hypotheses, units, strict=True)
-        ]
-    units = [[*prefix, *of_one[len(prefix) :]] for of_one in units]
-    words = [" ".join(of_one) for of_one in units]
-    if pipeline.target.codes is not None:
-        words = [remove_bpe(text) for text in words]
+    targets, words = [], []
+    for hypothesis in hypotheses:
+        units = pipeline.target_tokens(hypothesis.tokens)
+        if replace_unknown and hypothesis.alignment is not None:
+            # The last row and column of an alignment are those of the end symbols.
+            columns = hypothesis.alignment[: len(units), :-1].argmax(1).tolist()
+            for row, token in enumerate(hypothesis.tokens):
+                if token == UNKNOWN:
+                    units[row] = whole_word(source, columns[row])
+        # The model wrote the prefix as ids, where a type unknown to it has become `<unk>`.
+        units = [*prefix, *units[len(prefix) :]]
+        text = " ".join(units)
+        targets.append(units)
+        # Words as the dataset has them: `bleu_tokenized` compares these.
+        words.append(text if pipeline.target.codes is None else remove_bpe(text))
     texts = [pipeline.target.moses.detokenize(text) for text in words]
-    best = (words[0], units[0]) if hypotheses else ("", [])
+    best = (words[0], targets[0]) if hypotheses else ("", [])
     return Translation(line, source, hypotheses, texts, *best)
 
 
-def whole_word(units: Sequence[str], place: int) -> str:
-    """Return the word that the unit at `place` belongs to."""
-    first = last = place
+def whole_word(units: Sequence[str], index: int) -> str:
+    """Return the word that the unit at `index` belongs to."""
+    first = last = index
     while first > 0 and units[first - 1].endswith(JOINER):
         first -= 1
     while units[last].endswith(JOINER) and last + 1 < len(units):
         last += 1
     return remove_bpe(" ".join(units[first : last + 1]))
-
-
-def _without_unknown(source: list[str], hypothesis: Hypothesis, units: list[str]) -> list[str]:
-    if hypothesis.alignment is None or UNKNOWN not in hypothesis.tokens:
-        return units
-    places = hypothesis.alignment[: len(units), :-1].argmax(1).tolist()
-    return [
-        whole_word(source, place) if token == UNKNOWN else unit
-        for token, unit, place in zip(hypothesis.tokens, units, places, strict=True)
-    ]
 
 
 def scores(
@@ -95,26 +93,28 @@ def scores(
     compare raw text, all in lower case if `lowercase`, as a lower-cased model can give no more.
     `references_escaped` counts those that are not raw: they hold `&apos;` and the like.
     """
-    words, text = [one.tokenized for one in translations], [one.text for one in translations]
+    words = [translation.tokenized for translation in translations]
+    text = [translation.text for translation in translations]
     tokenized, raw = split.tokenized_target(), split.raw_target()
-    found = {
+    metrics = {
         "bleu_tokenized": bleu(words, tokenized, "none"),
         "bleu": bleu(text, raw, lowercase=lowercase),
         "chrf": chrf(text, raw, lowercase),
     }
     if with_ter:
-        found["ter"] = ter(text, raw, lowercase)
-    written = sum(len(line.split()) for line in words)
-    wanted = sum(len(line.split()) for line in tokenized)
+        metrics["ter"] = ter(text, raw, lowercase)
+    hypothesis_words = sum(len(line.split()) for line in words)
+    reference_words = sum(len(line.split()) for line in tokenized)
     return {
-        **{name: score.value for name, score in found.items()},
-        **{f"signature_{name}": score.signature for name, score in found.items()},
+        **{name: metric.value for name, metric in metrics.items()},
+        **{f"signature_{name}": metric.signature for name, metric in metrics.items()},
         "references_lowercased": lowercase,
         "references_escaped": count_escaped(raw),
-        "length_ratio": written / max(wanted, 1),
+        "length_ratio": hypothesis_words / max(reference_words, 1),
     }
 
 
 def scores_of_captions(translations: Sequence[Translation], split: PictureSplit) -> dict[str, Any]:
     """Return JSON keys: BLEU-1 to 4 and CIDEr against all captions of each picture, in words."""
-    return caption_scores([one.tokenized for one in translations], split.references())
+    words = [translation.tokenized for translation in translations]
+    return caption_scores(words, split.references())

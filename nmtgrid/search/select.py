@@ -1,6 +1,7 @@
-"""How a search picks the next tokens: greedily, by a beam, or by drawing.
+"""Selection of the next tokens: greedy, beam search, or sampling.
 
-Rows come in groups of equal width: a group is a sentence with its beam, or one single row.
+Rows come in groups of equal width: a group is a sentence with its beam, or one single row. Called
+by the loop of engine.py.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END
 
 _CHUNK = 128
-"""Tokens among which a largest one is looked for at once."""
+"""Types among which a largest one is looked for at once."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """What a selection took, for R rows that give R' rows in G groups.
+class Continuations:
+    """The continuations that a selection picked, for R rows that give R' rows in G groups.
 
     tokens [R'], their parent rows [R'] (None: every row goes on as itself) and the rows' whole
     log-probabilities [R'], -inf where a row is dead. What ended: end_parents [G, E] (rows) and
@@ -42,58 +43,71 @@ class Select(Protocol):
     """Rows in a group after the first step."""
 
     def choose(
-        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
-        """Pick from next-token log-probabilities [R, V] for rows worth `so_far` [R].
+        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+    ) -> Continuations:
+        """Pick from next-token log-probabilities [R, V] for rows whose tokens sum up to totals [R].
 
         `groups` [G] are the numbers the groups had at the start; `step` tokens are written.
         """
-        ...
 
 
-def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest of each row of `values` [R, N] (float32) and their places.
+def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest of each row of `values` [R, N] (float32) and their indices.
 
-    Among equals the lowest place wins, on every device and whatever stands in the other rows.
+    Among equals the lowest index wins, on every device and whatever stands in the other rows.
     """
     if values.device.type != "cpu" or count >= values.shape[1]:
-        return _ranked(values, count)
-    found, places = values.topk(count + 1, dim=1)
-    last = found[:, count - 1]
+        return _topk_by_keys(values, count)
+    tops, indices = values.topk(count + 1, dim=1)
+    last = tops[:, count - 1]
     # topk may take any of several equals, which matters only at the border: those rows again.
-    tied = ((last == found[:, count]) & (last > -math.inf)).nonzero()[:, 0]
-    places, order = places[:, :count].sort(dim=1)
-    found, ranks = found[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
-    places = places.gather(1, ranks)
+    tied = ((last == tops[:, count]) & (last > -math.inf)).nonzero()[:, 0]
+    indices, order = indices[:, :count].sort(dim=1)
+    tops, ranks = tops[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
+    indices = indices.gather(1, ranks)
     if len(tied):
-        found[tied], places[tied] = _ranked(values[tied], count)
-    return found, places
+        tops[tied], indices[tied] = _topk_by_keys(values[tied], count)
+    return tops, indices
 
 
-def largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest of each row of `values` [R, N] and its place, the lowest among equals."""
+def _topk_by_keys(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return what `stable_topk` does, by int64 keys that no two indices share."""
+    bits = values.contiguous().view(torch.int32)
+    # The bits of a negative float fall as it rises: flipped, they are in the order of the floats.
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    indices = torch.arange(values.shape[1], device=values.device)
+    keys = ordered.long().bitwise_left_shift_(32).sub_(indices)
+    top = keys.topk(count, dim=1).indices
+    return values.gather(1, top), top
+
+
+def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest of each row of `values` [R, N] and its index, the lowest among equals."""
     count = values.shape[1]
     if values.device.type != "cpu" or count < 4 * _CHUNK:
         return values.max(1)
-    # A largest value alone is found many times faster than its place: first of which chunk.
+    # On a CPU a largest value alone is found many times faster than its index: which chunk first.
+    # `benchmarks/decoding_speed.py` times greedy search, where this is a step's selection.
     whole = count - count % _CHUNK
     tops = values[:, :whole].unflatten(1, (-1, _CHUNK)).amax(2)
     if whole < count:
         tops = torch.cat([tops, values[:, whole:].amax(1, keepdim=True)], 1)
     value, chunk = tops.max(1)
-    places = chunk[:, None] * _CHUNK + torch.arange(_CHUNK)
-    found = values.gather(1, places.clamp_(max=count - 1)) == value[:, None]
-    return value, places.gather(1, found.to(torch.int8).argmax(1, keepdim=True))[:, 0]
+    indices = chunk[:, None] * _CHUNK + torch.arange(_CHUNK)
+    is_top = values.gather(1, indices.clamp_(max=count - 1)) == value[:, None]
+    return value, indices.gather(1, is_top.to(torch.int8).argmax(1, keepdim=True))[:, 0]
 
 
-def _ranked(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return what `best` does, by keys that no two places share."""
-    bits = values.contiguous().view(torch.int32)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # whole numbers in the order of the floats
-    places = torch.arange(values.shape[1], device=values.device)
-    keys = ordered.long().bitwise_left_shift_(32).sub_(places)
-    chosen = keys.topk(count, dim=1).indices
-    return values.gather(1, chosen), chosen
+def _continue_rows(token: Tensor, total: Tensor) -> Continuations:
+    """Return the continuation of each row by one token, each row a group of its own."""
+    is_end = token == END
+    return Continuations(
+        token,
+        None,
+        total.masked_fill(is_end, -math.inf),
+        torch.arange(len(token), device=token.device)[:, None],
+        total.masked_fill(~is_end, -math.inf)[:, None],
+    )
 
 
 class Greedy:
@@ -102,11 +116,11 @@ class Greedy:
     width = 1
 
     def choose(
-        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+    ) -> Continuations:
         """Pick the likeliest token."""
-        value, token = largest(log_probabilities)
-        return _go_on(token, so_far + value)
+        value, token = stable_max(log_probabilities)
+        return _continue_rows(token, totals + value)
 
 
 class Sample:
@@ -124,29 +138,27 @@ class Sample:
         self.keys = keys
 
     def choose(
-        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+    ) -> Continuations:
         """Draw by inverting the cumulative distribution."""
-        shares = self._shares(log_probabilities).double().cumsum(1)
-        drawn = uniform(self.plan.seed, self.keys[groups], step)[:, None] * shares[:, -1:]
-        token = (shares <= drawn).sum(1).clamp(max=shares.shape[1] - 1)
-        value = log_probabilities.gather(1, token[:, None])[:, 0]
-        return _go_on(token, so_far + value)
-
-    def _shares(self, log_probabilities: Tensor) -> Tensor:
-        """Return [R, V], what each token may be drawn with (not normalised)."""
         plan = self.plan
         shares = (log_probabilities / plan.temperature).softmax(1)
         if plan.top_k and plan.top_k < shares.shape[1]:
-            kept = torch.zeros_like(shares)
-            value, place = best(shares, plan.top_k)
-            shares = kept.scatter_(1, place, value)
+            value, token = stable_topk(shares, plan.top_k)
+            shares = torch.zeros_like(shares).scatter_(1, token, value)
         if plan.top_p < 1:
-            value, place = shares.sort(dim=1, descending=True, stable=True)
+            value, token = shares.sort(dim=1, descending=True, stable=True)
+            # What stands before a type must be below top_p, so the likeliest one is always left.
             before = value.cumsum(1) - value
             value = value.masked_fill(before >= plan.top_p * value.sum(1, keepdim=True), 0.0)
-            shares = torch.zeros_like(shares).scatter_(1, place, value)
-        return shares
+            shares = torch.zeros_like(shares).scatter_(1, token, value)
+        # In double precision: in float32 the last of many thousand types would get no share.
+        cumulative = shares.double().cumsum(1)
+        threshold = uniform(plan.seed, self.keys[groups], step)[:, None] * cumulative[:, -1:]
+        # The first type whose cumulative share is above the threshold; rounding may find none.
+        token = (cumulative <= threshold).sum(1).clamp(max=shares.shape[1] - 1)
+        value = log_probabilities.gather(1, token[:, None])[:, 0]
+        return _continue_rows(token, totals + value)
 
 
 class Beam:
@@ -160,25 +172,29 @@ class Beam:
         self.width = width
 
     def choose(
-        self, log_probabilities: Tensor, so_far: Tensor, groups: Tensor, step: int
-    ) -> Choice:
+        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+    ) -> Continuations:
         """Pick the best continuations of each group, all groups at once."""
-        count, rows = len(groups), len(so_far)
+        count, rows = len(groups), len(totals)
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
-        value, token = best(log_probabilities, min(2 * self.width, log_probabilities.shape[1]))
-        each = value.shape[1]
-        value = (value + so_far[:, None]).view(count, -1)
+        value, token = stable_topk(
+            log_probabilities, min(2 * self.width, log_probabilities.shape[1])
+        )
+        per_row = value.shape[1]
+        value = (value + totals[:, None]).view(count, -1)
+        # In the first step a group is one row, which may have too few types.
         missing = max(0, 2 * self.width - value.shape[1])
         value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
         token = torch.nn.functional.pad(token.view(count, -1), (0, missing))
-        value, place = best(value, 2 * self.width)
-        token = token.gather(1, place)
+        value, index = stable_topk(value, 2 * self.width)
+        token = token.gather(1, index)
         first = torch.arange(0, rows, rows // count, device=token.device)[:, None]
-        parent = first + (place // each).clamp(max=rows // count - 1)
+        parent = first + (index // per_row).clamp(max=rows // count - 1)
         is_end = token == END
+        # A stable sort of the flags puts what goes on first and keeps its order.
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
         ended = value.masked_fill(~is_end, -math.inf)[:, : self.width]
-        return Choice(
+        return Continuations(
             token.gather(1, goes_on).flatten(),
             parent.gather(1, goes_on).flatten(),
             value.gather(1, goes_on).flatten(),
@@ -187,35 +203,23 @@ class Beam:
         )
 
 
+_STRIDE = 0x9E3779B97F4A7C15
+
+
 def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
     """Return numbers in [0, 1) (float64) that depend on seed, keys [R] and step (splitmix64)."""
     mixed = _mix(_mix(keys + _signed(seed * _STRIDE)) + _signed(step * _STRIDE))
     return ((mixed >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
 
 
-_STRIDE = 0x9E3779B97F4A7C15
-
-
 def _signed(value: int) -> int:
-    """Return `value` modulo 2^64 as torch's int64 holds it."""
+    """Return `value` modulo 2^64 as torch's int64 represents it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _mix(value: Tensor) -> Tensor:
+    # torch shifts int64 with the sign: the masks make the shifts those of unsigned numbers.
     value = value + _signed(_STRIDE)
     value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
     value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
     return value ^ ((value >> 31) & ((1 << 33) - 1))
-
-
-def _go_on(token: Tensor, total: Tensor) -> Choice:
-    """Return the choice of one token for each row, each row a group of its own."""
-    is_end = token == END
-    rows = torch.arange(len(token), device=token.device)
-    return Choice(
-        token,
-        None,
-        total.masked_fill(is_end, -math.inf),
-        rows[:, None],
-        total.masked_fill(~is_end, -math.inf)[:, None],
-    )

@@ -10,7 +10,7 @@ line has empty lists and no alignment; a run without alignments has none anywher
 online decoding alone, are how many source units had been read when each unit was written, the end
 symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
 was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
-where a block did not run or nothing was asked of it, and `num_exits` how many blocks there are.
+where a block did not run or was not scored, and `num_exits` how many blocks there are.
 `source_end` is there, and false, where sources are pictures: these have no end symbol, and the
 alignment has no column of it.
 """
@@ -75,6 +75,7 @@ class Trace:
         shares, source = None, translation.source
         if best.alignment is not None:
             shares = best.alignment.float().numpy()
+            # A source that was cut for its length has more units than the alignment has columns.
             source = source[: shares.shape[1] - translation.source_end]
         return cls(
             translation.line,
@@ -87,17 +88,19 @@ class Trace:
             shares,
             reads=best.reads,
             exits=best.exits,
-            exit_scores=numbers(best.exit_scores),
+            exit_scores=rounded_exit_scores(best.exit_scores),
             num_exits=best.num_exits,
             source_end=translation.source_end,
         )
 
     def to_line(self) -> str:
         """Return the record as one line of JSON, numbers rounded."""
+        # Rounded, since digits that no reader uses are most of the file.
         values = dataclasses.asdict(self)
         values["log_probabilities"] = [round(v, _LOG_DIGITS) for v in self.log_probabilities]
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)
+        # Last in the line, where it does not hide the rest.
         del values["alignment"]
         for name in ("reads", "exits", "exit_scores", "num_exits"):
             if values[name] is None:
@@ -115,50 +118,38 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
 
     Raises InputError with the line number for what is not such a record.
     """
+    names = [field.name for field in dataclasses.fields(Trace)]
     for number, text in enumerate(read_lines(path), start=1):
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as fault:  # also numbers of thousands of digits
             why = getattr(fault, "msg", "too long a number or too deep a table")
-            raise _not_a_trace(path, number, f"it is not JSON ({why})") from fault
-        problem = _problem(values)
+            problem = f"it is not JSON ({why})"
+        else:
+            problem = _problem(values)
         if problem:
-            raise _not_a_trace(path, number, problem)
-        _check_unaltered(values, path, number)
-        yield _from_values(values)
+            raise InputError(
+                f"this is not a trace: {problem}.",
+                "Traces are written by `nmtgrid decode --traces FILE`.",
+                path=path, line=number,
+            )  # fmt: skip
+        # Lines stand alone here, unlike those of metrics.jsonl: any part of a file will do.
+        if LINE_CHECKSUM in values and is_altered_line(values):
+            raise InputError(
+                "this line has been altered (its checksum differs).", altered_advice(LINE_CHECKSUM),
+                path=path, line=number,
+            )  # fmt: skip
+        record = {"text": "", **{name: values[name] for name in names if name in values}}
+        for name in ("log_probability", "score"):
+            record[name] = float(record[name])
+        record["log_probabilities"] = [float(value) for value in record["log_probabilities"]]
+        if record.get("alignment") is not None:
+            record["alignment"] = numpy.array(record["alignment"], dtype=numpy.float32)
+        yield Trace(**record)
 
 
-def _check_unaltered(values: dict[str, Any], path: str | Path, number: int) -> None:
-    """Raise InputError for a record that is not as it was written; any part of a file will do."""
-    if LINE_CHECKSUM in values and is_altered_line(values):
-        raise InputError(
-            "this line has been altered (its checksum differs).", altered_advice(LINE_CHECKSUM),
-            path=path, line=number,
-        )  # fmt: skip
-
-
-def _from_values(values: dict[str, Any]) -> Trace:
-    shares = values.get("alignment")
-    return Trace(
-        values["line"],
-        values["source"],
-        values["target"],
-        values.get("text", ""),
-        [float(value) for value in values["log_probabilities"]],
-        float(values["log_probability"]),
-        float(values["score"]),
-        None if shares is None else numpy.array(shares, dtype=numpy.float32),
-        values.get("kind", "weights"),
-        values.get("reads"),
-        values.get("exits"),
-        values.get("exit_scores"),
-        values.get("num_exits"),
-        values.get("source_end", True),
-    )
-
-
-def numbers(scores: Tensor | None) -> list[list[float | None]] | None:
-    """Return rounded scores [T + 1, N], None where there is none."""
+def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:
+    """Return scores [T + 1, N] rounded, None where nothing was computed (NaN)."""
     if scores is None:
         return None
     return [
@@ -187,29 +178,26 @@ def _problem(values: Any) -> str:
     height, width = len(values["target"]) + 1, len(values["source"]) + 1
     count = len(values["log_probabilities"])
     is_empty = not values["source"] and not values["target"] and count == 0
+    # An empty line was not translated: it has not even an end symbol.
     if count != height and not is_empty:
         return f"`log_probabilities` has {count} numbers where {height} belong"
     kind = values.get("kind", "weights")
     if kind not in ("weights", "energies"):
         return f"`kind` is neither weights nor energies, but {kind!r}"
-    if not _is_path(values.get("reads"), count, width):
+    reads = values.get("reads")
+    if reads is not None and not (_are_integers(reads, count) and _never_falls([1, *reads, width])):
         return f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
     has_end = values.get("source_end", True)
     if not isinstance(has_end, bool):
         return "`source_end` is neither true nor false"
-    width = len(values["source"]) + has_end
-    return _exits_problem(values, count) or _shares_problem(
-        values.get("alignment"), height, width, kind
+    return _exits_problem(values, count) or _alignment_problem(
+        values.get("alignment"), height, len(values["source"]) + has_end, kind
     )
 
 
 def _exits_problem(values: dict[str, Any], count: int) -> str:
     exits, scores, blocks = (values.get(name) for name in ("exits", "exit_scores", "num_exits"))
-    if exits is not None and (
-        not isinstance(exits, list)
-        or len(exits) != count
-        or any(type(exit) is not int or exit < 1 for exit in exits)
-    ):
+    if exits is not None and not (_are_integers(exits, count) and min(exits, default=1) > 0):
         return f"`exits` is not {count} whole numbers from 1 on"
     if blocks is not None and (type(blocks) is not int or blocks < max(exits or [1])):
         return "`num_exits` is no number of blocks with these exits"
@@ -224,28 +212,20 @@ def _exits_problem(values: dict[str, Any], count: int) -> str:
     return ""
 
 
-def _shares_problem(shares: Any, height: int, width: int, kind: str) -> str:
-    if shares is None:
+def _alignment_problem(alignment: Any, height: int, width: int, kind: str) -> str:
+    if alignment is None:
         return ""
-    if not isinstance(shares, list) or not all(map(_are_numbers, shares)):
+    if not isinstance(alignment, list) or not all(map(_are_numbers, alignment)):
         return "`alignment` is not a table of numbers"
-    if len(shares) != height or any(len(row) != width for row in shares):
+    if len(alignment) != height or any(len(row) != width for row in alignment):
         return f"`alignment` is not {height} x {width} (units and end symbols)"
-    if kind == "weights" and any(value < 0 for row in shares for value in row):
+    if kind == "weights" and any(value < 0 for row in alignment for value in row):
         return "`alignment` has negative shares"
     return ""
 
 
-def _is_path(reads: Any, count: int, width: int) -> bool:
-    if reads is None:
-        return True
-    if not isinstance(reads, list) or any(type(z) is not int for z in reads):
-        return False
-    steps = [1, *reads, width]
-    return len(reads) == count and all(a <= b for a, b in itertools.pairwise(steps))
-
-
 def _is_number(value: Any) -> bool:
+    # Of Python's types a bool is a whole number too.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -253,14 +233,14 @@ def _are_numbers(values: Any) -> bool:
     return isinstance(values, list) and all(map(_is_number, values))
 
 
+def _are_integers(values: Any, count: int) -> bool:
+    is_list = isinstance(values, list) and len(values) == count
+    return is_list and all(type(value) is int for value in values)
+
+
 def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def _not_a_trace(path: str | Path, line: int, problem: str) -> InputError:
-    return InputError(
-        f"this is not a trace: {problem}.",
-        "Traces are written by `nmtgrid decode --traces FILE`.",
-        path=path,
-        line=line,
-    )
+def _never_falls(values: list[int]) -> bool:
+    return all(before <= after for before, after in itertools.pairwise(values))

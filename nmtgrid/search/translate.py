@@ -1,6 +1,7 @@
 """Raw text in, raw text out: the whole way from lines to their translations, in order.
 
-`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes.
+`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes. The
+commands `decode` and `online-eval` use the `Translator` too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device
-from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.data.batches import collate
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
@@ -29,40 +30,16 @@ from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import graphs_for
 from nmtgrid.search.forced import forced_log_probabilities
-from nmtgrid.search.inputs import check_lines, check_pairs, check_shared, with_prefixes
-from nmtgrid.search.long_sources import cut, join_ranked, told_long
+from nmtgrid.search.long_sources import cut, join_ranked, long_line_warning
 from nmtgrid.search.postprocess import Translation, restore
 from nmtgrid.text.pipeline import Pipeline
 
-WINDOW = 256
-"""Pictures held at once; they are sorted by regions among themselves."""
-
-Search = Callable[[Tensor, Tensor, list[int], bool], list[list[Hypothesis]]]
-"""Takes sources, lengths, keys, and whether alignments are wanted."""
-
-
-def stream(
-    pictures: Iterable[NDArray[numpy.float32]],
-    batches: Callable[[list[int]], Iterator[list[int]]],
-    search: Search,
-    align: bool,
-    advance: Callable[[int, int], None],
-) -> Iterator[tuple[int, list[str], list[Hypothesis]]]:
-    """Yield number, regions' names and hypotheses of each picture [regions, F].
-
-    `batches` cuts places by the sizes of what stands there; `advance` is told of the pictures and
-    target tokens of each batch.
-    """
-    numbered = enumerate(pictures, start=1)
-    while window := list(itertools.islice(numbered, WINDOW)):
-        found: dict[int, list[Hypothesis]] = {}
-        for places in batches([len(features) for _, features in window]):
-            source, lengths = collate_pictures([window[place][1] for place in places])
-            results = search(source, lengths, [window[place][0] for place in places], align)
-            found.update(zip(places, results, strict=True))
-            advance(len(places), sum(len(one[0].tokens) + 1 for one in results))
-        for place, (number, features) in enumerate(window):
-            yield number, region_names(len(features)), found[place]
+_PICTURE_WINDOW = 256
+"""Pictures in memory at once; they are sorted by regions among themselves."""
+_MOST_PIECES = 1 << 16
+"""Pieces of a line that have sampling keys of their own."""
+_SHOWN = 40
+"""Characters of a wrong argument that an error message shows."""
 
 
 def check_text(model: TranslationModel) -> None:
@@ -83,7 +60,66 @@ def check_pictures(model: TranslationModel) -> None:
         )
 
 
-_MOST_PIECES = 1 << 16
+def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
+    """Raise ConfigError without a model, ModelError unless all prepare text alike."""
+    if not loaded:
+        raise ConfigError("There is no model to translate with.")
+    first, advice = loaded[0], "Only models made from one dataset can be averaged."
+    for other in loaded[1:]:
+        folders = f"{first.folder} and {other.folder}"
+        for side in ("source", "target"):
+            types, others = (
+                getattr(member.pipeline, f"{side}_vocabulary").types for member in (first, other)
+            )
+            if types != others:
+                sizes = f"{len(types):,} and {len(others):,} types"
+                raise ModelError(f"{folders} have different {side} vocabularies ({sizes}).", advice)
+        # The same vocabularies may have been made from text that was treated otherwise.
+        if first.pipeline.facts != other.pipeline.facts:
+            raise ModelError(f"{folders} prepare text differently.", advice)
+
+
+def unequal_prefixes(count: int, problem: str, path: str | Path = "") -> InputError:
+    """Return the error for `count` prefixes (at least) that are not one for each line."""
+    return InputError(
+        f"there are prefixes for {count:,} lines, but {problem}.",
+        "Give one for each line of the input, an empty one where the translation begins freely.",
+        path=path,
+    )
+
+
+def _with_prefixes(
+    lines: Iterable[str], prefixes: Iterable[str] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield each line with what its translation must begin with, "" where that is free.
+
+    Raises InputError when there are fewer or more prefixes than lines.
+    """
+    if prefixes is None:
+        yield from ((line, "") for line in lines)
+        return
+    remaining, count = iter(prefixes), 0
+    for count, line in enumerate(lines, start=1):
+        prefix = next(remaining, None)
+        if prefix is None:
+            raise unequal_prefixes(count - 1, f"line {count:,} has none")
+        yield line, prefix
+    if next(remaining, None) is not None:
+        raise unequal_prefixes(count + 1, f"there are only {count:,} lines")
+
+
+def _check_lines(lines: Iterable[object], what: str) -> None:
+    """Raise TypeError for one string: its letters would be taken for lines."""
+    if isinstance(lines, (str, bytes)):
+        raise TypeError(
+            f"{what} must be several strings, not one: its letters would be taken for lines. "
+            f"Pass a list, also of one line: [{_short(lines)}]."
+        )
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +134,7 @@ class TranslationOptions:
     replace_unknown: bool = False
     """Write the aligned source word where the model writes `<unk>`."""
     window: int = 16384
-    """Lines held at once; they are sorted by length among themselves."""
+    """Lines in memory at once; they are sorted by length among themselves."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -108,6 +144,16 @@ class TranslationOptions:
             for name in ("batch_tokens", "max_source", "window")
             if getattr(self, name) < 1
         ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """A source line in units, where its pieces end (none: it is empty), and its forced prefix."""
+
+    number: int
+    units: list[str]
+    ends: list[int]
+    prefix: list[str]
 
 
 class Translator:
@@ -124,23 +170,23 @@ class Translator:
         warn: Callable[[str], None] = lambda text: None,
         halt: Halt | None = None,
     ) -> None:
-        """`plan` defaults to the first model's settings; `warn` is told of lines too long.
+        """`plan` defaults to the first model's settings; `warn` gets messages on long lines.
 
-        `halt` says where tokens leave the decoder early (None: nowhere).
-
-        Raises ConfigError for faulty plans, ModelError when the models' vocabularies differ.
+        `halt` says where tokens leave the decoder early (None: nowhere). Raises ConfigError for
+        faulty plans, ModelError when the models' vocabularies differ.
         """
-        check_shared(loaded)
+        check_ensemble(loaded)
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
         check_config(self.plan)
         check_config(self.options)
         self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
-        self.models = [one.model.to(self.device).eval() for one in loaded]
+        self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
         self.features = self.models[0].traits.source_features  # of a region; 0: text
         self.graphs = graphs_for(self.device)
+        # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
     def translate(
@@ -150,7 +196,7 @@ class Translator:
 
         `prefixes` and what is raised: as in `stream`.
         """
-        return [one.text for one in self.stream(lines, prefixes=prefixes)]
+        return [translation.text for translation in self.stream(lines, prefixes=prefixes)]
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return the log-probability of each raw (source, target), end symbol included.
@@ -158,18 +204,28 @@ class Translator:
         Raises TypeError for what is no list of pairs of strings.
         """
         check_text(self.models[0])
-        encode_source, encode_target = self.pipeline.encode_source, self.pipeline.encode_target
-        given = check_pairs(pairs)
-        encoded = [(encode_source(source), encode_target(target)) for source, target in given]
-        values = [0.0] * len(encoded)
+        _check_lines(pairs, "pairs")
+        encoded = []
+        for number, pair in enumerate(pairs, start=1):
+            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not (is_pair and all(isinstance(side, str) for side in pair)):
+                raise TypeError(
+                    f"pairs must be pairs of strings, source and target, but number {number} is "
+                    f"{_short(pair)}. Pass a list, also of one pair: [(source, target)]."
+                )
+            source, target = pair
+            encoded.append(
+                (self.pipeline.encode_source(source), self.pipeline.encode_target(target))
+            )
+        scores = [0.0] * len(encoded)
         sizes = [len(source) + len(target) for source, target in encoded]
-        for places in self._batches(sizes, 1):
-            batch = collate(*zip(*(encoded[place] for place in places), strict=True))
+        for indices in self._batches(sizes, 1):
+            batch = collate(*zip(*(encoded[index] for index in indices), strict=True))
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                found = forced_log_probabilities(self.models, batch.to(self.device))
-            for place, value in zip(places, found.sum(1).tolist(), strict=True):
-                values[place] = value
-        return values
+                values = forced_log_probabilities(self.models, batch.to(self.device))
+            for index, value in zip(indices, values.sum(1).tolist(), strict=True):
+                scores[index] = value
+        return scores
 
     def stream(
         self,
@@ -179,20 +235,20 @@ class Translator:
         align: bool = False,
         advance: Callable[[int, int], None] = lambda lines, tokens: None,
     ) -> Iterator[Translation]:
-        """Yield the translation of each line, in order, holding one window of lines at a time.
+        """Yield the translation of each line, in order, with one window of lines in memory.
 
         `advance` is called after each batch with the lines and target tokens it has finished.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
-        `align` is asked of a model that does not align, TypeError for one string in place of
+        `align` is set and the model does not align, TypeError for one string instead of
         several; InputError on the way unless there are as many prefixes as lines.
         """
-        check_lines(lines)
-        check_lines(prefixes or (), "prefixes")
+        _check_lines(lines, "lines")
+        _check_lines(prefixes or (), "prefixes")
         engine.check(self.models, self.plan, align)
         check_text(self.models[0])
-        pairs = with_prefixes(lines, prefixes)
-        return self._windows(pairs, align or self.options.replace_unknown, advance)
+        # A generator of its own: what is checked above is raised here, not at the first line.
+        return self._translations(_with_prefixes(lines, prefixes), align, advance)
 
     def caption(
         self,
@@ -207,76 +263,87 @@ class Translator:
         """
         engine.check(self.models, self.plan, align)
         check_pictures(self.models[0])
-        checked = (check_size(one, self.features) for one in pictures)
-        found = stream(checked, self._batches, self._search, align, advance)
-        restored = (restore(self.pipeline, *one) for one in found)
-        return (dataclasses.replace(one, source_end=False) for one in restored)
+        return self._captions(pictures, align, advance)
 
-    def _windows(
+    def _captions(
         self,
-        pairs: Iterable[tuple[str, str]],
+        pictures: Iterable[NDArray[numpy.float32]],
         align: bool,
         advance: Callable[[int, int], None],
     ) -> Iterator[Translation]:
-        numbered = ((number, *pair) for number, pair in enumerate(pairs, start=1))
-        replace = self.options.replace_unknown
-        while window := list(itertools.islice(numbered, self.options.window)):
-            numbers = [number for number, _, _ in window]
-            units = [self.pipeline.source_tokens(line) for _, line, _ in window]
-            begun = [self.pipeline.target.tokens(prefix) if prefix else [] for *_, prefix in window]
-            ends = [self._ends(of_line) for of_line in units]
-            self._tell_long(numbers, units, ends)
-            found = self._translate(numbers, units, ends, begun, align, advance)
-            for number, line, hypotheses, prefix in zip(numbers, units, found, begun, strict=True):
-                yield restore(self.pipeline, number, line, hypotheses, replace, prefix)
+        numbered = enumerate(
+            (check_size(features, self.features) for features in pictures), start=1
+        )
+        while window := list(itertools.islice(numbered, _PICTURE_WINDOW)):
+            captions: dict[int, list[Hypothesis]] = {}
+            for indices in self._batches([len(features) for _, features in window]):
+                source, lengths = collate_pictures([window[index][1] for index in indices])
+                keys = [window[index][0] for index in indices]
+                nbest_lists = self._search(source, lengths, keys, align)
+                captions.update(zip(indices, nbest_lists, strict=True))
+                advance(len(indices), _count_tokens(nbest_lists))
+            for index, (number, features) in enumerate(window):
+                names = region_names(len(features))
+                caption = restore(self.pipeline, number, names, captions[index])
+                yield dataclasses.replace(caption, source_end=False)
 
-    def _ends(self, units: list[str]) -> list[int]:
-        """Return where the pieces of a line end; none for an empty line."""
-        if not units:
-            return []
-        ends = cut(units, self.options.max_source)
-        return ends if self.options.long_lines == "split" else ends[:1]
-
-    def _tell_long(self, numbers: list[int], units: list[list[str]], ends: list[list[int]]) -> None:
-        lengths = {number: len(u) for number, u, e in zip(numbers, units, ends, strict=True)
-                   if len(e) > 1 or (e and e[-1] < len(u))}  # fmt: skip
-        if lengths:
-            self.warn(told_long(lengths, self.options.max_source, self.options.long_lines))
+    def _translations(
+        self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[int, int], None]
+    ) -> Iterator[Translation]:
+        """Yield the translation of each (line, prefix), window by window."""
+        pipeline, options = self.pipeline, self.options
+        numbered = enumerate(pairs, start=1)
+        while window := list(itertools.islice(numbered, options.window)):
+            lines, too_long = [], {}
+            for number, (text, prefix) in window:
+                units = pipeline.source_tokens(text)
+                ends = cut(units, options.max_source) if units else []
+                if options.long_lines == "cut":
+                    ends = ends[:1]
+                if len(ends) > 1 or (ends and ends[-1] < len(units)):
+                    too_long[number] = len(units)
+                forced = pipeline.target.tokens(prefix) if prefix else []
+                lines.append(_Line(number, units, ends, forced))
+            if too_long:
+                self.warn(long_line_warning(too_long, options.max_source, options.long_lines))
+            translated = self._translate(lines, align or options.replace_unknown, advance)
+            for line, hypotheses in zip(lines, translated, strict=True):
+                yield restore(
+                    pipeline, line.number, line.units, hypotheses, options.replace_unknown,
+                    line.prefix,
+                )  # fmt: skip
 
     def _translate(
-        self,
-        numbers: list[int],
-        units: list[list[str]],
-        ends: list[list[int]],
-        begun: list[list[str]],
-        align: bool,
-        advance: Callable[[int, int], None],
+        self, lines: list[_Line], align: bool, advance: Callable[[int, int], None]
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line of a window; `begun` are the prefixes in units."""
-        encode = self.pipeline.source_vocabulary.encode
-        prefixes = [self.pipeline.target_vocabulary.encode(of_line) for of_line in begun]
-        pieces: list[tuple[int, int, list[int]]] = []
-        for place, (of_line, stops) in enumerate(zip(units, ends, strict=True)):
-            starts = [0, *stops[:-1]]
-            for number, (start, stop) in enumerate(zip(starts, stops, strict=False)):
-                pieces.append((place, number, encode(of_line[start:stop])))
-        found: dict[tuple[int, int], list[Hypothesis]] = {}
-        for batch in self._batches([len(ids) for _, _, ids in pieces]):
-            chosen = [pieces[place] for place in batch]
-            keys = [numbers[place] * _MOST_PIECES + number for place, number, _ in chosen]
-            texts = collate([ids for _, _, ids in chosen], [[]] * len(chosen))
-            first = [[] if number else prefixes[place] for place, number, _ in chosen]
-            results = self._search(texts.source, texts.source_lengths, keys, align, first)
-            for (place, number, _), hypotheses in zip(chosen, results, strict=True):
-                found[place, number] = hypotheses
-            advance(
-                sum(number == 0 for _, number, _ in chosen),
-                sum(len(hypotheses[0].tokens) + 1 for hypotheses in results),
+        """Return the hypotheses of each line of a window."""
+        vocabularies = self.pipeline.source_vocabulary, self.pipeline.target_vocabulary
+        pieces: list[tuple[int, int, list[int]]] = []  # line, piece of it, ids
+        for index, line in enumerate(lines):
+            spans = itertools.pairwise([0, *line.ends])
+            for piece, (start, end) in enumerate(spans):
+                pieces.append((index, piece, vocabularies[0].encode(line.units[start:end])))
+        results: dict[tuple[int, int], list[Hypothesis]] = {}
+        for indices in self._batches([len(ids) for _, _, ids in pieces]):
+            batch = [pieces[index] for index in indices]
+            # A key is of a line and a piece alone, so samples do not change with the batches.
+            keys = [lines[index].number * _MOST_PIECES + piece for index, piece, _ in batch]
+            sources = collate([ids for _, _, ids in batch], [[]] * len(batch))
+            prefixes = [
+                [] if piece else vocabularies[1].encode(lines[index].prefix)
+                for index, piece, _ in batch
+            ]
+            hypotheses_of = self._search(
+                sources.source, sources.source_lengths, keys, align, prefixes
             )
-        advance(sum(not stops for stops in ends), 0)
+            for (index, piece, _), hypotheses in zip(batch, hypotheses_of, strict=True):
+                results[index, piece] = hypotheses
+            advance(sum(piece == 0 for _, piece, _ in batch), _count_tokens(hypotheses_of))
+        # Empty lines are in no batch, but they are done too.
+        advance(sum(not line.ends for line in lines), 0)
         return [
-            join_ranked([found[place, number] for number in range(len(stops))], self.plan)
-            for place, stops in enumerate(ends)
+            join_ranked([results[index, piece] for piece in range(len(line.ends))], self.plan)
+            for index, line in enumerate(lines)
         ]
 
     def _search(
@@ -287,7 +354,7 @@ class Translator:
         align: bool,
         prefixes: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
-        rules = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
+        constraints = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
         # One autocast around the whole search: the cast weights are then kept from step to step.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             return engine.search(
@@ -296,24 +363,30 @@ class Translator:
                 lengths.to(self.device),
                 self.plan,
                 align=align,
-                constraints=rules,
+                constraints=constraints,
                 keys=torch.tensor(keys),
                 halt=self.halt,
                 graphs=self.graphs,
             )
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
-        """Yield places in order of size, so many that rows x longest stay within the limit."""
+        """Yield indices in order of size, so many that rows x longest stay within the limit."""
+        # Rows of one length pad little, and the state of a search grows with its rows.
         batch: list[int] = []
         width = width or (self.plan.nbest if self.plan.sample else self.plan.beam)
-        for place in sorted(range(len(sizes)), key=sizes.__getitem__):
+        for index in sorted(range(len(sizes)), key=sizes.__getitem__):
             rows = (len(batch) + 1) * width
-            if batch and rows * (sizes[place] + 1) > self.options.batch_tokens:
+            if batch and rows * (sizes[index] + 1) > self.options.batch_tokens:
                 yield batch
                 batch = []
-            batch.append(place)
+            batch.append(index)
         if batch:
             yield batch
+
+
+def _count_tokens(nbest_lists: Sequence[list[Hypothesis]]) -> int:
+    """Return the target tokens of the best hypotheses, end symbols included."""
+    return sum(len(hypotheses[0].tokens) + 1 for hypotheses in nbest_lists)
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:
@@ -340,7 +413,7 @@ def load(
     for what is missing or does not fit, ConfigError for faulty settings, DeviceError for a
     device that is not there.
     """
-    chosen = find_device(device)
-    loaded = [load_model(path, chosen, weights) for path in (folder, *more)]
+    torch_device = find_device(device)
+    loaded = [load_model(path, torch_device, weights) for path in (folder, *more)]
     plan = override(default_plan(loaded[0]), search)
-    return Translator(loaded, plan, options, device=chosen, precision=precision)
+    return Translator(loaded, plan, options, device=torch_device, precision=precision)

@@ -29,7 +29,7 @@ from nmtgrid.smoothing.rewards import (
 )
 from nmtgrid.smoothing.samplers import Choices, Samples, as_batch, draw_samples
 from nmtgrid.smoothing.vectors import few_vectors, type_frequencies, type_vectors
-from nmtgrid.training.api import KEPT, LossParts, Objective
+from nmtgrid.training.api import OBJECTIVE_FILE, LossParts, Objective
 from nmtgrid.training.settings import RunSettings, SmoothingSettings
 
 
@@ -69,10 +69,10 @@ class Smoothed:
         self.spread, self.reward = spread, reward
         self.vectors, self.notes = vectors, notes
 
-    def keep(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """See `Prepared`: a resumed run takes the vectors as they were, wherever they came from."""
-        if self.vectors is not None and not (folder / KEPT).exists():
-            save_tensors(folder / KEPT, {"vectors": self.vectors})
+        if self.vectors is not None and not (folder / OBJECTIVE_FILE).exists():
+            save_tensors(folder / OBJECTIVE_FILE, {"vectors": self.vectors})
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError where the objective itself cannot train `model`."""
@@ -167,7 +167,7 @@ def smooth(
     settings: RunSettings,
     dataset: Dataset,
     device: torch.device,
-    kept: Path | None = None,
+    run_folder: Path | None = None,
 ) -> Objective:
     """Return `objective` smoothed as `settings.smoothing` says, or itself; see `Wrapper`."""
     smoothing = settings.smoothing
@@ -180,8 +180,8 @@ def smooth(
     if smoothing.needs_spread:
         token = smoothing.token
         frequencies = type_frequencies(train, size)
-        if kept is not None and (kept / KEPT).is_file():
-            vectors = load_tensors(kept / KEPT)["vectors"]
+        if run_folder is not None and (run_folder / OBJECTIVE_FILE).is_file():
+            vectors = load_tensors(run_folder / OBJECTIVE_FILE)["vectors"]
         else:
             vectors = type_vectors(token.vectors, dataset)
             notes += few_vectors(vectors, frequencies)

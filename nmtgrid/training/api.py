@@ -1,4 +1,4 @@
-"""What an objective is: it turns a batch into a loss, a sum over sites that has a gradient.
+"""Interface of training objectives: a batch in, a loss out, which is a sum over prediction sites.
 
 The trainer divides the gradient once, by the number of target tokens of the whole update, so that
 micro-batches of any size add up to exactly one large batch.
@@ -40,31 +40,27 @@ class LossParts:
 
 
 class Objective(Protocol):
-    """What training minimises."""
+    """A training objective."""
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError where `model` cannot be trained so."""
-        ...
 
     def agent(self) -> Agent | None:
         """Return what decides on reading when validation translates (None: all is read)."""
-        ...
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the batch's loss, under the caller's autocast and gradient mode."""
-        ...
 
 
 @runtime_checkable
 class Prepared(Protocol):
-    """An objective that was made from more than settings, which a resumed run must find again."""
+    """An objective that depends on more than settings, which a resumed run must find again."""
 
     notes: Sequence[str]
-    """What people should know of it before they train."""
+    """Warnings to be shown before the training."""
 
-    def keep(self, folder: Path) -> None:
-        """Write it to `KEPT` in a run's folder, unless it is there. Raises OSError."""
-        ...
+    def save(self, folder: Path) -> None:
+        """Write it to `OBJECTIVE_FILE` in a run's folder, unless it is there. Raises OSError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,24 +75,12 @@ class ObjectiveKind:
     """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
 
 
-class Wrapper(Protocol):
-    """What makes another objective of one, as a run's settings ask; or returns the same.
+Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]
+"""Makes another objective of one, as a run's settings say; or returns the same.
 
-    `kept` is the folder of the run that is resumed, if any, for what `Prepared` wrote there.
-    """
-
-    def __call__(
-        self,
-        objective: Objective,
-        settings: RunSettings,
-        dataset: Dataset,
-        device: torch.device,
-        kept: Path | None = None,
-    ) -> Objective: ...
-
-
-KEPT = "objective.safetensors"
-"""The file in a run's folder of what `Prepared` keeps."""
+The path is the folder of the run that is resumed, if any, for what `Prepared` wrote there."""
+OBJECTIVE_FILE = "objective.safetensors"
+"""The file in a run's folder that `Prepared` writes."""
 
 
 class Objectives(Registry[ObjectiveKind]):

@@ -2,7 +2,7 @@
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
 far), `training.safetensors` (moments, running average, random states) and `training.json`
-(counters, place in the data). The folder is filled under another name and renamed, so a run that
+(counters, position in the data). The folder is filled under another name and renamed, so a run that
 is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
 `last.safetensors` of the model directory are links to the newest folder's files.
 
@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
@@ -71,7 +70,8 @@ class Checkpoints:
         """
         existing = self.existing()
         number = int(existing[-1].name) + 1 if existing else 1
-        part, place = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
+        part, path = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
+        # Before, not after: what a killed run left may be what fills the disk.
         self._sweep()
         try:
             part.mkdir(parents=True)
@@ -80,43 +80,58 @@ class Checkpoints:
             write_json(part / _FACTS, with_checksum({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best)
+            # Unchanged best weights are linked: they cost no room and no time.
             elif existing and (existing[-1] / BEST).exists():
                 _link(existing[-1] / BEST, part / BEST)
             else:
                 _link(part / LAST, part / BEST)
-            os.rename(part, place)
+            # The one step that makes it a state: a run killed before has none of it.
+            os.rename(part, path)
             sync_folder(self.folder)
         except (OSError, StorageError) as fault:
-            raise _unsaved(fault, place, is_first=not existing) from fault
+            # A StorageError names the file under its temporary name: what happened comes after.
+            why = reason(fault) if isinstance(fault, OSError) else fault.problem
+            advice = "go on with `--resume`: the state before it is whole."
+            raise StorageError(
+                f"The state {path} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
+                "Mend that, such as by freeing space, and "
+                + (advice if existing else "begin again with `--overwrite`."),
+            ) from fault
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        self.publish(place)
+        self.publish(path)
         self._prune()
-        return place
+        return path
 
-    def publish(self, place: Path) -> None:
-        """Let the model directory's files be those of the state at `place`."""
+    def publish(self, path: Path) -> None:
+        """Let the model directory's files be those of the state at `path`."""
         for name in (BEST, LAST):
-            _link(place / name, self.model_folder / name)
+            _link(path / name, self.model_folder / name)
 
     def load(self) -> Snapshot | None:
         """Return the newest state, or None. Raises StorageError when it is damaged."""
         existing = self.existing()
         if not existing:
             return None
-        place = existing[-1]
+        path = existing[-1]
         try:
-            facts = _opened(read_json(place / _FACTS), place)
-            weights, tensors = load_tensors(place / LAST), load_tensors(place / _TENSORS)
+            facts = read_json(path / _FACTS)
+            if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+                raise StorageError(f"{path} was written in another format.")
+            if is_altered(facts):
+                raise StorageError(f"{path / _FACTS} has been altered (its checksum differs).")
+            facts.pop(CHECKSUM, None)
+            del facts["format"]
+            weights, tensors = load_tensors(path / LAST), load_tensors(path / _TENSORS)
             # Not needed now, but it would take the place of good weights, and be lost at the end.
-            verify(place / BEST)
+            verify(path / BEST)
         except StorageError as fault:
             raise StorageError(
                 fault.problem,
-                f"Restore a copy of {place}, or begin a new run from the weights by `--init "
+                f"Restore a copy of {path}, or begin a new run from the weights by `--init "
                 f"{self.model_folder}` and another `--out`.",
             ) from fault
-        self.publish(place)
+        self.publish(path)
         self._sweep()
         self._prune()
         return Snapshot(weights, tensors, facts)
@@ -125,23 +140,27 @@ class Checkpoints:
         """Return the folders of the saved states, oldest first."""
         if not self.folder.is_dir():
             return []
-        names = (place for place in self.folder.iterdir() if place.is_dir())
-        return sorted(place for place in names if place.name.isascii() and place.name.isdigit())
+        paths = [path for path in self.folder.iterdir() if path.is_dir()]
+        # Six digits sort as their numbers do; hidden names are states that are half made.
+        return sorted(path for path in paths if path.name.isascii() and path.name.isdigit())
 
     def average(self) -> dict[str, Tensor]:
         """Return the mean of the weights of the newest state and the checkpoints before it.
 
         Whole numbers are those of the newest state, of which there must be one.
         """
-        places = self._kept()
+        paths = self._counting()
         total: dict[str, Tensor] = {}
-        for place in places:
-            for name, tensor in load_tensors(place / LAST).items():
-                is_mean = name in total and tensor.is_floating_point()
-                held = tensor.double() if tensor.is_floating_point() else tensor
-                total[name] = total[name] + held if is_mean else held
+        for path in paths:
+            for name, tensor in load_tensors(path / LAST).items():
+                if not tensor.is_floating_point():
+                    total[name] = tensor
+                else:
+                    # Summed in double precision: the mean then has all digits of the weights.
+                    value = tensor.double()
+                    total[name] = total[name] + value if name in total else value
         return {
-            name: (tensor / len(places)).float() if tensor.is_floating_point() else tensor
+            name: (tensor / len(paths)).float() if tensor.is_floating_point() else tensor
             for name, tensor in total.items()
         }
 
@@ -149,29 +168,35 @@ class Checkpoints:
         """Write averaged weights into the model directory."""
         save_tensors(self.model_folder / AVERAGE, weights)
 
-    def _kept(self) -> list[Path]:
-        """Return the states that are worth keeping, oldest first: checkpoints, and the newest."""
+    def _counting(self) -> list[Path]:
+        """Return the states that a mean is taken of, oldest first: checkpoints, and the newest."""
         *older, newest = self.existing()
         update = _progress_of(newest).update
-        return [*(place for place in older if _is_checkpoint(place, update)), newest][-self.keep :]
+        checkpoints = []
+        for path in older:
+            progress = _progress_of(path)
+            # Facts are removed from checkpoints alone; older versions kept states of any kind so.
+            # A mean would count twice what was saved twice.
+            is_checkpoint = progress.is_checkpoint and progress.update != update
+            if is_checkpoint or not (path / _FACTS).exists():
+                checkpoints.append(path)
+        return [*checkpoints, newest][-self.keep :]
 
     def _prune(self) -> None:
         """Keep the newest state whole, and of checkpoints before it the weights."""
-        kept = self._kept()
-        for place in self.existing():
-            if place not in kept:
-                self._remove(place)
-        for place in kept[:-1]:
+        counting = self._counting()
+        for path in self.existing():
+            if path not in counting:
+                # Removed at one stroke: under another name it is no state.
+                gone = path.with_name(f".{path.name}.part")
+                with contextlib.suppress(OSError):
+                    os.rename(path, gone)
+                shutil.rmtree(gone, ignore_errors=True)
+        # Of older ones the weights are all that a mean needs.
+        for path in counting[:-1]:
             for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):
-                    (place / name).unlink()
-
-    def _remove(self, place: Path) -> None:
-        """Remove a state at one stroke: under another name it is none."""
-        gone = place.with_name(f".{place.name}.part")
-        with contextlib.suppress(OSError):
-            os.rename(place, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+                    (path / name).unlink()
 
     def _sweep(self) -> None:
         """Remove what a killed run left half made or half removed."""
@@ -179,50 +204,12 @@ class Checkpoints:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _is_checkpoint(place: Path, newest: int) -> bool:
-    """Return whether an older state counts beside that of the update `newest`."""
-    if not (place / _FACTS).exists():
-        # Checkpoints alone are kept so; older versions kept the last states of any kind.
-        return True
-    progress = _progress_of(place)
-    # A mean would count twice what was saved twice.
-    return progress.is_checkpoint and progress.update != newest
-
-
-def _progress_of(place: Path) -> Progress:
+def _progress_of(path: Path) -> Progress:
     """Return how far the run was in a state, that of update 0 where it cannot be read."""
     try:
-        return Progress.from_json(read_json(place / _FACTS)["progress"])
+        return Progress.from_json(read_json(path / _FACTS)["progress"])
     except (StorageError, LookupError, TypeError):
         return Progress()
-
-
-def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the model's weights, on the CPU and of their own memory."""
-    return {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
-
-
-def _opened(facts: Any, place: Path) -> dict[str, Any]:
-    """Return `facts` as they were saved. Raises StorageError where they differ."""
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise StorageError(f"{place} was written in another format.")
-    if is_altered(facts):
-        raise StorageError(f"{place / _FACTS} has been altered (its checksum differs).")
-    facts.pop(CHECKSUM, None)
-    del facts["format"]
-    return facts
-
-
-def _unsaved(fault: Exception, place: Path, *, is_first: bool) -> StorageError:
-    """Return the error for a state that could not be written to `place`."""
-    # A StorageError names the file under a passing name: what happened to it comes after that.
-    why = reason(fault) if isinstance(fault, OSError) else str(getattr(fault, "problem", fault))
-    return StorageError(
-        f"The state {place} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
-        "Mend that, such as by freeing space, and "
-        + ("begin again with `--overwrite`." if is_first else
-           "go on with `--resume`: the state before it is whole."),
-    )  # fmt: skip
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,16 +1,20 @@
-"""Whether all processes of a run see the folder that the first one writes to."""
+"""The processes of a run under torchrun: what they share, sum and send each other.
+
+`Processes` of one process alone does all of it without torch.distributed. Payloads go over the CPU
+(gloo), gradients over NCCL on GPUs. Called by the command `train` and by the loop of trainer.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -23,8 +27,8 @@ from nmtgrid.base.io.atomic import remove
 
 _BUCKET = 1 << 23
 """Numbers that are summed at once."""
-_PATIENCE = datetime.timedelta(minutes=30)
-"""What processes wait for each other, at most: rank 0 may be saving, another compiling."""
+_TIMEOUT = datetime.timedelta(minutes=30)
+"""Longest wait for each other: rank 0 may be saving, another compiling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +44,15 @@ class Processes:
         return self.rank == 0
 
     def share(self, costs: Sequence[float]) -> list[int]:
-        """Return which of things with these `costs` are this process' (their places, rising).
+        """Return which of the items with these `costs` this process takes (indices, rising).
 
         The same for all: the dearest first, there and back over the ranks, so that none has much
         more to do. Alone: all of them, in order.
         """
-        order = sorted(range(len(costs)), key=lambda place: (-costs[place], place))
+        order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
         turns = 2 * self.count
-        mine = (self.rank, turns - 1 - self.rank)
-        return sorted(place for turn, place in enumerate(order) if turn % turns in mine)
+        own = (self.rank, turns - 1 - self.rank)
+        return sorted(index for turn, index in enumerate(order) if turn % turns in own)
 
     def check(self, batches: int, *, even: bool) -> None:
         """Raise TrainingError unless an update of so many batches can be shared, `even` equally."""
@@ -63,9 +67,10 @@ class Processes:
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of `values` over the processes, in double precision, on the CPU."""
+        # On the CPU, through gloo: counts are small, and NCCL knows only tensors on GPUs.
         total = values.detach().to("cpu", torch.float64, copy=True)
         if self.count > 1:
-            with _told():
+            with _clear_errors():
                 torch.distributed.all_reduce(total)
         return total
 
@@ -73,54 +78,64 @@ class Processes:
         """Sum the gradients of `parameters` over the processes; None stays where all have None."""
         if self.count == 1:
             return
+        # A layer that one process' batches do not reach has no gradient there, but a part in it.
         has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
         used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
+        # All processes must send as many numbers.
         for parameter in used:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = [p.grad for p in used if p.grad is not None]
-        with _told():
-            # Begun one after the other and waited for at the end: they overlap.
-            begun = [
-                (held, flat, torch.distributed.all_reduce(flat, async_op=True))
-                for held in _buckets(gradients)
-                for flat in [torch.cat([gradient.reshape(-1) for gradient in held])]
-            ]
-            for held, flat, work in begun:
+        # Buckets: one call for each small tensor would cost more than what it sends.
+        buckets: list[list[Tensor]] = []
+        room = 0
+        for gradient in (p.grad for p in used if p.grad is not None):
+            if not buckets or gradient.numel() > room:
+                buckets.append([])
+                room = _BUCKET
+            buckets[-1].append(gradient)
+            room -= gradient.numel()
+        with _clear_errors():
+            # All are begun before the first is waited for, so that they overlap.
+            works = []
+            for bucket in buckets:
+                flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+                works.append((bucket, flat, torch.distributed.all_reduce(flat, async_op=True)))
+            for bucket, flat, work in works:
                 work.wait()
-                parts = flat.split([gradient.numel() for gradient in held])
+                parts = flat.split([gradient.numel() for gradient in bucket])
                 torch._foreach_copy_(
-                    held, [part.view_as(g) for part, g in zip(parts, held, strict=True)]
+                    bucket, [part.view_as(g) for part, g in zip(parts, bucket, strict=True)]
                 )
 
-    def same(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Give `tensors` the values that they have in the first process."""
         if self.count > 1:
-            with torch.no_grad(), _told():
+            with torch.no_grad(), _clear_errors():
                 for tensor in tensors:
                     torch.distributed.broadcast(tensor, 0)
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """Return what each process gave, by rank."""
+        """Return the payload of each process, by rank."""
         if self.count == 1:
             return [payload]
         lengths = torch.zeros(self.count, dtype=torch.float64)
         lengths[self.rank] = len(payload)
         sizes = [int(size) for size in self.sum(lengths).tolist()]
-        held = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-        held[: len(payload)] = torch.from_numpy(numpy.frombuffer(payload, numpy.uint8).copy())
-        found = [torch.empty_like(held) for _ in sizes]
-        with _told():
-            torch.distributed.all_gather(found, held)
-        return [one[:size].numpy().tobytes() for one, size in zip(found, sizes, strict=True)]
+        # All send as many bytes as the longest: gloo gathers tensors of one size alone.
+        buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        buffer[: len(payload)] = torch.from_numpy(numpy.frombuffer(payload, numpy.uint8).copy())
+        buffers = [torch.empty_like(buffer) for _ in sizes]
+        with _clear_errors():
+            torch.distributed.all_gather(buffers, buffer)
+        return [b[:size].numpy().tobytes() for b, size in zip(buffers, sizes, strict=True)]
 
     def wait(self) -> None:
         """Wait until all processes have come here."""
         self.sum(torch.zeros(1))
 
 
-def asked_for() -> Processes:
-    """Return the processes that torchrun started, told by its environment; one alone otherwise.
+def processes_from_environment() -> Processes:
+    """Return the processes that torchrun started, by its environment; one alone otherwise.
 
     Raises ConfigError where that environment is incomplete.
     """
@@ -130,20 +145,20 @@ def asked_for() -> Processes:
     names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in names if name not in os.environ]
     try:
-        found = Processes(int(os.environ.get("RANK", "0")), int(count))
+        processes = Processes(int(os.environ.get("RANK", "0")), int(count))
     except ValueError:
         missing.append("a whole number for WORLD_SIZE and RANK")
-        found = Processes()
-    if missing or not 0 <= found.rank < found.count:
+        processes = Processes()
+    if missing or not 0 <= processes.rank < processes.count:
         raise ConfigError(
             f"WORLD_SIZE is {count}, as if torchrun had started this, but the environment lacks "
             f"{', '.join(missing) or 'a RANK below it'}.",
             "Start it as `torchrun --nproc-per-node N -m nmtgrid train ...`, or unset WORLD_SIZE.",
         )
-    return found
+    return processes
 
 
-def own_device(name: str) -> str:
+def local_device(name: str) -> str:
     """Return the device of this process for `--device name`: each takes a GPU of its machine."""
     if name == "cpu" or not torch.cuda.is_available():
         return name
@@ -158,18 +173,20 @@ def own_device(name: str) -> str:
 
 
 @contextlib.contextmanager
-def joined(processes: Processes, device: torch.device) -> Iterator[None]:
-    """Let the processes hear each other inside."""
+def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
+    """Let the processes communicate inside."""
     if processes.count == 1:
         yield
         return
+    # Both on a GPU: gradients go over NCCL, counts and payloads stay on the host.
     backend = "gloo"
     if device.type == "cuda":
+        # NCCL sends from the current device.
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    with _told():
+    with _clear_errors():
         torch.distributed.init_process_group(
-            backend, rank=processes.rank, world_size=processes.count, timeout=_PATIENCE
+            backend, rank=processes.rank, world_size=processes.count, timeout=_TIMEOUT
         )
     try:
         yield
@@ -182,11 +199,12 @@ def joined(processes: Processes, device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Say in people's words that another process is gone."""
+def _clear_errors() -> Iterator[None]:
+    """Raise TrainingError where another process is gone, which torch reports as it noticed it."""
     try:
         yield
     except RuntimeError as fault:
+        # Want of memory is this process' own, and update.py handles it.
         if is_out_of_memory(fault):
             raise
         first = str(fault).strip().partition("\n")[0]
@@ -196,38 +214,15 @@ def _told() -> Iterator[None]:
         ) from fault
 
 
-def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    held: list[Tensor] = []
-    for gradient in gradients:
-        if held and sum(g.numel() for g in held) + gradient.numel() > _BUCKET:
-            yield held
-            held = []
-        held.append(gradient)
-    if held:
-        yield held
-
-
 def pack_states(states: dict[str, Tensor]) -> bytes:
-    """Return random states (uint8 tensors of one length each) as bytes: name, length, content."""
-    parts: list[bytes] = []
-    for name, state in sorted(states.items()):
-        content = state.cpu().numpy().tobytes()
-        parts += [f"{name} {len(content)}\n".encode(), content]
-    return b"".join(parts)
+    """Return random states (uint8 tensors) as bytes."""
+    return json.dumps({name: state.tolist() for name, state in states.items()}).encode()
 
 
 def unpack_states(packed: bytes) -> dict[str, Tensor]:
-    """Return what `pack_states` packed."""
-    found: dict[str, Tensor] = {}
-    place = 0
-    while place < len(packed):
-        end = packed.index(b"\n", place)
-        name, size = packed[place:end].decode().split(" ")
-        first = end + 1
-        held: Any = numpy.frombuffer(packed[first : first + int(size)], numpy.uint8).copy()
-        found[name] = torch.from_numpy(held)
-        place = first + int(size)
-    return found
+    """Return the states that `pack_states` packed."""
+    values = json.loads(packed).items()
+    return {name: torch.tensor(state, dtype=torch.uint8) for name, state in values}
 
 
 _SHARED_FOLDER_SECONDS = 5.0
@@ -235,36 +230,36 @@ _SHARED_FOLDER_SECONDS = 5.0
 _SHOWN = 8
 
 
-def check_shared(folder: Path, processes: Processes) -> None:
+def check_shared_folder(folder: Path, processes: Processes) -> None:
     """Raise StorageError unless all processes see `folder` as the first one does.
 
     That one makes a file of a new name in it, or in the nearest folder above it that there is, and
-    the others look for it. All of them raise alike.
+    the others look for it. All of them raise the same error.
     """
     if processes.count == 1:
         return
-    probe = _made(folder) if processes.is_first else None
+    probe = _new_file(folder) if processes.is_first else None
     try:
-        told = processes.gather(b"" if probe is None else os.fsencode(probe))[0]
-        is_seen = not told or _appears(Path(os.fsdecode(told)))
+        path = processes.gather(b"" if probe is None else os.fsencode(probe))[0]
+        is_seen = not path or _appears(Path(os.fsdecode(path)))
         seen = processes.gather(b"yes" if is_seen else b"")
     finally:
         if probe is not None:
             remove(probe)
     blind = [str(rank) for rank, answer in enumerate(seen) if not answer]
     if blind:
-        shown = ", ".join(blind[:_SHOWN]) + (", ..." if len(blind) > _SHOWN else "")
+        ranks = ", ".join(blind[:_SHOWN]) + (", ..." if len(blind) > _SHOWN else "")
         raise StorageError(
             f"What process 0 writes to {folder} is not seen by {len(blind)} of "
-            f"{processes.count} processes ({shown}).",
+            f"{processes.count} processes ({ranks}).",
             "All machines need one and the same folder: give `--out` a whole path on a file system "
             "that they share.",
         )
 
 
-def _made(folder: Path) -> Path | None:
-    """Return a new file; None where none can be made, which beginning the run will tell of."""
-    home = next(place for place in (folder, *folder.parents) if place.is_dir())
+def _new_file(folder: Path) -> Path | None:
+    """Return a new file; None where none can be made, which is an error when the run begins."""
+    home = next(path for path in (folder, *folder.parents) if path.is_dir())
     probe = home / f".nmtgrid-{uuid.uuid4().hex}"
     try:
         probe.touch(exist_ok=False)
@@ -274,6 +269,7 @@ def _made(folder: Path) -> Path | None:
 
 
 def _appears(path: Path) -> bool:
+    # A network's file system may show a new file late.
     end = time.monotonic() + _SHARED_FOLDER_SECONDS
     while not path.exists():
         if time.monotonic() > end:

@@ -1,4 +1,7 @@
-"""Sums of what happens between two log lines, and the file that the lines go to."""
+"""Events of a training run, the sums between two log lines, and `metrics.jsonl`.
+
+`Trainer.run` yields the events; the command `train` shows them and writes those with figures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Started:
     device: str
     precision: str
     processes: int = 1
-    is_dealt_anew: bool = False
+    world_size_changed: bool = False
     """Whether a resumed run goes on with another number of processes than before."""
 
 
@@ -159,31 +162,24 @@ class Meter:
         for name, value in result.extra.items():
             self.extra[name] = self.extra.get(name, 0.0) + value
 
-    def minutes_left(
+    def event(
         self,
         settings: TrainingSettings,
         progress: Progress,
         minutes: float,
+        learning_rate: float,
         plan: BatchPlan,
         batches: int,
-    ) -> float | None:
-        """Return the minutes until the run ends at this speed, or None if it cannot be foreseen.
-
-        An update takes so many `batches` of the `plan`.
-        """
-        spent = max(self.seconds, 1e-9) / 60
-        epochs = plan.epochs_done(progress.place, self.pairs / self.updates / batches)
-        epoch = spent / max(self.pairs, 1) * plan.count
-        return minutes_left(settings, progress, minutes, epochs, spent / self.updates, epoch)
-
-    def event(
-        self, progress: Progress, minutes: float, learning_rate: float, left: float | None
     ) -> Updated:
-        """Return what there is to tell; `left` are the minutes until the run ends."""
+        """Return the event of these updates, each of so many `batches` of the `plan`."""
+        # Tiny updates may take no time by the clock of the processor.
         seconds = max(self.seconds, 1e-9)
+        per_update, per_epoch = seconds / 60 / self.updates, seconds / 60 / max(self.pairs, 1)
+        epochs = plan.epochs_done(progress.cursor, self.pairs / self.updates / batches)
+        left = minutes_left(settings, progress, minutes, epochs, per_update, per_epoch * plan.count)
         return Updated(
             update=progress.update,
-            epoch=progress.place.epoch,
+            epoch=progress.cursor.epoch,
             minutes=minutes,
             learning_rate=learning_rate,
             loss=self.loss / self.tokens,
@@ -215,24 +211,27 @@ class MetricsLog:
         """
         if not self.path.exists():
             return []
-        kept, damaged = [], []
+        remaining, damaged = [], []
+        # Behind the last line feed is nothing, or the line that a killed run had begun.
         *lines, _ = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line.decode("utf-8"))
                 is_later = values["update"] > update
             except (ValueError, KeyError, TypeError, RecursionError):
-                kept.append(line + b"\n")
+                remaining.append(line + b"\n")
                 damaged.append(number)
                 continue
             if not is_later:
+                # Each checksum covers the one before, so a line taken out is noticed too.
                 if is_altered_line(values, self._last):
                     damaged.append(number)
-                kept.append(line + b"\n")
+                remaining.append(line + b"\n")
                 self._last = str(values.get(LINE_CHECKSUM, ""))
                 self._known.add(_validation(values))
+        # Written anew as a whole: a run that is killed here leaves the old log.
         with atomic_file(self.path) as file:
-            file.write(b"".join(kept))
+            file.write(b"".join(remaining))
         return damaged
 
     def write(self, event: Event) -> None:
@@ -241,11 +240,13 @@ class MetricsLog:
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
+        # Of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:
             values["perplexity"] = perplexity(nll)
         if isinstance(event, Validated) and _validation(values) in self._known:
-            return  # the end of the run is validated again by one that goes on from there
+            # The end of a run is validated again by one that goes on from there.
+            return
         values = with_line_checksum(values, self._last)
         self._last = values[LINE_CHECKSUM]
         try:

@@ -1,7 +1,8 @@
 """The form of every translation objective, and maximum likelihood, its plainest case.
 
 A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). Which sites
-there are, what each one's weight is and how far its target is smoothed make the objective.
+there are, what each one's weight is and how far its target is smoothed make the objective. The
+objectives of online/, adaptive/ and smoothing/ are built from the same parts.
 """
 
 from __future__ import annotations
@@ -21,36 +22,38 @@ from nmtgrid.training.api import LossParts, ObjectiveKind
 
 @dataclasses.dataclass(frozen=True)
 class SiteTargets:
-    """What the predictions at M sites are trained to be.
+    """Targets of the predictions at M sites.
 
-    tokens [M] are the true ones; `aims` [M, C] are there where those are not all; weights [M] are
-    what the sentences of the sites count (None: one each).
+    tokens [M] are the true ones; soft targets [M, C] are there where those are not all; weights [M]
+    are what the sentences of the sites count (None: one each).
     """
 
     tokens: Tensor
     weights: Tensor | None = None
-    aims: SoftTargets | None = None
+    soft_targets: SoftTargets | None = None
 
     @classmethod
     def at(cls, batch: Batch, sites: PredictionSites) -> SiteTargets:
         """Return the targets of the sites of a batch."""
-        place = sites.sentence, sites.position
+        cells = sites.sentence, sites.position
         return cls(
-            batch.target_output[place],
+            batch.target_output[cells],
             None if batch.weights is None else batch.weights[sites.sentence],
-            None if batch.soft_targets is None else batch.soft_targets[place],
+            None if batch.soft_targets is None else batch.soft_targets[cells],
         )
 
-    def __getitem__(self, chosen: Tensor) -> SiteTargets:
+    def __getitem__(self, sites: Tensor) -> SiteTargets:
         """Return the targets of some of the sites."""
-        weights = None if self.weights is None else self.weights[chosen]
-        aims = None if self.aims is None else self.aims[chosen]
-        return SiteTargets(self.tokens[chosen], weights, aims)
+        return SiteTargets(
+            self.tokens[sites],
+            None if self.weights is None else self.weights[sites],
+            None if self.soft_targets is None else self.soft_targets[sites],
+        )
 
     def cross_entropy(
         self,
         features: Tensor,
-        held: Classifier,
+        classifier: Classifier,
         weights: Tensor | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
@@ -61,8 +64,8 @@ class SiteTargets:
         if self.weights is not None:
             weights = self.weights if weights is None else weights * self.weights
         return linear_cross_entropy(
-            features, held.weight, held.bias, self.tokens, weights,
-            label_smoothing=label_smoothing, soft_targets=self.aims,
+            features, classifier.weight, classifier.bias, self.tokens, weights,
+            label_smoothing=label_smoothing, soft_targets=self.soft_targets,
         )  # fmt: skip
 
 
@@ -77,15 +80,17 @@ def site_loss(
 
     `tokens` is the number of target tokens of the batch, whatever the number of sites.
     """
-    # Asked for before there is work under way that a GPU would have to finish first.
+    # Read before there is work under way that a GPU would have to finish first.
     tokens = int(batch.target_lengths.sum())
     features = model.features(batch, sites)
-    held = model.classifier()
+    classifier = model.classifier()
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
-        held = Classifier(held.weight.detach(), None if held.bias is None else held.bias.detach())
+        bias = None if classifier.bias is None else classifier.bias.detach()
+        classifier = Classifier(classifier.weight.detach(), bias)
+    # Fused: logits [M, V] are never there as a whole (`benchmarks/kernels.py` times it).
     targets = SiteTargets.at(batch, sites)
-    total, nll = targets.cross_entropy(features, held, weights, label_smoothing)
+    total, nll = targets.cross_entropy(features, classifier, weights, label_smoothing)
     return LossParts(total, tokens, nll)
 
 
@@ -98,10 +103,10 @@ class LikelihoodSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return check_smoothing(self.label_smoothing)
+        return label_smoothing_faults(self.label_smoothing)
 
 
-def check_smoothing(value: float) -> list[str]:
+def label_smoothing_faults(value: float) -> list[str]:
     """Return what is wrong with the setting `objective.label_smoothing`."""
     if 0 <= value < 1:
         return []

@@ -1,8 +1,7 @@
-"""Optimisers, and schedules of the learning rate."""
+"""Optimisers, gradient clipping, and schedules of the learning rate. Eq. (2.31) is one of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -15,29 +14,30 @@ from nmtgrid.training.settings import TrainingSettings
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Return the optimiser, its fused form; vectors, as of biases and norms, are not decayed."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    decayed = [p for p in parameters if p.dim() > 1]
-    others = [p for p in parameters if p.dim() <= 1]
+    matrices = [p for p in parameters if p.dim() > 1]
+    vectors = [p for p in parameters if p.dim() <= 1]
     groups = [
-        {"params": held, "weight_decay": decay}
-        for held, decay in ((decayed, settings.weight_decay), (others, 0.0))
-        if held
+        {"params": group, "weight_decay": decay}
+        for group, decay in ((matrices, settings.weight_decay), (vectors, 0.0))
+        if group
     ]
     if settings.optimiser == "nesterov":
         return torch.optim.SGD(
             groups, lr=0.0, momentum=settings.momentum, nesterov=settings.momentum > 0, fused=True
         )
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+    # The rate is set before each update, by `LearningRate`.
     betas = (settings.beta1, settings.beta2)
     return kind(groups, lr=0.0, betas=betas, eps=settings.epsilon, fused=True)
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimiser's moments and step counts under `<parameter>|<name>`."""
-    names: dict[Tensor, str] = {held: name for name, held in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}|{key}": value
-        for parameter, held in optimiser.state.items()
-        for key, value in held.items()
+        for parameter, moments in optimiser.state.items()
+        for key, value in moments.items()
         if isinstance(value, Tensor)
     }
 
@@ -48,11 +48,11 @@ def restore_optimiser(
     tensors: dict[str, Tensor],
     like: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Put back what `optimiser_tensors` returned; `like` brings each where its parameter lies."""
+    """Put back what `optimiser_tensors` returned, by `like` on each parameter's device or shard."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
-        place, key = name.split("|")
-        parameter = parameters[place]
+        parameter_name, key = name.split("|")
+        parameter = parameters[parameter_name]
         optimiser.state[parameter][key] = like(parameter, value)
 
 
@@ -67,23 +67,19 @@ def clip_and_scale(
     The norm is the one before clipping, of the divided gradient. `over_all` sums squares over the
     processes where each has a shard of the gradients.
     """
+    # One fused call for all tensors: a loop would launch a kernel, or two, for each.
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if over_all is not None:
+        # Squares of shards add up over the processes, norms do not.
         norm = over_all(norm.double().square()).sqrt().to(norm)
     norm = norm / tokens
+    # One multiplication for both: the gradients are passed over once more, not twice.
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
+        # The small number keeps a gradient of zero from a division by zero.
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, factor)
     return norm
-
-
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """How far a run is: updates done and minutes gone, the current update excluded."""
-
-    updates: int
-    minutes: float
 
 
 class LearningRate:
@@ -95,11 +91,11 @@ class LearningRate:
         self.best = math.inf
         self.waited = 0
 
-    def at(self, clock: Clock) -> float:
-        """Return the rate of the update that follows `clock`."""
-        s, update = self.settings, clock.updates + 1
+    def at(self, updates: int, minutes: float) -> float:
+        """Return the rate of the update that follows so many `updates` and `minutes`."""
+        s, update = self.settings, updates + 1
         if s.schedule == "cosine-time":
-            return self._cosine(clock.minutes / s.max_minutes, s.warmup_fraction)
+            return self._cosine(minutes / s.max_minutes, s.warmup_fraction)
         if s.schedule == "cosine":
             return self._cosine(update / s.max_updates, s.warmup_updates / s.max_updates)
         if update < s.warmup_updates:
@@ -122,6 +118,7 @@ class LearningRate:
         if loss < self.best - self.settings.decay_threshold:
             self.best, self.waited = loss, 0
             return
+        # A loss that is no number is no improvement either.
         self.waited += 1
         if self.waited >= self.settings.decay_patience:
             self.factor *= self.settings.decay_factor
@@ -129,6 +126,7 @@ class LearningRate:
 
     def state(self) -> dict[str, float | int | None]:
         """Return what a resumed run needs."""
+        # JSON has no infinity.
         best = None if math.isinf(self.best) else self.best
         return {"factor": self.factor, "best": best, "waited": self.waited}
 

@@ -1,10 +1,12 @@
-"""From what was asked for to a trainer that is ready: settings, model, data, folder."""
+"""From settings to a trainer: checks, data, model, objective, and the model directory.
+
+Called by the command `train`.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +20,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
 from nmtgrid.text.pipeline import Pipeline
-from nmtgrid.training.api import KEPT, Objective, Objectives, Prepared
+from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.progress import StopRequest
@@ -28,7 +30,7 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
-_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, KEPT, EXITS)
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 
 
@@ -52,55 +54,61 @@ def prepare(
     processes = processes or Processes()
     if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
-    dataset = Dataset.open(data)
-    train, valid = dataset.split("train"), find_valid(dataset)
-    training = settings.training
+    dataset, training = Dataset.open(data), settings.training
+    train = dataset.split("train")
+    valid = dataset.split("valid") if "valid" in dataset.names else None
     if valid is None and training.counting_validations:
         raise ConfigError(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
-    seed_everything(training.seed)
+    seed_everything(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
     if init is not None and not resume:
-        _begin_from(model, init, dataset)
+        _load_init(model, init, dataset)
+    # Checked before the folder is touched, as all that can be refused is.
     objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
     objective.check(model)
-    bf16 = uses_bf16(training.precision, device)
-    validator = valid and SplitValidator(
-        dataset, valid, objective, settings.batches, device, bf16=bf16,
-        with_quality=training.validate_bleu, sentences=training.validate_sentences,
-        processes=processes,
-    )  # fmt: skip
+    bf16 = training.precision == "bf16"
+    bf16 |= training.precision == "auto" and has_fast_bf16(device)
+    validator = None
+    if valid is not None and len(valid):
+        validator = SplitValidator(
+            dataset, valid, objective, settings.batches, device, bf16=bf16,
+            with_quality=training.validate_bleu, sentences=training.validate_sentences,
+            processes=processes,
+        )  # fmt: skip
     trainer = Trainer(
         model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator or None, stop=stop, processes=processes,
+        bf16=bf16, validator=validator, stop=stop, processes=processes,
     )  # fmt: skip
     if not resume and processes.count > 1:
+        # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        _check_same_pipeline(folder, dataset)
+        _check_same_pipeline(folder, dataset.pipeline)
         if not trainer.resume():
-            raise ModelError(
-                f"{folder} holds no saved state to resume from.", "Begin again with `--overwrite`."
-            )
+            advice = "Begin again with `--overwrite`."
+            raise ModelError(f"{folder} holds no saved state to resume from.", advice)
     if processes.is_first:
-        _begin_folder(folder, trainer, dataset, is_cleared=overwrite and not resume)
+        _write_description(folder, trainer, dataset, clear=overwrite and not resume)
+    # The others read the folder: they go on when it is complete.
     processes.wait()
     return trainer
 
 
-def _begin_folder(folder: Path, trainer: Trainer, dataset: Dataset, *, is_cleared: bool) -> None:
-    """Describe the model in its folder, from which `is_cleared` takes what a run left."""
-    if is_cleared:
+def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
+    """Describe the model in its folder, after what an older run left there is `clear`ed."""
+    if clear:
         clear_folder(folder)
     is_new = not folder.exists()
     try:
         save_description(folder, trainer.model, dataset.pipeline, to_json(trainer.settings))
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
-            objective.keep(folder)
+            objective.save(folder)
     except BaseException as fault:
+        # Also at a signal: a folder with half a description would be in the way of the next run.
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(fault, OSError):
@@ -115,20 +123,23 @@ def make_objective(
     dataset: Dataset,
     device: torch.device,
     objectives: Objectives,
-    kept: Path | None = None,
+    run_folder: Path | None = None,
 ) -> Objective:
-    """Return the objective of `settings`, smoothed where they say so; `kept` as in `Wrapper`."""
-    check_smoothing(settings, objectives, kept)
+    """Return the objective of `settings`, smoothed where they say so.
+
+    `run_folder` as in `Wrapper`.
+    """
+    check_smoothing(settings, objectives, run_folder)
     objective = objectives.get(settings.objective_name).make(settings.objective)
-    return objectives.wrap(objective, settings, dataset, device, kept)
+    return objectives.wrap(objective, settings, dataset, device, run_folder)
 
 
 def check_smoothing(
-    settings: RunSettings, objectives: Objectives, kept: Path | None = None
+    settings: RunSettings, objectives: Objectives, run_folder: Path | None = None
 ) -> None:
     """Raise ConfigError where drawn sentences would have no meaning for the objective.
 
-    Or where the vectors are not there, and the run that is resumed has not `kept` them.
+    Or where the vectors are not there, and the run that is resumed, in `run_folder`, has none.
     """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
@@ -137,9 +148,10 @@ def check_smoothing(
             "drawn sentences would pass for.",
             "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
         )
-    vectors, is_kept = settings.smoothing.token.vectors, kept is not None and (kept / KEPT).exists()
-    is_wanted = settings.smoothing.needs_spread and vectors != "own" and not is_kept
-    if is_wanted and not Path(vectors).exists():
+    vectors = settings.smoothing.token.vectors
+    is_saved = run_folder is not None and (run_folder / OBJECTIVE_FILE).exists()
+    is_needed = settings.smoothing.needs_spread and vectors != "own" and not is_saved
+    if is_needed and not Path(vectors).exists():
         raise ConfigError(
             f"`smoothing.token.vectors`: there is no file and no model directory {vectors}.",
             "Name one, or take `own` vectors.",
@@ -159,44 +171,29 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
 
     Or if the architecture cannot read what the dataset's sources are, text or pictures.
     """
-    _check_source(settings.arch, dataset)
+    arch, architectures = settings.arch, zoo.architectures()
+    of_pictures = dataset.pictures is not None
+    if arch in architectures and architectures.get(arch).of_pictures != of_pictures:
+        if of_pictures:
+            captioners = [name for name in architectures if name not in zoo.text_architectures()]
+            raise ConfigError(
+                f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
+                f"Train one that captions pictures: `--arch {captioners[-1]}`.",
+            )
+        raise ConfigError(
+            f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
+            "Train another architecture, or make a dataset with `nmtgrid preprocess --captions "
+            "FILE --features FILE`.",
+        )
     pipeline = dataset.pipeline
-    is_one = pipeline.source_vocabulary.types == pipeline.target_vocabulary.types
-    if getattr(settings.model, "tie", None) == "all" and not is_one:
+    is_joint = pipeline.source_vocabulary.types == pipeline.target_vocabulary.types
+    if getattr(settings.model, "tie", None) == "all" and not is_joint:
         raise ConfigError(
             "`model.tie=all` shares one matrix between both languages, but "
             f"{dataset.path} has a vocabulary for each.",
             f"Run `nmtgrid bpe learn {dataset.path} --joint-vocabulary`, or set "
             "`model.tie=target`.",
         )
-
-
-def _check_source(arch: str, dataset: Dataset) -> None:
-    """Raise ConfigError if `arch` cannot read the sources of the dataset."""
-    of_pictures = dataset.pictures is not None
-    if arch not in zoo.architectures() or zoo.architectures().get(arch).of_pictures == of_pictures:
-        return
-    wanted = [name for name in zoo.architectures() if name not in zoo.text_architectures()]
-    if of_pictures:
-        raise ConfigError(
-            f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
-            f"Train one that captions pictures: `--arch {wanted[-1]}`.",
-        )
-    raise ConfigError(
-        f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
-        "Train another architecture, or make a dataset with `nmtgrid preprocess --captions FILE "
-        "--features FILE`.",
-    )
-
-
-def find_valid(dataset: Dataset) -> Any:
-    """Return the validation split, or None."""
-    return dataset.split("valid") if "valid" in dataset.names else None
-
-
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Return whether `precision` means bfloat16 on `device`."""
-    return precision == "bf16" or (precision == "auto" and has_fast_bf16(device))
 
 
 def check_folder(folder: Path, *, overwrite: bool) -> None:
@@ -220,14 +217,15 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_foreign(config: Path) -> bool:
-    """Whether `config.json`, or what would have to lie beside one, is not of a training of ours."""
+    """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
     if not config.exists():
+        # Files of ours without their `config.json` were not left by a run.
         return any((config.parent / name).exists() for name in _CLEARED)
     try:
-        held = read_json(config)
+        values = read_json(config)
     except StorageError:
         return False
-    return not isinstance(held, dict) or "arch" not in held
+    return not isinstance(values, dict) or "arch" not in values
 
 
 def clear_folder(folder: Path) -> None:
@@ -237,7 +235,7 @@ def clear_folder(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _begin_from(model: TranslationModel, init: Path, dataset: Dataset) -> None:
+def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     if not init.is_dir():
         raise ModelError(
             f"`--init`: there is no model directory {init}.", "Name one that `train` wrote."
@@ -254,9 +252,9 @@ def _begin_from(model: TranslationModel, init: Path, dataset: Dataset) -> None:
         )
 
 
-def _check_same_pipeline(folder: Path, dataset: Dataset) -> None:
-    held, given = Pipeline.load(folder), dataset.pipeline
-    if not _same_vocabularies(held, given) or held.facts != given.facts:
+def _check_same_pipeline(folder: Path, pipeline: Pipeline) -> None:
+    saved = Pipeline.load(folder)
+    if not _same_vocabularies(saved, pipeline) or saved.facts != pipeline.facts:
         raise DataError(
             f"The run in {folder} was begun on data with other vocabularies or another treatment "
             "of the text.",

@@ -1,4 +1,7 @@
-"""How long a run has taken and whether it was asked to stop, the same for all its processes."""
+"""Counters and clock of a run, when it is validated, and why it ends.
+
+Called by the loop of trainer.py; all processes of a run see the same.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Progress:
     """Counters of a run; part of the saved state. Minutes are those of the whole run."""
 
     update: int = 0
-    place: DataCursor = dataclasses.field(default_factory=DataCursor)
+    cursor: DataCursor = dataclasses.field(default_factory=DataCursor)
     minutes: float = 0.0
     waited: int = 0
     """Evaluations since the best one; like `least_loss`, of those that were due."""
@@ -41,7 +44,7 @@ class Progress:
         """Note that the run is being validated, for it was `due` or because it ends."""
         self.validated_update = self.update
         if due:
-            self.checkpoint_update, self.validated_epoch = self.update, self.place.epoch
+            self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
             self.validated_minutes = minutes
 
     def evaluated(self, loss: float) -> None:
@@ -51,29 +54,28 @@ class Progress:
         else:
             self.waited += 1
 
-    def saved(self, minutes: float) -> None:
-        """Note that the run is being saved."""
-        self.minutes = self.saved_minutes = minutes
-        self.saved_update = self.update
-
     def to_json(self) -> dict[str, Any]:
         """Return the counters as plain values."""
-        return dataclasses.asdict(self)
+        # Saved states call the cursor `place`.
+        values = dataclasses.asdict(self)
+        return {"place" if name == "cursor" else name: value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
         """Return what `to_json` wrote."""
         # Older states do not tell validations that were due from others.
         known = {"checkpoint_update": values["validated_update"], **values}
-        return cls(**{**known, "place": DataCursor(**values["place"])})
+        known["cursor"] = DataCursor(**known.pop("place"))
+        return cls(**known)
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
     """Return whether the run is to be validated now."""
     if progress.validated_update == progress.update:
         return False
+    # Whichever interval is over first; an interval of zero is none.
     by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
-    epochs = progress.place.epoch - progress.validated_epoch
+    epochs = progress.cursor.epoch - progress.validated_epoch
     by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
     wait = settings.validate_minutes
     by_minutes = wait and minutes - progress.validated_minutes >= wait
@@ -86,7 +88,7 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
         return f"{settings.max_updates:,} updates are done"
     if settings.max_minutes and minutes >= settings.max_minutes:
         return f"{settings.max_minutes:g} minutes are over"
-    if settings.max_epochs and progress.place.epoch >= settings.max_epochs:
+    if settings.max_epochs and progress.cursor.epoch >= settings.max_epochs:
         return f"{settings.max_epochs:,} epochs are done"
     if settings.patience and progress.waited >= settings.patience:
         return f"no improvement in {settings.patience} evaluations"
@@ -105,14 +107,15 @@ def minutes_left(
 
     `epochs` are those done, the present one in part.
     """
-    found = []
+    limits = []
     if settings.max_updates:
-        found.append((settings.max_updates - progress.update) * minutes_per_update)
+        limits.append((settings.max_updates - progress.update) * minutes_per_update)
     if settings.max_minutes:
-        found.append(settings.max_minutes - minutes)
+        limits.append(settings.max_minutes - minutes)
     if settings.max_epochs:
-        found.append((settings.max_epochs - epochs) * minutes_per_epoch)
-    return max(0.0, min(found)) if found else None
+        limits.append((settings.max_epochs - epochs) * minutes_per_epoch)
+    # Patience cannot be foreseen, and so is no limit here.
+    return max(0.0, min(limits)) if limits else None
 
 
 @dataclasses.dataclass
@@ -132,33 +135,34 @@ class Stopwatch:
     def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:
         self.now = time.process_time if kind == "processor" else time.monotonic
         """Seconds, from any start."""
-        self._stop, self._processes = stop, processes
-        self._started, self._carried = self.now(), 0.0
-        self._agreed, self._stopped = 0.0, ""
+        self._request, self._processes = stop, processes
+        self._start, self._minutes_before = self.now(), 0.0
+        self._agreed_minutes, self._agreed_stop = 0.0, ""
 
-    def go_on(self, minutes: float) -> None:
+    def resume_at(self, minutes: float) -> None:
         """Begin again at `minutes`."""
-        self._carried, self._started = minutes, self.now()
+        self._minutes_before, self._start = minutes, self.now()
 
-    def agree(self) -> None:
+    def synchronise(self) -> None:
         """Bring the processes together on the time and on stopping."""
         if self._processes.count == 1:
             return
+        # One sum brings both: the other processes add no minutes.
         minutes = self._own_minutes() if self._processes.is_first else 0.0
-        asked = torch.tensor([minutes, float(bool(self._stop.reason))], dtype=torch.float64)
-        self._agreed, stopped = self._processes.sum(asked).tolist()
+        values = torch.tensor([minutes, float(bool(self._request.reason))], dtype=torch.float64)
+        self._agreed_minutes, stopped = self._processes.sum(values).tolist()
         if stopped:
-            self._stopped = self._stop.reason or "stopped by a signal to another process"
+            self._agreed_stop = self._request.reason or "stopped by a signal to another process"
 
     @property
     def minutes(self) -> float:
         """Minutes that the run has taken."""
-        return self._own_minutes() if self._processes.count == 1 else self._agreed
+        return self._own_minutes() if self._processes.count == 1 else self._agreed_minutes
 
     @property
     def stopped(self) -> str:
         """Why the run is to stop, or an empty text."""
-        return self._stop.reason if self._processes.count == 1 else self._stopped
+        return self._request.reason if self._processes.count == 1 else self._agreed_stop
 
     def _own_minutes(self) -> float:
-        return self._carried + (self.now() - self._started) / 60
+        return self._minutes_before + (self.now() - self._start) / 60

@@ -1,4 +1,7 @@
-"""From what was asked for to the settings of a run: defaults, preset, options and `--set`."""
+"""From a request to the settings of a run: defaults, preset, options and `--set`.
+
+Called by the command `train`, and by recipes and benchmarks that set up runs themselves.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from nmtgrid.training.settings import RunSettings, settings_type
 
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
+# What saved moments, the position in the data and random states depend on.
 _FIXED = (
     "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
 )  # fmt: skip
@@ -25,7 +29,7 @@ _FIXED = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a run is asked for: names (None: the default, or what a resumed run has), the texts of
+    """A request for a run: names (None: the default, or what a resumed run has), the texts of
     `--set`, and options by dotted name (None: not given).
     """
 
@@ -53,11 +57,10 @@ def resolve(request: Request, objectives: Objectives) -> RunSettings:
             faults.append(str(fault))
     if kind is None:
         raise ConfigError(faults)
-    settings = kind(arch, objective, request.preset)
     try:
-        settings = _change(settings, preset, request)
+        settings = _change(kind(arch, objective, request.preset), preset, request)
     except ConfigError as fault:
-        faults += fault.faults
+        raise ConfigError([*faults, *fault.faults]) from fault
     if faults:
         raise ConfigError(faults)
     return settings
@@ -74,23 +77,27 @@ def resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> R
     if kind is None:
         raise ConfigError(faults)
     before = from_json(kind, saved)
-    asked = {"arch": request.arch, "preset": request.preset, "objective": request.objective}
-    held = {"arch": before.arch, "preset": before.preset, "objective": before.objective_name}
+    names = {
+        "arch": (request.arch, before.arch),
+        "preset": (request.preset, before.preset),
+        "objective": (request.objective, before.objective_name),
+    }
     faults = [
-        f"`--{name} {value}`: the run in {folder} was begun with {held[name] or 'none'}."
-        for name, value in asked.items()
-        if value is not None and value != held[name]
+        f"`--{option} {name}`: the run in {folder} was begun with {saved_name or 'none'}."
+        for option, (name, saved_name) in names.items()
+        if name is not None and name != saved_name
     ]
     if faults:
         raise ConfigError(faults, "Leave that out, or begin a new run with another `--out`.")
     settings = _change(before, {}, request)
+    # `training.*` may change on the way, but for what the saved moments and draws depend on.
     old, new = _flat(to_json(before)), _flat(to_json(settings))
     fixed = [name for name in new if name.startswith(_FIXED) and new[name] != old.get(name)]
     if fixed:
-        names = ", ".join(f"`{name}`" for name in fixed)
+        changed = ", ".join(f"`{name}`" for name in fixed)
         raise ConfigError(
             "A resumed run keeps its model, batches, objective, smoothing, optimiser and seed, but "
-            f"{names} would change.",
+            f"{changed} would change.",
             "Leave that out, or start a new run with `--init` and another `--out`.",
         )
     return settings
@@ -98,6 +105,7 @@ def resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> R
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    # The settings alone: a request is checked before any weights are read.
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
@@ -108,11 +116,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
         config = read_json(path)
     except StorageError as fault:
         raise ModelError(fault.problem, _RESTORE) from fault
-    held = config.get("settings") if isinstance(config, dict) else None
-    if not isinstance(held, dict):
+    settings = config.get("settings") if isinstance(config, dict) else None
+    if not isinstance(settings, dict):
         raise ModelError(f"{path} holds no settings of a training run.", _RESTORE)
     check_unaltered(path, config)
-    return held
+    return settings
 
 
 def _kind(
@@ -130,7 +138,7 @@ def _kind(
 
 
 def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
-    """Return `settings` with the preset, the flags and `--set`, all faults told at once."""
+    """Return `settings` with the preset, the flags and `--set`, all faults in one error."""
     names = [text.split("=")[0].strip() for text in request.changes]
     faults = [
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
@@ -141,8 +149,8 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         for name in names
         if name in flags
     ]
-    given = {**preset, **flags}
-    texts = [f"{name}={json.dumps(value)}" for name, value in given.items()]
+    # Flags come after the preset, `--set` after both: the last one wins.
+    texts = [f"{name}={json.dumps(value)}" for name, value in {**preset, **flags}.items()]
     texts += [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
@@ -152,7 +160,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         try:
             override(settings, [text])
         except ConfigError as fault:
-            wrong = [told for told in fault.faults if told.startswith("`--set")]
+            wrong = [problem for problem in fault.faults if problem.startswith("`--set")]
             faults += wrong
             if wrong:
                 continue
@@ -167,10 +175,9 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
+        flat |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+    return flat

@@ -1,15 +1,38 @@
-"""All that a training run can be told: frozen dataclasses, checked before any data is read."""
+"""Settings of a training run: frozen dataclasses, checked before any data is read.
+
+`resolve.py` fills them from presets, options and `--set`; `docs/settings.py` lists them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 from nmtgrid.search.api import SearchPlan
 
 Reward = Literal["hamming", "bleu", "cider"]
 Vocabulary = Literal["all", "batch", "references"]
+
+
+_RANGES: dict[str, Callable[[float], bool]] = {
+    "a number above 0": lambda value: 0 < value < math.inf,
+    "a number from 0 on": lambda value: 0 <= value < math.inf,
+    "from 0 to 1": lambda value: 0 <= value <= 1,
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
+}
+
+
+def _outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
+    """Return a fault for each of the settings in `group` whose value is not in `span`."""
+    faults = []
+    for name in names:
+        value = getattr(settings, name)
+        # Comparisons with NaN are false, so it lies outside of all ranges.
+        if not _RANGES[span](value):
+            faults.append(f"`{group}.{name}` must be {span}, but is {value}.")
+    return faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +53,15 @@ class TokenSmoothing:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        found = _shares("token", alpha=self.alpha)
-        found += _positive("token", temperature=self.temperature)
-        if not 0 <= self.rarity < math.inf:
-            found.append(
-                f"`smoothing.token.rarity` must be a number from 0 on, but is {self.rarity}."
-            )
+        faults = _outside(self, "smoothing.token", "from 0 to 1", "alpha")
+        faults += _outside(self, "smoothing.token", "a number above 0", "temperature")
+        faults += _outside(self, "smoothing.token", "a number from 0 on", "rarity")
         if self.neighbours < 0 or self.neighbours == 1:
-            found.append(
+            faults.append(
                 "`smoothing.token.neighbours` must be 0, or 2 or more (the nearest to a token is "
                 f"itself), but is {self.neighbours}."
             )
-        return found
+        return faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,27 +93,24 @@ class SequenceSmoothing:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        found = _shares("sequence", alpha=self.alpha)
-        found += _positive(
-            "sequence",
-            temperature=self.temperature,
-            proposal_temperature=self.proposal_temperature,
-        )
+        group = "smoothing.sequence"
+        faults = _outside(self, group, "from 0 to 1", "alpha")
+        faults += _outside(self, group, "a number above 0", "temperature", "proposal_temperature")
         if self.samples < 1:
-            found.append(f"`smoothing.sequence.samples` must be at least 1, but is {self.samples}.")
+            faults.append(f"`{group}.samples` must be at least 1, but is {self.samples}.")
         if not self.alpha:
-            return found
+            return faults
         if self.reward != "hamming" and self.samples == 1:
-            found.append(
-                f"`smoothing.sequence.reward={self.reward}` weighs the sentences that are drawn "
-                "against each other: set `smoothing.sequence.samples` to 2 or more."
+            faults.append(
+                f"`{group}.reward={self.reward}` weighs the sentences that are drawn against each "
+                f"other: set `{group}.samples` to 2 or more."
             )
         if self.substitutes == "similar" and self.vocabulary != "all":
-            found.append(
-                "`smoothing.sequence.substitutes=similar` draws from all types: leave "
-                "`smoothing.sequence.vocabulary` at `all`."
+            faults.append(
+                f"`{group}.substitutes=similar` draws from all types: leave `{group}.vocabulary` "
+                "at `all`."
             )
-        return found
+        return faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,43 +139,25 @@ class SmoothingSettings:
             ("token", self.token, self.needs_spread),
             ("sequence", self.sequence, self.sequence.alpha > 0),
         ]
-        found = [
+        notes = [
             f"`smoothing.{group}.{field.name}` has no effect while `smoothing.{group}.alpha` is 0."
-            for group, held, is_used in groups
+            for group, settings, is_used in groups
             if not is_used
-            for field in dataclasses.fields(held)
-            if getattr(held, field.name) != field.default
+            for field in dataclasses.fields(settings)
+            if getattr(settings, field.name) != field.default
         ]
-        sequence, usual = self.sequence, SequenceSmoothing()
-        is_other = sequence.proposal_temperature != usual.proposal_temperature
-        if sequence.alpha and sequence.reward == "hamming" and is_other:
-            found.append(
+        sequence, default = self.sequence, SequenceSmoothing().proposal_temperature
+        is_changed = sequence.proposal_temperature != default
+        if sequence.alpha and sequence.reward == "hamming" and is_changed:
+            notes.append(
                 "`smoothing.sequence.proposal_temperature` has no effect with the reward "
                 "`hamming`, from which sentences are drawn themselves: its `temperature` counts."
             )
-        return found
+        return notes
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        if 0 <= self.entropy < math.inf:
-            return []
-        return [f"`smoothing.entropy` must be a number from 0 on, but is {self.entropy}."]
-
-
-def _shares(group: str, **values: float) -> list[str]:
-    return [
-        f"`smoothing.{group}.{name}` must be from 0 to 1, but is {value}."
-        for name, value in values.items()
-        if not 0 <= value <= 1
-    ]
-
-
-def _positive(group: str, **values: float) -> list[str]:
-    return [
-        f"`smoothing.{group}.{name}` must be a number above 0, but is {value}."
-        for name, value in values.items()
-        if not 0 < value < math.inf
-    ]
+        return _outside(self, "smoothing", "a number from 0 on", "entropy")
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
@@ -262,62 +261,58 @@ class TrainingSettings:
         return [*self._rate_faults(), *self._limit_faults()]
 
     def _rate_faults(self) -> list[str]:
-        found = _above_zero("training", self, "learning_rate", "epsilon", "decay_factor")
+        group = "training"
+        faults = _outside(
+            self, group, "a number above 0", "learning_rate", "epsilon", "decay_factor"
+        )
         below_one = ("beta1", "beta2", "momentum", "warmup_fraction", "ema_decay")
-        for name in below_one:
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                found.append(f"`training.{name}` must be at least 0 and below 1, but is {value}.")
+        faults += _outside(self, group, "at least 0 and below 1", *below_one)
         if not 0 <= self.final_learning_rate <= 1:
-            found.append(
+            faults.append(
                 "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
                 f"to 1, but is {self.final_learning_rate}."
             )
-        names = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
-        found += _not_negative("training", self, *names, "decay_threshold")
+        not_negative = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
+        faults += _outside(self, group, "a number from 0 on", *not_negative, "decay_threshold")
         if self.decay_factor >= 1:
-            found.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
-        return found
+            faults.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
+        return faults
 
     def _limit_faults(self) -> list[str]:
-        names = (
+        not_negative = (
             "seed", "max_updates", "max_minutes", "max_epochs", "patience", "validate_updates",
             "validate_minutes", "validate_epochs", "validate_sentences", "save_minutes", "average",
             "watch_gradients",
         )  # fmt: skip
-        found = _not_negative("training", self, *names)
-        found += _above_zero(
-            "training", self, "log_updates", "ema_updates", "decay_patience", "decay_updates"
-        )
+        faults = _outside(self, "training", "a number from 0 on", *not_negative)
+        above_zero = ("log_updates", "ema_updates", "decay_patience", "decay_updates")
+        faults += _outside(self, "training", "a number above 0", *above_zero)
         if not (self.max_updates or self.max_minutes or self.max_epochs):
-            found.append(
+            faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
                 "`training.max_epochs`."
             )
         if self.seed >= 2**63:
-            found.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
+            faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
         if self.schedule == "cosine" and not self.max_updates:
-            found.append("`training.schedule` cosine needs `training.max_updates`.")
+            faults.append("`training.schedule` cosine needs `training.max_updates`.")
         if self.schedule == "cosine-time" and not self.max_minutes:
-            found.append(
+            faults.append(
                 "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
             )
         if not (self.validate_updates or self.validate_minutes or self.validate_epochs):
-            found += [
+            faults += [
                 f"{name} counts validations, but there are none: set `training.validate_epochs`, "
                 "`validate_updates` or `validate_minutes`."
                 for name in self.counting_validations
             ]
-        return found
+        return faults
 
     @property
     def counting_validations(self) -> list[str]:
         """The settings that do nothing without validations, as they are called."""
-        found = {
-            "`training.patience`": self.patience > 0,
-            "`training.schedule` plateau": self.schedule == "plateau",
-        }
-        return [name for name, is_set in found.items() if is_set]
+        names = ["`training.patience`"] if self.patience > 0 else []
+        return [*names, "`training.schedule` plateau"] if self.schedule == "plateau" else names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,10 +330,8 @@ class BatchSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [
-            *_above_zero("batches", self, "max_tokens", "accumulation"),
-            *_not_negative("batches", self, "max_cells", "max_length"),
-        ]
+        faults = _outside(self, "batches", "a number above 0", "max_tokens", "accumulation")
+        return faults + _outside(self, "batches", "a number from 0 on", "max_cells", "max_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,10 +350,10 @@ class RunSettings:
 
     def notes(self) -> list[str]:
         """Return what is worth a warning in settings that are right, a sentence or two each."""
-        found = self.smoothing.without_effect()
+        notes = self.smoothing.without_effect()
         label_smoothing: float = getattr(self.objective, "label_smoothing", 0.0)
         if self.smoothing.is_on and label_smoothing:
-            found.append(
+            notes.append(
                 "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
                 "set it to 0 for the losses of appendix E."
             )
@@ -368,39 +361,21 @@ class RunSettings:
         if training.schedule != "cosine-time" and (
             0 < training.max_updates < training.warmup_updates
         ):
-            found.append(
+            notes.append(
                 f"The warm-up takes {training.warmup_updates:,} updates, but there are only "
                 f"{training.max_updates:,}: the rate never reaches `training.learning_rate`. "
                 "Set a smaller `training.warmup_updates`."
             )
-        return found
+        return notes
 
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     """Return RunSettings whose groups `model` and `objective` have these types."""
-    made = dataclasses.make_dataclass(
-        "RunSettings",
-        [
-            ("model", model, dataclasses.field(default_factory=model)),
-            ("objective", objective, dataclasses.field(default_factory=objective)),
-        ],
-        bases=(RunSettings,),
-        frozen=True,
+    groups = {"model": model, "objective": objective}
+    fields = [
+        (name, kind, dataclasses.field(default_factory=kind)) for name, kind in groups.items()
+    ]
+    typed: type[RunSettings] = dataclasses.make_dataclass(
+        "RunSettings", fields, bases=(RunSettings,), frozen=True
     )
-    return made
-
-
-def _above_zero(group: str, held: Any, *names: str) -> list[str]:
-    return [
-        f"`{group}.{name}` must be a number above 0, but is {getattr(held, name)}."
-        for name in names
-        if not 0 < getattr(held, name) < math.inf
-    ]
-
-
-def _not_negative(group: str, held: Any, *names: str) -> list[str]:
-    return [
-        f"`{group}.{name}` must be a number from 0 on, but is {getattr(held, name)}."
-        for name in names
-        if not 0 <= getattr(held, name) < math.inf
-    ]
+    return typed

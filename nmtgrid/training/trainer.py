@@ -1,4 +1,9 @@
-"""The training loop: a generator of events that prints nothing."""
+"""The training loop: a generator of events that prints nothing.
+
+`prepare.py` builds a `Trainer`, the command `train` shows and logs its events (events.py). A run
+goes on from its newest saved state bit for bit, with any number of processes: what a process reads
+and draws is decided here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +31,6 @@ from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes, pack_states, unpack_states
 from nmtgrid.training.events import Meter
 from nmtgrid.training.optimiser import (
-    Clock,
     LearningRate,
     make_optimiser,
     optimiser_tensors,
@@ -36,73 +40,13 @@ from nmtgrid.training.progress import Progress, StopRequest, Stopwatch, end_reas
 from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
 from nmtgrid.training.validate import Best, Outcome, Selection, Validator
-from nmtgrid.training.weights import RunningAverage, Weights, weights_of
+from nmtgrid.training.weights import RunningAverage, make_weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
-
-
-def saved_tensors(
-    weights: Weights,
-    optimiser: torch.optim.Optimizer,
-    average: RunningAverage | None,
-    processes: Processes,
-    device: torch.device,
-) -> dict[str, Tensor]:
-    """Return moments, running average, and the random states of all processes."""
-    held = weights.full(optimiser_tensors(optimiser, weights.model))
-    found = {f"{_OPTIMISER}{name}": value for name, value in held.items()}
-    if average is not None:
-        averaged = weights.full(average.weights)
-        found |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
-    if processes.count == 1:
-        return found | {f"{_RANDOM}{name}": held for name, held in random_states(device).items()}
-    for rank, packed in enumerate(processes.gather(pack_states(random_states(device)))):
-        states = unpack_states(packed)
-        found |= {f"{_RANDOM}{rank}.{name}": value for name, value in states.items()}
-    return found
-
-
-def restore_tensors(
-    tensors: dict[str, Tensor],
-    weights: Weights,
-    optimiser: torch.optim.Optimizer,
-    average: RunningAverage | None,
-    average_steps: int,
-) -> None:
-    """Put back moments and running average; one that there was not begins with the weights."""
-    restore_optimiser(optimiser, weights.model, _below(tensors, _OPTIMISER), weights.like)
-    if average is not None:
-        average.restore(_below(tensors, _AVERAGE), average_steps, weights.put)
-
-
-def restore_random(
-    tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
-) -> None:
-    """Put back this process' random states, or begin others by `seed` where it had none.
-
-    So a run that goes on with another number of processes draws other dropout masks.
-    """
-    own = "" if processes.count == 1 else f"{processes.rank}."
-    states = _below(tensors, f"{_RANDOM}{own}")
-    if "random.cpu" in states:
-        restore_random_states(states, device)
-    else:
-        seed_process(seed, processes)
-
-
-def seed_process(seed: int, processes: Processes) -> None:
-    """Begin each process' random numbers at another place; one alone keeps those of `seed`."""
-    seed_everything((seed + 1_000_003 * processes.rank) % 2**63)
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with `prefix`, without it."""
-    held = tensors.items()
-    return {name[len(prefix) :]: value for name, value in held if name.startswith(prefix)}
-
-
-_PIECE = 1 << 20
-_SAME = "Resume it with the dataset that it was begun with."
+_HASHED_AT_ONCE = 1 << 20
+_GIVE_BACK_EVERY = 20
+"""Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
+holes in the heap, gigabytes within an hour."""
 
 
 class Pairs(Protocol):
@@ -117,85 +61,42 @@ class Pairs(Protocol):
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
-def describe_pairs(pairs: Pairs, usable: int) -> dict[str, Any]:
-    """Return what tells these pairs, in this order, from others: `usable` ones, their lengths."""
-    found = hashlib.sha256()
-    for lengths in (pairs.source_lengths, pairs.target_lengths):
-        for start in range(0, len(lengths), _PIECE):
-            piece = lengths[start : start + _PIECE]
-            found.update(numpy.ascontiguousarray(piece, numpy.int64).tobytes())
-    return {"pairs": usable, "lengths": found.hexdigest()}
+def read_batches(
+    pairs: Pairs,
+    plan: BatchPlan,
+    cursor: DataCursor,
+    count: int,
+    processes: Processes,
+    *,
+    ahead: bool,
+) -> Iterator[tuple[DataCursor, list[Batch]]]:
+    """Yield this process' batches of each update, with the cursor that follows them.
 
+    An update has `count` batches of `plan` over all `processes`, from `cursor` on. For a GPU those
+    of the next update are read `ahead`, in a thread, into pinned memory.
+    """
+    walk = plan.walk(cursor)
+    is_pinned = ahead and torch.cuda.is_available()
 
-def check_same(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise DataError unless the run of the state `saved` was begun on the pairs of `now`."""
-    if saved["pairs"] != now["pairs"]:
-        raise DataError(
-            f"The run was begun on {saved['pairs']:,} usable training pairs, but there are "
-            f"{now['pairs']:,} now.", _SAME,
-        )  # fmt: skip
-    if saved.get("lengths") not in (None, now["lengths"]):
-        raise DataError("The run was begun on other training pairs, as many as these.", _SAME)
+    def read() -> tuple[DataCursor, list[Batch]]:
+        steps = [next(walk) for _ in range(count)]
+        # Every process walks the whole plan and reads its share, so that none has to send any.
+        own = processes.share([plan.cells(indices) for _, indices in steps])
+        batches = [pairs.batch(steps[index][1]) for index in own]
+        return steps[-1][0], [batch.pinned() if is_pinned else batch for batch in batches]
 
-
-class BatchReader:
-    """Reads `count` batches of `plan` an update, over all `processes`, from `place` on."""
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        plan: BatchPlan,
-        place: DataCursor,
-        count: int,
-        processes: Processes,
-        *,
-        ahead: bool,
-        pinned: bool = False,
-    ) -> None:
-        self.pairs, self.plan, self.processes = pairs, plan, processes
-        self.count, self.pinned = count, pinned
-        self._walk = plan.walk(place)
-        self._thread = concurrent.futures.ThreadPoolExecutor(1) if ahead else None
-        self._next = self._thread.submit(self._read) if self._thread else None
-
-    @classmethod
-    def of(
-        cls,
-        pairs: Pairs,
-        plan: BatchPlan,
-        place: DataCursor,
-        count: int,
-        processes: Processes,
-        device: torch.device,
-    ) -> BatchReader:
-        """Return the reader for `device`."""
-        is_gpu = device.type == "cuda"
-        return cls(pairs, plan, place, count, processes, ahead=is_gpu, pinned=is_gpu)
-
-    def __iter__(self) -> Iterator[tuple[DataCursor, list[Batch]]]:
-        """Yield the batches of each update, with the place that follows them."""
-        try:
-            while True:
-                if self._thread is None or self._next is None:
-                    yield self._read()
-                    continue
-                found = self._next.result()
-                self._next = self._thread.submit(self._read)
-                yield found
-        finally:
-            if self._thread is not None:
-                self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _read(self) -> tuple[DataCursor, list[Batch]]:
-        taken = [next(self._walk) for _ in range(self.count)]
-        mine = self.processes.share([self.plan.cells(indices) for _, indices in taken])
-        batches = [self.pairs.batch(taken[place][1]) for place in mine]
-        return taken[-1][0], [batch.pinned() if self.pinned else batch for batch in batches]
-
-
-_GIVE_BACK_EVERY = 20
-"""Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
-holes in the heap, gigabytes within an hour."""
+    if not ahead:
+        while True:
+            yield read()
+    thread = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        following = thread.submit(read)
+        while True:
+            batches = following.result()
+            following = thread.submit(read)
+            yield batches
+    finally:
+        thread.shutdown(wait=True, cancel_futures=True)
 
 
 class Trainer:
@@ -220,10 +121,10 @@ class Trainer:
         processes: Processes | None = None,
     ) -> None:
         self.model, self.train, self.settings = model.to(device), train, settings
-        self.device, self.bf16 = device, bf16
+        self.device, self.bf16, self.validator = device, bf16, validator
         self.processes = processes or Processes()
-        self.processes.same([*model.parameters(), *model.buffers()])
-        self.validator = validator
+        # Drawn by one seed, but perhaps on unlike machines: those of the first process count.
+        self.processes.broadcast([*model.parameters(), *model.buffers()])
         training, batches = settings.training, settings.batches
         self.plan = BatchPlan(
             train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
@@ -234,7 +135,7 @@ class Trainer:
                 f"All {self.plan.skipped:,} training pairs are empty or longer than "
                 f"{batches.max_length} tokens.", "Set a larger `batches.max_length`.",
             )  # fmt: skip
-        self.weights = weights_of(model, objective, self.processes, device, shard=training.shard)
+        self.weights = make_weights(model, objective, self.processes, device, shard=training.shard)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
             model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
@@ -248,24 +149,30 @@ class Trainer:
         self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
         self.meter = Meter()
-        self._data_facts = describe_pairs(train, self.plan.count)
+        self._data_facts = {"pairs": self.plan.count, "lengths": _hash_lengths(train)}
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
-        self._is_dealt_anew = False
+        self._world_size_changed = False
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
-    @property
-    def minutes(self) -> float:
-        """Minutes that the run has taken, those before a resumption included."""
-        return self.stopwatch.minutes
-
     def resume(self) -> bool:
-        """Go on from the newest saved state; return False if there is none."""
+        """Go on from the newest saved state; return False if there is none.
+
+        Raises DataError unless the run was begun on the same pairs, ModelError where the weights
+        are of another model.
+        """
         snapshot = self.checkpoints.load()
         if snapshot is None:
             return False
         facts, tensors = snapshot.facts, snapshot.tensors
-        check_same(facts, self._data_facts)
+        advice = "Resume it with the dataset that it was begun with."
+        if facts["pairs"] != self._data_facts["pairs"]:
+            raise DataError(
+                f"The run was begun on {facts['pairs']:,} usable training pairs, but there are "
+                f"{self._data_facts['pairs']:,} now.", advice,
+            )  # fmt: skip
+        if facts.get("lengths") not in (None, self._data_facts["lengths"]):
+            raise DataError("The run was begun on other training pairs, as many as these.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:
@@ -273,24 +180,25 @@ class Trainer:
                 f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
-        self._deal(facts)
-        restore_tensors(tensors, self.weights, self.optimiser, self.average, facts["ema_steps"])
-        restore_random(
-            tensors, self.processes, self.device,
-            self.settings.training.seed + facts["progress"]["update"],
-        )  # fmt: skip
+        # As many batches an update as before, redistributed over however many processes there are.
+        self._batches = facts.get("batches", self.settings.batches.accumulation)
+        self._world_size_changed = facts.get("processes", 1) != self.processes.count
+        self.processes.check(self._batches, even=self.weights.is_sharded)
+        restore_optimiser(
+            self.optimiser, self.model, _below(tensors, _OPTIMISER), self.weights.like
+        )
+        if self.average is not None:
+            weights = _below(tensors, _AVERAGE)
+            self.average.restore(weights, facts["ema_steps"], self.weights.put)
+        # The seed counts where another number of processes goes on: it has no saved draws.
+        seed = self.settings.training.seed + facts["progress"]["update"]
+        restore_random(tensors, self.processes, self.device, seed)
         self.rate.restore(facts["rate"])
         self.meter = Meter(**facts["meter"])
         self.progress = Progress.from_json(facts["progress"])
         self.selection.best = Best(**facts["best"])
-        self.stopwatch.go_on(self.progress.minutes)
+        self.stopwatch.resume_at(self.progress.minutes)
         return True
-
-    def _deal(self, facts: dict[str, Any]) -> None:
-        """Keep to as many batches an update as before, whatever the number of processes."""
-        self._batches = facts.get("batches", self.settings.batches.accumulation)
-        self._is_dealt_anew = facts.get("processes", 1) != self.processes.count
-        self.processes.check(self._batches, even=self.weights.is_sharded)
 
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
@@ -299,10 +207,20 @@ class Trainer:
         when a pair does not fit into memory, StorageError when a state cannot be written; what was
         saved stays.
         """
-        self.stopwatch.agree()
-        yield self._start_event()
+        self.stopwatch.synchronise()
+        yield events.Started(
+            update=self.progress.update,
+            minutes=self.stopwatch.minutes,
+            pairs=self.plan.count,
+            skipped=self.plan.skipped,
+            parameters=self.model.count_parameters(),
+            device=self.device.type,
+            precision="bf16" if self.bf16 else "fp32",
+            processes=self.processes.count,
+            world_size_changed=self._world_size_changed,
+        )
         is_new = torch.tensor(float(not self.checkpoints.existing()))
-        # All ask before the first one writes.
+        # All processes ask before the first one writes.
         if self.processes.sum(is_new).item():
             yield self._save(None)
         try:
@@ -315,92 +233,98 @@ class Trainer:
 
     def _train(self) -> Iterator[events.Event]:
         """Train, from the second event to the last."""
-        reader = iter(BatchReader.of(
-            self.train, self.plan, self.progress.place, self._batches, self.processes, self.device,
-        ))  # fmt: skip
-        if self.progress.update and is_due(self.settings.training, self.progress, self.minutes):
-            yield from self._validate(due=True)  # a run that was stopped just before
-        reason = self._end_reason()
+        training, progress, stopwatch = self.settings.training, self.progress, self.stopwatch
+        reader = read_batches(
+            self.train, self.plan, progress.cursor, self._batches, self.processes,
+            ahead=self.device.type == "cuda",
+        )  # fmt: skip
+        # A run that was stopped just before a validation catches up on it.
+        if progress.update and is_due(training, progress, stopwatch.minutes):
+            yield from self._validate(due=True)
+        reason = stopwatch.stopped or end_reason(training, progress, stopwatch.minutes)
         while not reason:
             yield from self._update(reader)
-            self.stopwatch.agree()
-            if self.stopwatch.stopped:
+            stopwatch.synchronise()
+            if stopwatch.stopped:
                 break
-            if is_due(self.settings.training, self.progress, self.minutes):
+            wait = training.save_minutes
+            if is_due(training, progress, stopwatch.minutes):
                 yield from self._validate(due=True)
-            elif self._save_is_due():
+            elif wait > 0 and stopwatch.minutes - progress.saved_minutes >= wait:
                 yield self._save(None)
-            reason = self._end_reason()
-        if not self.stopwatch.stopped:
+            reason = stopwatch.stopped or end_reason(training, progress, stopwatch.minutes)
+        stopped = stopwatch.stopped
+        if not stopped:
             yield from self._conclude()
-        elif self.progress.update != self.progress.saved_update:
+        elif progress.update != progress.saved_update:
             yield self._save(None)
-        best, stopped = self.selection.best, self.stopwatch.stopped
+        best, stopped = self.selection.best, stopwatch.stopped
         yield events.Finished(
-            self.progress.update, self.progress.place.epoch, self.minutes, stopped or reason,
-            bool(stopped), best.weights, best.update, best.nll, best.bleu, best.cider,
-            best.criterion,
-        )  # fmt: skip
+            update=progress.update,
+            epoch=progress.cursor.epoch,
+            minutes=stopwatch.minutes,
+            reason=stopped or reason,
+            interrupted=bool(stopped),
+            best=best.weights,
+            best_update=best.update,
+            best_nll=best.nll,
+            bleu=best.bleu,
+            cider=best.cider,
+            best_criterion=best.criterion,
+        )
 
     def _update(self, reader: Iterator[tuple[DataCursor, list[Batch]]]) -> Iterator[events.Event]:
         """Do one update."""
-        began = self.stopwatch.now()
-        place, batches = next(reader)
-        rate = self.rate.at(Clock(self.progress.update, self.minutes))
-        watch = self.watch and self.watch.due(self.progress.update + 1)
-        result = self.updater.apply(batches, rate, watch)
-        self.progress.update += 1
-        self.progress.place = place
-        training = self.settings.training
-        if self.average is not None and self.progress.update % training.ema_updates == 0:
+        training, progress = self.settings.training, self.progress
+        start = self.stopwatch.now()
+        cursor, batches = next(reader)
+        rate = self.rate.at(progress.update, self.stopwatch.minutes)
+        is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
+        result = self.updater.apply(batches, rate, self.watch if is_watched else None)
+        # Only now: an update that fails is not counted, and its batches are read again.
+        progress.update += 1
+        progress.cursor = cursor
+        if self.average is not None and progress.update % training.ema_updates == 0:
             self.average.step()
-        self.meter.add(result, self.stopwatch.now() - began)
+        self.meter.add(result, self.stopwatch.now() - start)
         if result.gradients:
             yield events.Gradients(
-                self.progress.update, self.progress.place.epoch, self.minutes, result.gradients,
-                gradient_ratio(result.gradients),
-            )  # fmt: skip
-        if result.splits:
+                update=progress.update,
+                epoch=cursor.epoch,
+                minutes=self.stopwatch.minutes,
+                gradients=result.gradients,
+                gradient_ratio=gradient_ratio(result.gradients),
+            )
+        if result.oom_splits:
             is_exact = not self.model.traits.batch_statistics
-            yield events.Split(self.progress.update, result.splits, is_exact)
-        if self.device.type == "cpu" and self.progress.update % _GIVE_BACK_EVERY == 0:
+            yield events.Split(update=progress.update, times=result.oom_splits, is_exact=is_exact)
+        if self.device.type == "cpu" and progress.update % _GIVE_BACK_EVERY == 0:
             free_memory()
-        if self.progress.update % training.log_updates == 0:
-            yield self._log(rate)
-
-    def _log(self, rate: float) -> events.Updated:
-        meter, self.meter = self.meter, Meter()
-        left = meter.minutes_left(
-            self.settings.training, self.progress, self.minutes, self.plan, self._batches
-        )
-        return meter.event(self.progress, self.minutes, rate, left)
+        if progress.update % training.log_updates == 0:
+            meter, self.meter = self.meter, Meter()
+            minutes = self.stopwatch.minutes
+            yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
-        self.progress.validated(self.minutes, due=due)
+        self.progress.validated(self.stopwatch.minutes, due=due)
         # Running statistics, of batch normalisation, are each process' own, and so are their means.
         averaged = [] if self.average is None else self.average.buffers()
-        self.processes.same([*self.model.buffers(), *averaged])
+        self.processes.broadcast([*self.model.buffers(), *averaged])
         if self.validator is None:
             yield self._save(None)
             return
-        began = self.stopwatch.now()
+        start = self.stopwatch.now()
         outcome = self.selection.evaluate(self.progress.update)
-        self.stopwatch.agree()
+        self.stopwatch.synchronise()
+        # A validation at the end of a run was not due: a run that goes on must be as if it had
+        # not been.
         if due:
             self.rate.evaluated(outcome.score.value)
             self.progress.evaluated(outcome.score.value)
-        yield self._validated(outcome, began)
+        # Saved after every validation: the best weights and the counters must not part.
+        yield self._validated(outcome, start)
         yield self._save(outcome.best)
-
-    def _validated(self, outcome: Outcome, began: float) -> events.Validated:
-        score, quality = outcome.score, outcome.quality
-        losses = {name: held.nll for name, held in outcome.scores.items()}
-        return events.Validated(
-            self.progress.update, self.progress.place.epoch, self.minutes, score.nll,
-            outcome.weights, losses, quality.bleu, outcome.is_best,
-            self.stopwatch.now() - began, quality.cider, score.criterion, score.extra,
-        )  # fmt: skip
 
     def _conclude(self) -> Iterator[events.Event]:
         """Validate what has not been, and the average of the last checkpoints and this state."""
@@ -410,25 +334,55 @@ class Trainer:
             yield self._save(None)
         if self.settings.training.average < 2:
             return
+        # All processes read the states: the mean is scored by all of them.
         averaged = self.checkpoints.average()
         if self.processes.is_first:
             self.checkpoints.write_average(averaged)
         if self.validator is None:
             return
-        began = self.stopwatch.now()
-        outcome = self.selection.evaluate_average(self.progress.update, averaged)
-        yield self._validated(outcome, began)
-        if outcome.is_best:
+        start = self.stopwatch.now()
+        outcome = self.selection.evaluate(self.progress.update, averaged)
+        yield self._validated(outcome, start)
+        if outcome.best is not None:
             yield self._save(outcome.best)
 
-    def _save(self, best: dict[str, torch.Tensor] | None) -> events.Saved:
-        self.progress.saved(self.minutes)
-        tensors = saved_tensors(
-            self.weights, self.optimiser, self.average, self.processes, self.device
+    def _validated(self, outcome: Outcome, start: float) -> events.Validated:
+        score, quality = outcome.score, outcome.quality
+        return events.Validated(
+            update=self.progress.update,
+            epoch=self.progress.cursor.epoch,
+            minutes=self.stopwatch.minutes,
+            nll=score.nll,
+            weights=outcome.weights,
+            losses={name: candidate.nll for name, candidate in outcome.scores.items()},
+            bleu=quality.bleu,
+            is_best=outcome.best is not None,
+            seconds=self.stopwatch.now() - start,
+            cider=quality.cider,
+            criterion=score.criterion,
+            extra=score.extra,
         )
+
+    def _save(self, best: dict[str, Tensor] | None) -> events.Saved:
+        """Save a state; all processes call, for shards and random states come from all of them."""
+        progress = self.progress
+        progress.minutes = progress.saved_minutes = self.stopwatch.minutes
+        progress.saved_update = progress.update
+        moments = self.weights.unsharded(optimiser_tensors(self.optimiser, self.model))
+        tensors = {f"{_OPTIMISER}{name}": value for name, value in moments.items()}
+        if self.average is not None:
+            averaged = self.weights.unsharded(self.average.weights)
+            tensors |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
+        states = random_states(self.device)
+        if self.processes.count == 1:
+            tensors |= {f"{_RANDOM}{name}": value for name, value in states.items()}
+        else:
+            for rank, packed in enumerate(self.processes.gather(pack_states(states))):
+                for name, value in unpack_states(packed).items():
+                    tensors[f"{_RANDOM}{rank}.{name}"] = value
         facts = {
             **self._data_facts,
-            "progress": self.progress.to_json(),
+            "progress": progress.to_json(),
             "rate": self.rate.state(),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),
@@ -437,24 +391,49 @@ class Trainer:
             "processes": self.processes.count,
         }
         if best is None and self.selection.best.nll is None:
-            # Nothing has been validated yet: the newest weights are the chosen ones.
+            # Nothing has been validated yet: the newest weights are the best ones.
             best = self.weights.state()
         snapshot = Snapshot(self.weights.state(), tensors, facts)
-        place = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
-        told, *_ = self.processes.gather(os.fsencode(place))
-        return events.Saved(self.progress.update, self.minutes, os.fsdecode(told))
+        folder = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
+        # Also a barrier: no process goes on before the state is on the disk.
+        first, *_ = self.processes.gather(os.fsencode(folder))
+        minutes = self.stopwatch.minutes
+        return events.Saved(update=self.progress.update, minutes=minutes, folder=os.fsdecode(first))
 
-    def _save_is_due(self) -> bool:
-        wait = self.settings.training.save_minutes
-        return wait > 0 and self.minutes - self.progress.saved_minutes >= wait
 
-    def _end_reason(self) -> str:
-        training = self.settings.training
-        return self.stopwatch.stopped or end_reason(training, self.progress, self.minutes)
+def _hash_lengths(pairs: Pairs) -> str:
+    """Return a checksum that tells these pairs, in this order, from others."""
+    digest = hashlib.sha256()
+    for lengths in (pairs.source_lengths, pairs.target_lengths):
+        # In parts: lengths of a mapped file are not copied into memory as a whole.
+        for start in range(0, len(lengths), _HASHED_AT_ONCE):
+            part = lengths[start : start + _HASHED_AT_ONCE]
+            digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
+    return digest.hexdigest()
 
-    def _start_event(self) -> events.Started:
-        return events.Started(
-            self.progress.update, self.minutes, self.plan.count, self.plan.skipped,
-            self.model.count_parameters(), self.device.type, "bf16" if self.bf16 else "fp32",
-            self.processes.count, self._is_dealt_anew,
-        )  # fmt: skip
+
+def restore_random(
+    tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
+) -> None:
+    """Put back this process' random states, or begin others by `seed` where it had none.
+
+    So a run that goes on with another number of processes draws other dropout masks.
+    """
+    rank = "" if processes.count == 1 else f"{processes.rank}."
+    states = _below(tensors, f"{_RANDOM}{rank}")
+    if "random.cpu" in states:
+        restore_random_states(states, device)
+    else:
+        seed_process(seed, processes)
+
+
+def seed_process(seed: int, processes: Processes) -> None:
+    """Seed each process' random numbers differently; one alone keeps those of `seed`."""
+    seed_everything((seed + 1_000_003 * processes.rank) % 2**63)
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, without it."""
+    return {
+        name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
+    }

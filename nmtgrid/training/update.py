@@ -2,16 +2,17 @@
 
 A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
 the same sum, so the update stays exact but for models that take statistics of a batch: each half
-has its own.
+has its own. Called by trainer.py; `benchmarks/training_speed.py` times it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.optimiser import clip_and_scale
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.weights import Weights, local
+from nmtgrid.training.weights import Weights, local_shard
 
 
 class GradientWatch:
@@ -50,37 +51,42 @@ class GradientWatch:
         self._squares: dict[str, Tensor] = {}
         self._order = list(model.stages())
 
-    def due(self, update: int) -> GradientWatch | None:
-        """Return the watch if `update` is measured: the first one, and each multiple of `every`."""
-        return self if update == 1 or update % self.every == 0 else None
+    def is_due(self, update: int) -> bool:
+        """Return whether `update` is measured: the first one, and each multiple of `every`."""
+        return update == 1 or update % self.every == 0
 
     def begin(self) -> None:
         """Forget what was measured: an update begins, or begins again for want of memory."""
         self._squares = {}
 
     @contextlib.contextmanager
-    def catching(self) -> Iterator[None]:
-        """Catch the outputs of the stages in the forward pass of a micro-batch inside.
+    def hooks(self) -> Iterator[None]:
+        """Hook the outputs of the stages in the forward pass of a micro-batch inside.
 
         Layers that are computed a second time in the backward pass (activation checkpointing) are
-        caught once: the hooks are gone by then, and the gradient comes to the first output.
+        hooked once: the hooks are gone by then, and the gradient comes to the first output.
         """
         calls: Counter[nn.Module] = Counter()
 
-        def catch(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        def forward_hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
             # A module that both sides share (tied embeddings) has a name for each call in turn.
             names = self._names[module]
             name = names[min(calls[module], len(names) - 1)]
             calls[module] += 1
             if output.requires_grad:
-                output.register_hook(self._adder(name))
+                output.register_hook(functools.partial(self._add, name))
 
-        handles = [module.register_forward_hook(catch) for module in self._names]
+        handles = [module.register_forward_hook(forward_hook) for module in self._names]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _add(self, name: str, gradient: Tensor) -> None:
+        # In double precision: what vanishes is what is looked for, and its square comes first.
+        square = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64).square()
+        self._squares[name] = self._squares[name] + square if name in self._squares else square
 
     def norms(self, tokens: int, processes: Processes) -> dict[str, float]:
         """Return the norm at each stage, in order, for an update of so many target tokens.
@@ -88,21 +94,11 @@ class GradientWatch:
         That of all `processes` together, if there are several.
         """
         zero = torch.zeros((), dtype=torch.float64)
+        device = next((square.device for square in self._squares.values()), zero.device)
         # Brought over together: a GPU is waited for once.
-        held = [self._squares.get(name, zero) for name in self._order]
-        device = next((value.device for value in self._squares.values()), zero.device)
-        squares = processes.sum(torch.stack([v.to(device) for v in held]))
-        values: list[float] = squares.sqrt().tolist()
-        return {name: value / tokens for name, value in zip(self._order, values, strict=True)}
-
-    def _adder(self, name: str) -> Callable[[Tensor], None]:
-        def add(gradient: Tensor) -> None:
-            # In double precision: what vanishes is what is looked for, and its square comes first.
-            square = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64).square()
-            held = self._squares.get(name)
-            self._squares[name] = square if held is None else held + square
-
-        return add
+        squares = [self._squares.get(name, zero).to(device) for name in self._order]
+        norms: list[float] = processes.sum(torch.stack(squares)).sqrt().tolist()
+        return {name: norm / tokens for name, norm in zip(self._order, norms, strict=True)}
 
 
 def gradient_ratio(norms: Mapping[str, float]) -> float | None:
@@ -111,13 +107,13 @@ def gradient_ratio(norms: Mapping[str, float]) -> float | None:
     Of the first part that is named, where a network has no encoder. The embeddings, h_0, are left
     out. None where there is no layer or nothing reaches the last one.
     """
-    parts = [name.partition(".")[0] for name in norms]
-    part = "encoder" if "encoder" in parts else parts[0] if parts else ""
+    stages = {name.partition(".")[::2]: norm for name, norm in norms.items()}
+    parts = [part for part, _ in stages]
+    encoder = "encoder" if "encoder" in parts else parts[0] if parts else ""
     layers = {
         int(number): norm
-        for name, norm in norms.items()
-        for held, _, number in [name.partition(".")]
-        if held == part and number.isdigit() and int(number) > 0
+        for (part, number), norm in stages.items()
+        if part == encoder and number.isdigit() and int(number) > 0
     }
     if not layers or not layers[max(layers)]:
         return None
@@ -156,7 +152,7 @@ class UpdateResult:
     """Grid cells, padding included."""
     gradient_norm: float
     extra: dict[str, float]
-    splits: int
+    oom_splits: int
     """Micro-batches that had to be halved for want of memory."""
     gradients: dict[str, float] = dataclasses.field(default_factory=dict)
     """Norms at the stages of the network, where they were watched."""
@@ -181,6 +177,7 @@ class Updater:
         self.processes = processes or Processes()
         self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
+        # The smallest size that did not fit: with it memory does not run out again at every update.
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
 
@@ -194,98 +191,99 @@ class Updater:
         or the gradient is not finite, the weights then being what they were.
         """
         self.model.train()
-        splits = 0
-        pieces = [half for batch in batches for half in self._presplit(batch)]
+        oom_splits = 0
+        microbatches = [part for batch in batches for part in self._presplit(batch)]
         while True:
+            # None, not zero: parameters that no loss reaches are then left alone by the optimiser.
             self.optimiser.zero_grad(set_to_none=True)
-            failed, sums = self._accumulate(pieces, watch)
+            failed, sums = self._accumulate(microbatches, watch)
             if failed is None:
                 break
-            splits += 1
-            piece = pieces[failed]
-            self.too_many_cells = min(self.too_many_cells, count_cells(piece))
-            pieces[failed : failed + 1] = halve(piece)
+            oom_splits += 1
+            # Halved in its place: the order of the sum, and so its rounding, stays.
+            microbatch = microbatches[failed]
+            self.too_many_cells = min(self.too_many_cells, count_cells(microbatch))
+            # The gradient of what came before is done again, for a half of this pass may be in it.
+            microbatches[failed : failed + 1] = split_batch(microbatch)
         counts = [
             sum(int(batch.target_lengths.sum()) for batch in batches),
-            sum(map(len, batches)), sum(map(count_cells, batches)), splits,
+            sum(map(len, batches)), sum(map(count_cells, batches)), oom_splits,
         ]  # fmt: skip
-        tokens, pairs, cells, splits = map(int, self._all(torch.tensor(counts)))
-        norm = self._reduce(tokens)
-        names = sorted(set(sums) - {"loss", "nll"})
-        held = [sums["loss"], sums["nll"], *(sums[name] for name in names)]
+        totals = self.processes.sum(torch.tensor(counts)).tolist()
+        tokens, pairs, cells, oom_splits = map(int, totals)
+        norm = self._reduce_gradients(tokens)
+        names = ["loss", "nll", *sorted(set(sums) - {"loss", "nll"})]
         # Brought over together: a GPU is waited for once.
-        values = torch.stack([norm.float(), *(value.float() for value in held)]).tolist()
-        size = values[0]
-        loss, nll, *others = self._all(torch.tensor(values[1:], dtype=torch.float64))
-        if not (math.isfinite(size) and math.isfinite(loss)):
-            raise _not_finite(size, loss / tokens, batches, learning_rate)
+        values = torch.stack([norm.float(), *(sums[name].float() for name in names)]).tolist()
+        gradient_norm = values[0]
+        # Each process has the norm of all gradients, but the sums of its own share.
+        own = torch.tensor(values[1:], dtype=torch.float64)
+        extra = dict(zip(names, self.processes.sum(own).tolist(), strict=True))
+        loss, nll = extra.pop("loss"), extra.pop("nll")
+        if not (math.isfinite(gradient_norm) and math.isfinite(loss)):
+            raise _not_finite(gradient_norm, loss / tokens, batches, learning_rate)
+        # After the check: a loss that is no number must not reach the weights.
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
         return UpdateResult(
-            loss, nll, tokens, pairs, cells, size, dict(zip(names, others, strict=True)), splits,
-            {} if watch is None else watch.norms(tokens, self.processes),
-        )  # fmt: skip
+            loss=loss,
+            nll=nll,
+            tokens=tokens,
+            pairs=pairs,
+            cells=cells,
+            gradient_norm=gradient_norm,
+            extra=extra,
+            oom_splits=oom_splits,
+            gradients={} if watch is None else watch.norms(tokens, self.processes),
+        )
 
-    def _reduce(self, tokens: int) -> torch.Tensor:
+    def _reduce_gradients(self, tokens: int) -> Tensor:
         """Bring the processes' gradients together, divide and clip them; return their norm."""
         if self.weights.is_sharded:
             # Each process has its shards of what are means over the processes already.
-            held = [local(p.grad) for p in self._parameters if p.grad is not None]
-            each = tokens / self.processes.count
-            return clip_and_scale(held, each, self.clip_norm, self.processes.sum)
+            shards = [local_shard(p.grad) for p in self._parameters if p.grad is not None]
+            tokens_each = tokens / self.processes.count
+            return clip_and_scale(shards, tokens_each, self.clip_norm, self.processes.sum)
         self.processes.sum_gradients(self._parameters)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         return clip_and_scale(gradients, tokens, self.clip_norm)
 
-    def _all(self, values: torch.Tensor) -> list[float]:
-        """Return sums over all processes."""
-        found: list[float] = self.processes.sum(values).tolist()
-        return found
-
     def _presplit(self, batch: Batch) -> list[Batch]:
-        """Return `batch` in pieces below the size that did not fit before."""
+        """Return `batch` in parts below the size that did not fit before."""
         if len(batch) < 2 or count_cells(batch) < self.too_many_cells:
             return [batch]
-        return [piece for half in halve(batch) for piece in self._presplit(half)]
+        return [part for half in split_batch(batch) for part in self._presplit(half)]
 
     def _accumulate(
-        self, pieces: Sequence[Batch], watch: GradientWatch | None
-    ) -> tuple[int | None, dict[str, torch.Tensor]]:
-        """Sum the gradients of `pieces`; return the first that did not fit (or None), and sums."""
-        sums: dict[str, torch.Tensor] = {}
-        catching = contextlib.nullcontext if watch is None else watch.catching
+        self, microbatches: Sequence[Batch], watch: GradientWatch | None
+    ) -> tuple[int | None, dict[str, Tensor]]:
+        """Sum the gradients; return the first index that did not fit (or None), and sums."""
+        sums: dict[str, Tensor] = {}
         if watch is not None:
             watch.begin()
-        for place, piece in enumerate(pieces):
+        for index, microbatch in enumerate(microbatches):
+            hooks = contextlib.nullcontext() if watch is None else watch.hooks()
             try:
-                with autocast(self.device, self.bf16), catching():
-                    parts = self.weights.loss(piece.to(self.device))
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), hooks:
+                    parts = self.weights.loss(microbatch.to(self.device))
                 parts.total.backward()
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
-                if len(piece) == 1 or self.weights.is_sharded:
-                    raise _too_large(piece) from fault
-                failed = place
+                if len(microbatch) == 1 or self.weights.is_sharded:
+                    raise _too_large(microbatch) from fault
             else:
-                found = {"loss": parts.total.detach(), "nll": parts.nll, **parts.extra}
-                for name, value in found.items():
+                values = {"loss": parts.total.detach(), "nll": parts.nll, **parts.extra}
+                for name, value in values.items():
                     sums[name] = sums[name] + value if name in sums else value
                 continue
             # Outside the handler: its traceback would keep the failed pass's tensors alive.
             self.optimiser.zero_grad(set_to_none=True)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            return failed, sums
+            return index, sums
         return None, sums
-
-
-@contextlib.contextmanager
-def autocast(device: torch.device, bf16: bool) -> Iterator[None]:
-    """Run what is inside in bfloat16 where that is safe, if `bf16`."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        yield
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -307,23 +305,23 @@ def count_cells(batch: Batch) -> int:
     return len(batch) * batch.source.shape[1] * batch.target_input.shape[1]
 
 
-def halve(batch: Batch) -> list[Batch]:
+def split_batch(batch: Batch) -> list[Batch]:
     """Return the two halves of `batch`."""
     middle = len(batch) // 2
     rows = torch.arange(len(batch))
     return [batch.select(rows[:middle]), batch.select(rows[middle:])]
 
 
-def _too_large(piece: Batch) -> DeviceError:
-    if len(piece) > 1:
+def _too_large(microbatch: Batch) -> DeviceError:
+    if len(microbatch) > 1:
         # With shards all processes must do as many passes: none may halve its batch.
         return DeviceError(
-            f"A batch of {len(piece):,} pairs does not fit into memory.",
+            f"A batch of {len(microbatch):,} pairs does not fit into memory.",
             "Set a smaller `batches.max_tokens` or `batches.max_cells`.",
         )
     return DeviceError(
-        f"Training pair {int(piece.indices[0]) + 1} alone ({piece.source.shape[1]} source and "
-        f"{piece.target_input.shape[1]} target tokens) does not fit into memory.",
+        f"Training pair {int(microbatch.indices[0]) + 1} alone ({microbatch.source.shape[1]} "
+        f"source and {microbatch.target_input.shape[1]} target tokens) does not fit into memory.",
         "Set a smaller `batches.max_length`, a smaller model, or "
         "`--set model.checkpoint_activations=true`.",
     )
@@ -333,9 +331,9 @@ def _not_finite(
     norm: float, loss: float, batches: Sequence[Batch], learning_rate: float
 ) -> TrainingError:
     lines = sorted(int(i) + 1 for batch in batches for i in batch.indices)
-    shown = ", ".join(map(str, lines[:20])) + (", ..." if len(lines) > 20 else "")
+    first_lines = ", ".join(map(str, lines[:20])) + (", ..." if len(lines) > 20 else "")
     return TrainingError(
         f"The loss is not finite (loss {loss:.4g} per token, gradient norm {norm:.4g}) at "
-        f"learning rate {learning_rate:.3g}, on the training pairs (lines) {shown}.",
+        f"learning rate {learning_rate:.3g}, on the training pairs (lines) {first_lines}.",
         "Try a lower `training.learning_rate`, a longer warm-up or `training.clip_norm`.",
     )

@@ -1,20 +1,19 @@
-"""Which weights are kept: the last ones, their running average or the mean of the last states.
+"""Validation, and which weights are best: the last ones, their running average or a mean.
 
-All are scored on the validation split; the lowest loss wins, or the objective's own criterion.
+All candidates are scored on the validation split; the lowest loss wins, or the objective's own
+criterion. Called by trainer.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import DataError
@@ -26,8 +25,7 @@ from nmtgrid.search.engine import search
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import BatchSettings
-from nmtgrid.training.update import autocast
-from nmtgrid.training.weights import RunningAverage, Weights, exchanged
+from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +59,9 @@ class Validator(Protocol):
 
     def score(self, model: TranslationModel) -> Score:
         """Return the loss of the references, without label smoothing."""
-        ...
 
     def quality(self, model: TranslationModel) -> Quality:
         """Return the scores of greedy translations that are wanted."""
-        ...
 
 
 class SplitValidator:
@@ -104,6 +100,7 @@ class SplitValidator:
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
         self._count = min(sentences or len(split), len(split))
         self._translated = filled[filled < self._count] if with_quality else filled[:0]
+        # By source length alone: how long the translations become is not known.
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
@@ -121,24 +118,28 @@ class SplitValidator:
         sums: dict[str, float] = {}
         for indices in self._batches:
             batch = self.split.batch(indices).to(self.device)
-            with autocast(self.device, self.bf16):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
                 parts = self.objective.loss(model, batch)
-            told = {"nll": parts.nll, "criterion": parts.criterion, **parts.extra}
-            named = {name: value for name, value in told.items() if value is not None}
-            values = torch.stack([value.double() for value in named.values()]).tolist()
-            for name, value in zip(("tokens", *named), (parts.tokens, *values), strict=True):
+            values = {"nll": parts.nll, **parts.extra}
+            if parts.criterion is not None:
+                values["criterion"] = parts.criterion
+            # Brought over together: a GPU is waited for once.
+            numbers = torch.stack([value.double() for value in values.values()]).tolist()
+            for name, value in zip(("tokens", *values), (parts.tokens, *numbers), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
-        # A process without a batch does not know the names.
-        lists = [json.loads(held) for held in self.processes.gather(json.dumps(sums).encode())]
-        names = dict.fromkeys(name for held in lists for name in held)
-        total = {name: sum(held.get(name, 0.0) for held in lists) for name in names}
+        # A process without a batch does not know the names, so they are sent too.
+        total: dict[str, float] = {}
+        for shares in self.processes.gather(json.dumps(sums).encode()):
+            for name, value in json.loads(shares).items():
+                total[name] = total.get(name, 0.0) + value
         tokens = max(total.pop("tokens", 0), 1)
-        each = {name: value / tokens for name, value in total.items()}
-        return Score(each.pop("nll", 0.0), each.pop("criterion", None), each)
+        means = {name: value / tokens for name, value in total.items()}
+        return Score(means.pop("nll", 0.0), means.pop("criterion", None), means)
 
     @torch.no_grad()
     def quality(self, model: TranslationModel) -> Quality:
         """Return the scores of greedy translations, none if they are not wanted."""
+        # The same for all processes, though some may have no group of their own.
         if not len(self._translated):
             return Quality()
         # Imported late: it is slow to load, and a run may do without.
@@ -147,23 +148,22 @@ class SplitValidator:
         model.eval()
         hypotheses = [""] * self._count
         for indices in self._groups:
-            for index, tokens in zip(indices, self._translate(model, indices), strict=True):
-                hypotheses[int(index)] = self.pipeline.restore_tokenized(tokens)
+            batch = self.split.batch(indices).to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                nbest_lists = search(
+                    [model], batch.source, batch.source_lengths, SearchPlan(),
+                    agent=self.objective.agent(),
+                )  # fmt: skip
+            for index, (best, *_) in zip(indices, nbest_lists, strict=True):
+                hypotheses[int(index)] = self.pipeline.restore_tokenized(best.tokens)
         # Each line is empty in all lists but one.
         gathered = self.processes.gather("\n".join(hypotheses).encode())
         lists = [lines.decode().split("\n") for lines in gathered]
         hypotheses = ["".join(lines) for lines in zip(*lists, strict=True)]
         if self._captions:
-            held = hypotheses, self._captions
-            return Quality(caption_bleu(*held).value, caption_cider(*held).value)
+            cider = caption_cider(hypotheses, self._captions).value
+            return Quality(caption_bleu(hypotheses, self._captions).value, cider)
         return Quality(bleu(hypotheses, self._references, "none").value)
-
-    def _translate(self, model: TranslationModel, indices: NDArray[Any]) -> list[list[int]]:
-        batch = self.split.batch(indices).to(self.device)
-        with autocast(self.device, self.bf16):
-            agent = self.objective.agent()
-            found = search([model], batch.source, batch.source_lengths, SearchPlan(), agent=agent)
-        return [hypotheses[0].tokens for hypotheses in found]
 
 
 @dataclasses.dataclass
@@ -187,17 +187,12 @@ class Outcome:
     scores: dict[str, Score]
     quality: Quality
     best: dict[str, Tensor] | None
-    """The candidate's weights, if it beats all before."""
+    """The candidate's weights, if it beats all before; else None."""
 
     @property
     def score(self) -> Score:
         """The better candidate's."""
         return self.scores[self.weights]
-
-    @property
-    def is_best(self) -> bool:
-        """Whether this is the best evaluation so far."""
-        return self.best is not None
 
 
 class Selection:
@@ -207,47 +202,41 @@ class Selection:
         self, weights: Weights, validator: Validator | None, average: RunningAverage | None
     ) -> None:
         self.weights, self.validator, self.average = weights, validator, average
-        self.model = weights.model
         self.best = Best()
 
-    def evaluate(self, update: int) -> Outcome:
-        """Score the last weights and, where there is one, their running average."""
-        candidates: dict[str, Mapping[str, Tensor] | None] = {"last": None}
-        if self.average is not None and self.average.steps:
-            candidates["ema"] = self.weights.full(self.average.weights)
-        return self._evaluate(update, candidates)
+    def evaluate(self, update: int, averaged: Mapping[str, Tensor] | None = None) -> Outcome:
+        """Score the last weights and, where there is one, their running average.
 
-    def evaluate_average(self, update: int, weights: Mapping[str, Tensor]) -> Outcome:
-        """Score the mean of the last states."""
-        return self._evaluate(update, {"average": weights})
-
-    def _evaluate(
-        self, update: int, candidates: Mapping[str, Mapping[str, Tensor] | None]
-    ) -> Outcome:
+        Or, where it is given, the mean of the last states: `averaged`, by name.
+        """
         assert self.validator is not None
-        scores = {}
-        with self.weights.whole():
+        candidates: dict[str, Mapping[str, Tensor] | None] = {"last": None}
+        if averaged is not None:
+            candidates = {"average": averaged}
+        elif self.average is not None and self.average.steps:
+            candidates["ema"] = self.weights.unsharded(self.average.weights)
+        model, scores = self.weights.model, {}
+        with self.weights.gathered():
             for name, weights in candidates.items():
-                with self._having(weights):
-                    scores[name] = self.validator.score(self.model)
-            chosen = min(scores, key=lambda name: _order(scores[name].value))
-            with self._having(candidates[chosen]):
-                quality = self.validator.quality(self.model)
-        score = scores[chosen]
+                with swapped_weights(model, weights):
+                    scores[name] = self.validator.score(model)
+            # A loss that is no number is the worst one: min() would take it if it came first.
+            values = {name: score.value for name, score in scores.items()}
+            name = min(values, key=lambda n: math.inf if math.isnan(values[n]) else values[n])
+            weights, score = candidates[name], scores[name]
+            with swapped_weights(model, weights):
+                quality = self.validator.quality(model)
+        # Compared with the best of all candidates so far, whichever weights they were.
         before = self.best.nll if score.criterion is None else self.best.criterion
-        improved = score.value < (math.inf if before is None else before)
-        best = self.weights.copy(candidates[chosen]) if improved else None
-        if improved:
+        best = None
+        if score.value < (math.inf if before is None else before):
+            best = self.weights.copy(weights)
             self.best = Best(
-                score.nll, update, chosen, quality.bleu, quality.cider, score.criterion
+                nll=score.nll,
+                update=update,
+                weights=name,
+                bleu=quality.bleu,
+                cider=quality.cider,
+                criterion=score.criterion,
             )
-        return Outcome(chosen, scores, quality, best)
-
-    def _having(
-        self, weights: Mapping[str, Tensor] | None
-    ) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if weights is None else exchanged(self.model, weights)
-
-
-def _order(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+        return Outcome(name, scores, quality, best)

@@ -1,4 +1,4 @@
-"""Where a model's weights lie: whole in every process, or a shard of each in each of them.
+"""The weights of a model: whole in every process, or sharded over the processes.
 
 Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
 the weights, their gradients and the optimiser's moments are spread over the processes by torch's
@@ -21,7 +21,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import LossParts, Objective
-from nmtgrid.training.checkpoint import copy_weights
 from nmtgrid.training.distributed import Processes
 
 
@@ -42,57 +41,66 @@ class RunningAverage:
     def step(self) -> None:
         """Take in the weights as they are now."""
         self.steps += 1
-        kept = min(self.decay, 1.0 - 1.0 / self.steps)
-        names = [name for name, held in self.weights.items() if held.is_floating_point()]
+        decay = min(self.decay, 1.0 - 1.0 / self.steps)
+        names = [name for name, mean in self.weights.items() if mean.is_floating_point()]
         live = [self._live[name].detach() for name in names]
-        torch._foreach_lerp_([self.weights[name] for name in names], live, 1.0 - kept)
+        # In place and fused: the average costs one pass over the weights.
+        torch._foreach_lerp_([self.weights[name] for name in names], live, 1.0 - decay)
         for name in self.weights.keys() - set(names):
             self.weights[name].copy_(self._live[name])
 
     def buffers(self) -> list[Tensor]:
         """Return the averages of all that are not parameters."""
-        pairs = ((held, self._live[name]) for name, held in self.weights.items())
-        return [held for held, live in pairs if not isinstance(live, nn.Parameter)]
+        return [
+            mean
+            for name, mean in self.weights.items()
+            if not isinstance(self._live[name], nn.Parameter)
+        ]
 
     @torch.no_grad()
     def restore(
         self, weights: Mapping[str, Tensor], steps: int, put: Callable[[Tensor, Tensor], object]
     ) -> None:
         """Put back the average of a saved state by `put`; what it lacks begins as it is now."""
-        for name, held in self.weights.items():
+        for name, mean in self.weights.items():
             if name in weights:
-                put(held, weights[name])
+                put(mean, weights[name])
             else:
-                held.copy_(self._live[name])
+                # States of older versions have no averages of buffers.
+                mean.copy_(self._live[name])
         self.steps = steps
 
 
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters, and the buffers that are saved, by name; shared ones once.
 
-    Without a look at the state dict, for which weights that are brought together would be parted.
+    Not from the state dict: to make it, FSDP would part weights that are brought together.
     """
     unsaved = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
         for name in module._non_persistent_buffers_set
     }
-    buffers = {name: held for name, held in model.named_buffers() if name not in unsaved}
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name not in unsaved}
     return {**dict(model.named_parameters()), **buffers}
 
 
 @contextlib.contextmanager
-def exchanged(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the model have `weights` (by name) inside, and its own ones again after."""
+def swapped_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Let the model have `weights` (by name; None: its own) inside, and its own ones after."""
+    if weights is None:
+        yield
+        return
     live = live_weights(model)
-    own = {name: held.data for name, held in live.items()}
+    # `data`, so that the optimiser and the graph keep their hold on the parameters themselves.
+    own = {name: tensor.data for name, tensor in live.items()}
     try:
-        for name, held in live.items():
-            held.data = weights[name].to(held.device)
+        for name, tensor in live.items():
+            tensor.data = weights[name].to(tensor.device)
         yield
     finally:
-        for name, held in live.items():
-            held.data = own[name]
+        for name, tensor in live.items():
+            tensor.data = own[name]
 
 
 class Weights:
@@ -107,40 +115,45 @@ class Weights:
         """Return the objective's loss."""
         return self.objective.loss(self.model, batch)
 
-    @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered(self) -> contextlib.AbstractContextManager[None]:
         """Let the model be used as it is inside, to validate."""
-        yield
+        return contextlib.nullcontext()
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors like weights (moments, averages) as they are without processes."""
         return dict(tensors)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the model's state dict holds."""
-        return self.model.state_dict()
+        """Return what the model's state dict holds, whole."""
+        return self.unsharded(self.model.state_dict())
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return a copy of the state, on the CPU, with `others` (by name) in place of its own."""
-        if others is None:
-            return copy_weights(self.model)
-        with exchanged(self.model, others):
-            return copy_weights(self.model)
+        """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
+        state = self.model.state_dict(keep_vars=True)
+        # A matrix that two layers share has two names in the state, and one among the others.
+        names = {id(tensor): name for name, tensor in reversed(state.items())}
+        names |= {id(tensor): name for name, tensor in self.model.named_parameters()}
+        copies = {}
+        for name, tensor in state.items():
+            other = None if others is None else others.get(names[id(tensor)])
+            whole = _whole_tensor(tensor if other is None else other)
+            copies[name] = whole.detach().to("cpu", copy=True)
+        return copies
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` returned. Raises RuntimeError for that of another model."""
         self.model.load_state_dict(state)
 
-    def put(self, held: Tensor, value: Tensor) -> None:
-        """Write a whole tensor into one that lies where weights lie."""
-        held.copy_(value)
+    def put(self, tensor: Tensor, value: Tensor) -> None:
+        """Write a whole tensor, or this process' shard of it, into one like the weights."""
+        tensor.copy_(self.like(tensor, value))
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """Return a whole tensor so that it lies where `parameter` does, if it is as large."""
+        """Return a whole tensor on the device of `parameter`."""
         return value.to(parameter.device)
 
 
-def keep_in_place(model: nn.Module) -> None:
+def disable_flattening(model: nn.Module) -> None:
     """Have the weights of torch's recurrent layers stay where they are.
 
     On a GPU such a layer moves new weights into one buffer of its own when it sees them first. Of
@@ -148,11 +161,7 @@ def keep_in_place(model: nn.Module) -> None:
     """
     for part in model.modules():
         if isinstance(part, nn.RNNBase):
-            part.flatten_parameters = _stay  # type: ignore[method-assign]
-
-
-def _stay() -> None:
-    """Do nothing."""
+            part.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
 
 class ShardedWeights(Weights):
@@ -168,67 +177,46 @@ class ShardedWeights(Weights):
         device: torch.device,
     ) -> None:
         super().__init__(model, objective)
-        keep_in_place(model)
+        disable_flattening(model)
         mesh = init_device_mesh(device.type, (processes.count,))
         # Together from the forward pass to the end of the backward pass: exits, grids and tied
         # matrices are used in any order.
-        self._outer: Any = fully_shard(_Outer(self), mesh=mesh, reshard_after_forward=False)
-        assert isinstance(self._outer, FSDPModule)
+        loss = _LossModule(model, objective)
+        self._sharded: Any = fully_shard(loss, mesh=mesh, reshard_after_forward=False)
+        assert isinstance(self._sharded, FSDPModule)
 
     def loss(self, batch: Batch) -> LossParts:
         """Return the objective's loss, which brings the weights together."""
-        found: dict[str, Any] = self._outer(batch)
-        return LossParts(found["total"], found["tokens"], found["nll"], found["extra"])
+        return LossParts(**self._sharded(batch))
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered(self) -> Iterator[None]:
         """Bring the weights together inside."""
-        self._outer.unshard()
+        self._sharded.unshard()
         try:
             yield
         finally:
-            self._outer.reshard()
+            self._sharded.reshard()
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole tensors, by name: all processes bring them together in that order."""
-        found = {}
-        for name in sorted(tensors):
-            held = tensors[name]
-            found[name] = held.full_tensor() if isinstance(held, DTensor) else held
-        return found
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what the model's state dict holds, whole."""
-        return self.full(self.model.state_dict())
-
-    def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return a copy of the whole state, on the CPU, with `others` in place of its own."""
-        own = self.model.state_dict(keep_vars=True)
-        # A matrix that two layers share has two names in the state, and one among the others.
-        names = {id(held): name for name, held in reversed(own.items())}
-        names |= {id(held): name for name, held in self.model.named_parameters()}
-        found = {}
-        for name, held in own.items():
-            same = names[id(held)]
-            value = held if others is None or same not in others else others[same]
-            whole = value.full_tensor() if isinstance(value, DTensor) else value
-            found[name] = whole.detach().to("cpu", copy=True)
-        return found
+        # Sorted: a dict's order may differ between processes, and they would wait for each other.
+        return {name: _whole_tensor(tensors[name]) for name in sorted(tensors)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back whole tensors."""
+        """Put back whole tensors. Raises RuntimeError for those of another model."""
         own = self.model.state_dict(keep_vars=True)
-        unlike = [name for name, held in own.items()
-                  if name not in state or held.shape != state[name].shape]  # fmt: skip
+        # Checked before anything is written: a model is changed as a whole or not at all.
+        unlike = [
+            name
+            for name, tensor in own.items()
+            if name not in state or tensor.shape != state[name].shape
+        ]
         if unlike or len(own) != len(state):
             raise RuntimeError(f"unlike weights: {', '.join(unlike) or 'more than the model has'}")
         with torch.no_grad():
-            for name, held in own.items():
-                self.put(held, state[name])
-
-    def put(self, held: Tensor, value: Tensor) -> None:
-        """Write this process' shard of a whole tensor."""
-        held.copy_(self.like(held, value))
+            for name, tensor in own.items():
+                self.put(tensor, state[name])
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
         """Return this process' shard of a whole tensor, if it is as large as `parameter`."""
@@ -237,11 +225,11 @@ class ShardedWeights(Weights):
             return value
         # All have read the whole: each takes its shard of it, and nothing is sent.
         mesh, placements = parameter.device_mesh, parameter.placements
-        found: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
-        return found
+        shard: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
+        return shard
 
 
-def weights_of(
+def make_weights(
     model: TranslationModel,
     objective: Objective,
     processes: Processes,
@@ -249,28 +237,32 @@ def weights_of(
     *,
     shard: bool,
 ) -> Weights:
-    """Return the weights as they are to lie; one process alone has them whole."""
+    """Return the weights, sharded if `shard`; one process alone has them whole."""
     if shard and processes.count > 1:
         return ShardedWeights(model, objective, processes, device)
     return Weights(model, objective)
 
 
-class _Outer(nn.Module):
+class _LossModule(nn.Module):
     """The model with its loss as one forward pass, around which weights are brought together."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, model: TranslationModel, objective: Objective) -> None:
         super().__init__()
-        self.model = weights.model
-        self._objective = weights.objective
+        self.model = model
+        self._objective = objective
 
     def forward(self, batch: Batch) -> dict[str, Any]:
         parts = self._objective.loss(self.model, batch)
-        # Tensors in a dict are found by what begins the backward pass.
+        # A dict, not LossParts: FSDP looks for the tensors that the backward pass begins at.
         return {
             "total": parts.total, "tokens": parts.tokens, "nll": parts.nll, "extra": parts.extra,
         }  # fmt: skip
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return this process' part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole_tensor(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

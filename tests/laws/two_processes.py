@@ -15,10 +15,10 @@ from torch import Tensor
 
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.layers.normalisation import frozen_statistics
-from nmtgrid.training.distributed import Processes, asked_for, joined
+from nmtgrid.training.distributed import Processes, process_group, processes_from_environment
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.update import Updater, UpdateResult
-from nmtgrid.training.weights import weights_of
+from nmtgrid.training.weights import make_weights
 from tests.laws.helpers import Case, basic_cases, batch_for
 
 UPDATES = 2
@@ -31,7 +31,7 @@ def train(
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
-    weights = weights_of(model, objective, processes, device, shard=shard)
+    weights = make_weights(model, objective, processes, device, shard=shard)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     updater = Updater(
         model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
@@ -53,9 +53,9 @@ def train(
 
 def main() -> None:
     """Train all cases beside the other process."""
-    processes, folder = asked_for(), Path(sys.argv[1])
+    processes, folder = processes_from_environment(), Path(sys.argv[1])
     torch.set_num_threads(1)
-    with joined(processes, torch.device("cpu")):
+    with process_group(processes, torch.device("cpu")):
         for case in basic_cases():
             for shard in (False, True):
                 weights, result = train(case, processes, shard=shard)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtgrid.search.cuda_graphs import Deed, Outputs
+from nmtgrid.search.cuda_graphs import Outputs, StepFn
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
 
@@ -36,7 +36,7 @@ class Recordings:
     def __init__(self) -> None:
         self.count = self.replayed = 0
 
-    def __call__(self, step: Deed) -> Deed:
+    def __call__(self, step: StepFn) -> StepFn:
         """Return the replay of `step`, which is run before, as libraries on a GPU need it."""
         self.count += 1
         step()

@@ -39,7 +39,7 @@ from benchmarks.timing import Conditions, Memory, apart, facts
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
-from nmtgrid.search.cuda_graphs import Deed, Graphs
+from nmtgrid.search.cuda_graphs import Graphs, StepFn
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
 
@@ -146,9 +146,9 @@ def test_searches_end_where_they_are_told() -> None:
 
 def test_steps_go_through_graphs() -> None:
     model = make_model(settings_of("transformer", QUICK)).eval()
-    recorded: list[Deed] = []
+    recorded: list[StepFn] = []
 
-    def record(fn: Deed) -> Deed:
+    def record(fn: StepFn) -> StepFn:
         recorded.append(fn)
         return fn
 

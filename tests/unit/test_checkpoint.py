@@ -37,7 +37,7 @@ from nmtgrid.training.distributed import Processes
 from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.progress import Progress, StopRequest
 from nmtgrid.training.validate import Score
-from nmtgrid.training.weights import RunningAverage, exchanged
+from nmtgrid.training.weights import RunningAverage, swapped_weights
 from tests.unit.tiny_run import Scores, TinyModel, trainer
 
 
@@ -248,14 +248,14 @@ def test_exchanged_weights_come_with_their_statistics() -> None:
     model = _Model()
     average = RunningAverage(model, decay=0.9)
     model.put(3.0, 20.0, 2)
-    with exchanged(model, average.weights):
+    with swapped_weights(model, average.weights):
         assert model.weight.item() == 1.0 and model.statistic.item() == 10.0
         assert model.count.item() == 1
         assert model.state_dict()["statistic"].item() == 10.0
     assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
     assert model.count.item() == 2
     model.put(3.0, 20.0, 2)
-    with pytest.raises(RuntimeError), exchanged(model, average.weights):
+    with pytest.raises(RuntimeError), swapped_weights(model, average.weights):
         raise RuntimeError
     assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
 
@@ -308,7 +308,7 @@ def test_all_processes_validate_with_the_first_ones_statistics(
             if tensor.shape == (1,):
                 tensor.fill_(next(first))
 
-    monkeypatch.setattr(Processes, "same", same)
+    monkeypatch.setattr(Processes, "broadcast", same)
     list(tiny.run())
     assert validator.seen == [7.0, 5.0]
 

@@ -31,7 +31,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.pervasive.grid_model import GridModel
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.update import Updater, halve
+from nmtgrid.training.update import Updater, split_batch
 from tests.unit.densenet_reference import ARCH
 from tests.unit.toy_model import count_parameters
 
@@ -278,7 +278,7 @@ def test_each_micro_batch_moves_the_running_statistics() -> None:
     """By a tenth of its own moments, in order; so two halves move them twice."""
     batch = collate([[4, 5, 6], [9, 10]], [[5, 6], [6, 7, 8]])
     moved = []
-    for pieces in ([batch], halve(batch)):
+    for pieces in ([batch], split_batch(batch)):
         model = _tiny()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
         updater = Updater(

@@ -12,7 +12,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.cuda_graphs import Graphs, graphs_for, made_up
+from nmtgrid.search.cuda_graphs import Graphs, graphs_for, pad_groups
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.recording import Recordings
@@ -180,10 +180,10 @@ def test_states_without_a_fixed_form_step_as_ever(name: str, device: str) -> Non
 
 
 def test_groups_are_made_up_to_powers_of_two() -> None:
-    assert made_up(torch.arange(3), 1).tolist() == [0, 1, 2, 0]
-    assert made_up(torch.arange(4), 1).tolist() == [0, 1, 2, 3]
-    assert made_up(torch.arange(10), 2).tolist() == [*range(10), 0, 0, 0, 0, 0, 0]
-    assert len(made_up(torch.arange(17), 1)) == 32
+    assert pad_groups(torch.arange(3), 1).tolist() == [0, 1, 2, 0]
+    assert pad_groups(torch.arange(4), 1).tolist() == [0, 1, 2, 3]
+    assert pad_groups(torch.arange(10), 2).tolist() == [*range(10), 0, 0, 0, 0, 0, 0]
+    assert len(pad_groups(torch.arange(17), 1)) == 32
     assert graphs_for(torch.device("cpu")) is None
 
 

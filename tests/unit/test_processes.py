@@ -18,7 +18,12 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, TrainingError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
-from nmtgrid.training.distributed import Processes, asked_for, pack_states, unpack_states
+from nmtgrid.training.distributed import (
+    Processes,
+    pack_states,
+    processes_from_environment,
+    unpack_states,
+)
 from tests.conftest import PROJECT
 from tests.unit.train_command import SMALL_TRANSFORMER, train
 
@@ -72,17 +77,17 @@ def test_want_of_memory_is_not_taken_for_a_death(
 
 def test_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert asked_for() == Processes(0, 1)
+    assert processes_from_environment() == Processes(0, 1)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="lacks RANK, LOCAL_RANK"):
-        asked_for()
+        processes_from_environment()
     for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     with pytest.raises(ConfigError, match="a RANK below it"):
-        asked_for()
+        processes_from_environment()
 
 
 def test_who_is_silent_tells_of_a_fault_that_nobody_else_has(

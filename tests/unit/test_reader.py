@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.trainer import BatchReader
+from nmtgrid.training.trainer import read_batches
 from tests.unit.tiny_run import Sentences
 
 
 def _reader(
     pairs: Sentences, start: DataCursor, updates: int, processes: Processes, *, ahead: bool
-) -> BatchReader:
+) -> Iterator[tuple[DataCursor, list[Batch]]]:
     plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    return BatchReader(pairs, plan, start, updates, processes, ahead=ahead)
+    return read_batches(pairs, plan, start, updates, processes, ahead=ahead)
 
 
 def _read(
@@ -71,7 +71,7 @@ def test_a_fault_while_reading_ahead_is_raised() -> None:
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
     plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    reader = BatchReader.of(pairs, plan, DataCursor(), 2, Processes(), torch.device("cuda"))
+    reader = read_batches(pairs, plan, DataCursor(), 2, Processes(), ahead=True)
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

@@ -22,7 +22,7 @@ from nmtgrid.layers.recurrent.lstm import (
     run_rnn,
     squash,
 )
-from nmtgrid.training.weights import keep_in_place
+from nmtgrid.training.weights import disable_flattening
 
 Array = NDArray[Any]
 LENGTHS = (5, 3, 3, 1)
@@ -215,7 +215,7 @@ def test_weights_that_are_brought_together_stay_in_place(monkeypatch: pytest.Mon
     moved.clear()
     model.double()
     assert len(moved) == 2, "this is when it would happen"
-    keep_in_place(model)
+    disable_flattening(model)
     moved.clear()
     model.float()
     assert moved == []

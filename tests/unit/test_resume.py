@@ -157,7 +157,7 @@ def test_each_pair_is_read_once_in_an_epoch_across_the_break(tmp_path: Path) -> 
     second.resume()
     list(second.run())
     assert sorted(sentences.read) == list(range(40))
-    assert second.progress.place.epoch == 1
+    assert second.progress.cursor.epoch == 1
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

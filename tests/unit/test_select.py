@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.select import Beam, Greedy, Sample, best, uniform
+from nmtgrid.search.constraints import length_bounds
+from nmtgrid.search.select import Beam, Greedy, Sample, stable_topk, uniform
 from nmtgrid.text.vocabulary import END
 
 
@@ -16,16 +17,16 @@ def test_best_is_a_stable_sort(levels: int) -> None:
     """Few levels make many ties at the border, many make none."""
     values = torch.randint(-levels, levels, (30, 200)).float() / 7
     values[:, ::9] = -0.5
-    largest, places = best(values, 11)
+    largest, places = stable_topk(values, 11)
     ordered, order = values.sort(dim=1, descending=True, stable=True)
     assert torch.equal(largest, ordered[:, :11])
     assert torch.equal(places, order[:, :11])
     # Among equals the lowest place comes first.
     values = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, -math.inf], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-    largest, places = best(values, 2)
+    largest, places = stable_topk(values, 2)
     assert places.tolist() == [[1, 2], [0, 1]]
     assert largest.tolist() == [[3.0, 3.0], [0.0, 0.0]]
-    assert best(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
+    assert stable_topk(values, 6)[1].tolist() == [[1, 2, 4, 3, 0, 5], [0, 1, 2, 3, 4, 5]]
 
 
 def test_greedy_ends_and_goes_on() -> None:
@@ -103,4 +104,4 @@ def test_plans_by_hand() -> None:
     plan = SearchPlan(length_penalty=0.5, length_offset=5.0)
     # ((5 + 19) / 6)^0.5 = 2.
     assert float(plan.length_norm(torch.tensor(19))) == pytest.approx(2.0)
-    assert plan.limits(torch.tensor([1, 4])).tolist() == [10, 16]
+    assert length_bounds(plan, torch.tensor([1, 4]))[1].tolist() == [10, 16]

@@ -10,7 +10,7 @@ import pytest
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.training import distributed
-from nmtgrid.training.distributed import Processes, check_shared
+from nmtgrid.training.distributed import Processes, check_shared_folder
 from tests.unit.train_command import SMALL_TRANSFORMER, on_two_ranks, toy_data
 
 SMALL = [*SMALL_TRANSFORMER, "--max-updates", "2", "--set", "training.validate_bleu=false"]
@@ -51,7 +51,7 @@ def test_the_first_one_makes_a_file_in_the_nearest_folder(
             monkeypatch.setattr(Processes, "gather", gather)
             blind = pytest.raises(StorageError, match=r"1 of 2 processes \(1\)")
             with blind if is_blind else contextlib.nullcontext():
-                check_shared(folder, Processes(0, 2))
+                check_shared_folder(folder, Processes(0, 2))
             probe, answer = asked[-2:]
             assert Path(os.fsdecode(probe)).parent == tmp_path and answer == b"yes"
             assert list(tmp_path.iterdir()) == []
@@ -69,6 +69,6 @@ def test_one_alone_asks_nobody_and_who_comes_late_is_waited_for(
 
     monkeypatch.setattr(time, "sleep", sleep)
     assert distributed._appears(tmp_path / "late") and len(waits) == 3
-    monkeypatch.setattr(distributed, "_made", lambda _: pytest.fail("a file was made"))
-    check_shared(tmp_path, Processes())
+    monkeypatch.setattr(distributed, "_new_file", lambda _: pytest.fail("a file was made"))
+    check_shared_folder(tmp_path, Processes())
     assert [path.name for path in tmp_path.iterdir()] == ["late"]

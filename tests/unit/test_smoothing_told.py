@@ -13,7 +13,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward
 from nmtgrid.smoothing.vectors import few_vectors
-from nmtgrid.training.api import KEPT, LossParts
+from nmtgrid.training.api import OBJECTIVE_FILE, LossParts
 from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings
 from tests.unit.test_smoothing import BOTH, SMALL, data, settings
 
@@ -111,9 +111,9 @@ def test_a_resumed_run_has_the_vectors_that_it_began_with(data: Path, tmp_path: 
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     # Begun anew, they are those of today.
     write_vectors(path, data, 10_000, seed=1)
-    before = load_tensors(tmp_path / "parts" / KEPT)["vectors"]
+    before = load_tensors(tmp_path / "parts" / OBJECTIVE_FILE)["vectors"]
     assert main([*command, "1", *more, "--overwrite"]) == 0
-    assert not torch.equal(load_tensors(tmp_path / "parts" / KEPT)["vectors"], before)
+    assert not torch.equal(load_tensors(tmp_path / "parts" / OBJECTIVE_FILE)["vectors"], before)
 
 
 @pytest.mark.parametrize("plan", [[], ["--dry-run"]])

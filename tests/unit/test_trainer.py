@@ -65,7 +65,7 @@ def test_a_process_that_is_gone_is_told_with_the_way_on(
         if len(meetings) == meeting:
             raise TrainingError("Another process is gone.", "It says why.")
 
-    monkeypatch.setattr(training.stopwatch, "agree", agree)
+    monkeypatch.setattr(training.stopwatch, "synchronise", agree)
     with pytest.raises(TrainingError, match=rf"^After update {meeting - 1}: Another") as caught:
         list(training.run())
     assert caught.value.advice.startswith("It says why. ")

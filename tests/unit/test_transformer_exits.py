@@ -19,7 +19,7 @@ from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
-from nmtgrid.search.select import largest
+from nmtgrid.search.select import stable_max
 from tests.unit.tiny_transformer import tiny
 
 PLAN = SearchPlan(max_length_a=6, max_length_b=0)
@@ -237,6 +237,6 @@ def test_the_largest_value_has_the_lowest_place_among_equals() -> None:
     values = torch.zeros(5, 1037).round()
     values[1, 700], values[2, [3, 900]], values[3, 1036] = 2.0, 3.0, 1.0
     values[4] = -torch.inf
-    value, index = largest(values)
+    value, index = stable_max(values)
     assert value.tolist() == [0.0, 2.0, 3.0, 1.0, -torch.inf]
     assert index.tolist() == [0, 700, 3, 1036, 0]

@@ -102,14 +102,14 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
     objective = Narrow(150, fault, backward)
     small = updater(narrow, objective)
     halved = small.apply(batches, 0.0)
-    assert halved.splits > 0 and expected.splits == 0
+    assert halved.oom_splits > 0 and expected.oom_splits == 0
     assert halved.tokens == expected.tokens
     assert halved.loss == pytest.approx(expected.loss, rel=1e-6)
     for first, second in zip(roomy.parameters(), narrow.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-7)
     # The size is remembered: the same batches are cut before they are tried.
     refused = objective.refused
-    assert small.apply(batches, 0.0).splits == 0
+    assert small.apply(batches, 0.0).oom_splits == 0
     assert objective.refused == refused
 
 

@@ -35,7 +35,6 @@ from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import Halt, SearchPlan
 from nmtgrid.search.forced import forced_traces
-from nmtgrid.search.inputs import unequal_prefixes
 from nmtgrid.search.postprocess import Translation, scores, scores_of_captions
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
@@ -44,6 +43,7 @@ from nmtgrid.search.translate import (
     check_pictures,
     check_text,
     default_plan,
+    unequal_prefixes,
 )
 
 _FLUSH_EVERY = 64

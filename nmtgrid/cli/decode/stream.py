@@ -29,10 +29,9 @@ from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import Stream, StreamTranslator
 from nmtgrid.search.api import Agent
-from nmtgrid.search.inputs import check_shared
 from nmtgrid.search.long_sources import join
-from nmtgrid.search.traces import Trace, numbers
-from nmtgrid.search.translate import default_plan
+from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.translate import check_ensemble, default_plan
 from nmtgrid.text.incremental import IncrementalDetokenizer, stream_words
 
 _MAX_SOURCE = 512
@@ -75,7 +74,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     setting, agent = _agent(arguments.k, arguments.threshold, arguments.finish_reading)
     device = find_device(arguments.device)
     loaded = [load_model(path, device, arguments.weights) for path in arguments.models]
-    check_shared(loaded)
+    check_ensemble(loaded)
     # The model's own width and penalties are for whole sentences: a stream never takes words back.
     plan = dataclasses.replace(
         default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
@@ -182,7 +181,7 @@ class _Line:
             score=whole.score,
             reads=reads,
             exits=whole.exits,
-            exit_scores=numbers(whole.exit_scores),
+            exit_scores=rounded_exit_scores(whole.exit_scores),
             num_exits=whole.num_exits,
         )
 

@@ -30,7 +30,7 @@ from nmtgrid.online.evaluate import (
     instances,
 )
 from nmtgrid.online.simuleval import write_log
-from nmtgrid.search.traces import Trace, numbers
+from nmtgrid.search.traces import Trace, rounded_exit_scores
 
 
 @dataclasses.dataclass
@@ -211,7 +211,7 @@ def _traces(system: System, measured: Measured) -> list[str]:
             total / max(len(scores), 1),
             reads=outcome.reads,
             exits=outcome.exits,
-            exit_scores=numbers(outcome.exit_scores),
+            exit_scores=rounded_exit_scores(outcome.exit_scores),
             num_exits=outcome.num_exits,
         )
         lines.append(trace.to_line() + "\n")

@@ -18,9 +18,9 @@ def command(arguments: TrainArguments) -> None:
     goes on from there, as it does after a kill. Under torchrun each process takes a share of every
     update's batches: N of them do `batches.accumulation` x N batches an update.
     """
-    from nmtgrid.training.distributed import asked_for
+    from nmtgrid.training.distributed import processes_from_environment
 
-    processes = asked_for()
+    processes = processes_from_environment()
     # Every process does the same up to the training; the first one speaks and writes for all.
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
@@ -55,11 +55,11 @@ def command(arguments: TrainArguments) -> None:
         write_report(arguments.json, print_plan(settings, arguments.data, sizes))
         return
     from nmtgrid.base.devices import find_device
-    from nmtgrid.training.distributed import joined, own_device
+    from nmtgrid.training.distributed import local_device, process_group
 
-    name = arguments.device if processes.count == 1 else own_device(arguments.device)
+    name = arguments.device if processes.count == 1 else local_device(arguments.device)
     device = find_device(name)
-    with joined(processes, device):
+    with process_group(processes, device):
         code, report = run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)
     # Interrupted by a signal, but not by an exception: state and report have been written.

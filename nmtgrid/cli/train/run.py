@@ -20,7 +20,7 @@ from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
-from nmtgrid.training.distributed import Processes, check_shared
+from nmtgrid.training.distributed import Processes, check_shared_folder
 from nmtgrid.training.events import MetricsLog, perplexity
 from nmtgrid.training.prepare import METRICS, check_folder, prepare
 from nmtgrid.training.progress import StopRequest
@@ -43,7 +43,7 @@ def run_all(
     """Train once, or once for each of `seeds`; return the exit code and the report."""
     out, resume = arguments.out, arguments.resume
     assert out is not None
-    check_shared(out, processes)
+    check_shared_folder(out, processes)
     if seeds is None:
         return _train(arguments, request, out, device, processes, resume=resume)
     reports: list[dict[str, Any]] = []
@@ -216,7 +216,7 @@ def _print_started(event: events.Started) -> None:
     )
     console.say(
         f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
-        f"{event.device}{shared}, {event.precision}.{anew if event.is_dealt_anew else ''}"
+        f"{event.device}{shared}, {event.precision}.{anew if event.world_size_changed else ''}"
     )
 
 
