@@ -79,9 +79,7 @@ def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
     cells = torch.randn(1, 3, 4, 3, dtype=torch.float64, requires_grad=True)
     form = prefix_pooling(made)
     assert torch.autograd.gradcheck(
-        lambda given: form.finalize(
-            form.scan_target(form.scan_source(given)), torch.ones(1, 3, 4)
-        ),
+        lambda given: form.finalize(form.scan_target(form.scan_source(given)), torch.ones(1, 3, 4)),
         (cells,),
     )
 
