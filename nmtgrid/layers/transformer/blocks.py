@@ -191,7 +191,6 @@ class DecoderBlock(nn.Module):
         output: Tensor = self.add_feed_forward(features, self.feed_forward)
         return output
 
-    @torch.no_grad()
     def step(
         self,
         features: Tensor,
@@ -207,6 +206,10 @@ class DecoderBlock(nn.Module):
         `features` [R, D] are all rows' states even so: rows that left at an earlier block still
         leave keys and values, of the state that they left with.
         """
+        # Searches step without gradient already, and a decorator would cost each of their steps.
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.step(features, cache, memory, weights, rows, projections)
         features, context = self._attend_to_prefix(features, cache, rows, projections)
         change = _project(self.self_attention.output_map, context)
         features = self.add_self.after(change, features)
