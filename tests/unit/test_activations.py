@@ -172,9 +172,9 @@ def test_parts_are_named_by_patterns() -> None:
     with pytest.raises(ConfigError, match=r"`x` \(`pervasive`\) has no point `network.9.state`"):
         select_points(model, ["network.9.state", "network.1.state"], "x")
     with pytest.raises(ConfigError, match="names no points"):
-        chosen_points(TinyModel(), [], "x")
+        select_points(TinyModel(), [], "x")
     profiled = profile("x", model, Sentences(2), patterns=["network.layers.*.map"])
-    assert [table.rows[0][0] for table in section([profiled], "valid").tables] == [
+    assert [table.rows[0][0] for table in activations_section([profiled], "valid").tables] == [
         "network.layers.0.map"
     ]
     with pytest.raises(ConfigError, match="No pair"):
@@ -199,18 +199,22 @@ def test_pictures(tmp_path: Path) -> None:
              for skip in SKIPS]  # fmt: skip
     large = profile("large", pervasive(depth=9), Sentences(2))
     for profiles in (systems, [large], [profile("x", Staged(), Sentences(2)), large]):
-        report = section(profiles, "valid")
+        report = activations_section(profiles, "valid")
         assert json.loads(json.dumps(report.values))["systems"][0]["points"]
         for picture in report.pictures:
             picture.draw(tmp_path / f"{picture.name}.png")
             assert (tmp_path / f"{picture.name}.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("width", [3.9, 7.0, 10.0])
-def test_the_key_stays_within_the_picture(width: float) -> None:
-    profiles = [profile("one", pervasive(), Sentences(2))]
-    lines = plots_activations._key(width, profiles, False)
-    assert [text for line in lines for _, text, _ in line] == [
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_key_stays_within_the_picture(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = [profile(f"model {index}", pervasive(), Sentences(2)) for index in range(count)]
+    figures = drawn_figures(monkeypatch)
+    draw_profiles(profiles, tmp_path / "x.png")
+    (figure,) = figures
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "in colour: what layers pass on", "in grey: changes before the skip connection",
     ]  # fmt: skip
     assert not text_faults(figure)

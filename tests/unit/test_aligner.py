@@ -24,9 +24,14 @@ from nmtgrid.analysis.alignment.aligner import (
 )
 from nmtgrid.analysis.alignment.pharaoh import GoldLinks, error_rate
 from nmtgrid.analysis.quality.buckets import read_numbers
-from nmtgrid.analysis.quality.difficulty import measure, reference_path, section, write_numbers
+from nmtgrid.analysis.quality.difficulty import (
+    difficulty_section,
+    measure_difficulty,
+    reference_path,
+    write_numbers,
+)
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.analysis.systems import System
+from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
 from tests.unit.aligned_corpus import corpus
 
@@ -80,7 +85,7 @@ def test_the_layout_holds_every_pair_of_words() -> None:
     names: dict[tuple[int, int], tuple[str, str]] = {}
     seen = []
     for block in layout.blocks:
-        for row, line in enumerate(block.places):
+        for row, line in enumerate(block.members):
             seen.append(line)
             for t, word in enumerate(target[line]):
                 for s, other in enumerate(source[line]):
@@ -153,7 +158,7 @@ def test_paths_by_hand() -> None:
 
 
 def test_difficulty_by_hand(tmp_path: Path) -> None:
-    measured = measure(PAIRS)
+    measured = measure_difficulty(PAIRS)
     # Monotone: (1 - 0) + (2 - 1) + (3 - 2) over 3 = 1. All at once: 4, cut off there.
     assert measured.lagging[:2].tolist() == [1.0, 4.0]
     # An empty side has no difficulty.
@@ -161,9 +166,9 @@ def test_difficulty_by_hand(tmp_path: Path) -> None:
     assert PAIRS.unaligned == pytest.approx(1 / 6)
     # z = 1, 1, 3, 3 of |x| = 3, |y| = 4: up to t = 3, (1 - 0) + (1 - 3/4) + (3 - 6/4) over 3.
     pairs = AlignedPairs([["a"] * 3], [["x"] * 4], [[(0, 0), (2, 2)]], "")
-    assert measure(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
+    assert measure_difficulty(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
     path = tmp_path / "d.txt"
-    write_numbers(path, measure(PAIRS).lagging)
+    write_numbers(path, measure_difficulty(PAIRS).lagging)
     assert path.read_text() == "1.0000\n4.0000\nnan\nnan\n"
     assert read_numbers(path, tmp_path / "r", 4)[:2] == [1.0, 4.0]
 
@@ -179,9 +184,12 @@ def test_a_path_never_falls_and_has_read_what_is_aligned(links: set[tuple[int, i
 
 def test_the_section_counts_pairs_and_scores_systems(tmp_path: Path) -> None:
     reference = ["x y z", "x y", "x", ""]
-    systems = [System("good", Path("g"), reference), System("bad", Path("b"), ["q"] * 4)]
+    systems = [
+        SystemOutput("good", Path("g"), reference),
+        SystemOutput("bad", Path("b"), ["q"] * 4),
+    ]
     evaluation = Evaluation.of(systems, reference, None, "none")
-    report = section(PAIRS, measure(PAIRS), evaluation, [2.0])
+    report = difficulty_section(PAIRS, measure_difficulty(PAIRS), evaluation, [2.0])
     values = report.values["difficulty"]
     assert [row["sentences"] for row in values["buckets"]] == [1, 1]
     assert (values["sentences"], values["sentences_without"]) == (2, 2)

@@ -21,8 +21,14 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     statistics,
     words_of_units,
 )
-from nmtgrid.analysis.paths import _of_units, as_paths, given_links, learned_links, read_traced
-from nmtgrid.analysis.paths import section as path_section
+from nmtgrid.analysis.paths import (
+    _of_units,
+    as_paths,
+    given_links,
+    learned_links,
+    paths_section,
+    read_traced,
+)
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -139,7 +145,7 @@ def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
     )
     assert [model.links for model in models] == [[[(0, 0)]], [[(0, 0)]]]
     assert [model.error.aer for model in models if model.error] == [0.0, 0.0]
-    report = section(models)
+    report = alignments_section(models)
     assert [row["system"] for row in report.values["systems"]] == ["first", "second"]
     for picture in report.pictures:
         picture.draw(tmp_path / f"{picture.name}.svg")
@@ -152,7 +158,7 @@ def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
             read_models({"first": files["first"], other: files[other]})
     gold.write_text("0-1\n")
     with pytest.raises(InputError, match="gold:1: the link `0-1` points outside"):
-        read_models({"first": files["first"]}, Wanted(), gold)
+        read_models({"first": files["first"]}, AlignmentOptions(), gold)
 
 
 SOURCE, TARGET = ["a@@", "b", "c", "d"], ["x", "y@@", "z"]
@@ -252,7 +258,7 @@ def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
         files = {f"system {number}": path for number in range(count)}
         traced = read_traced(files)
         links, origin = learned_links(traced, ([], []), "union", lambda what, done, total: None)
-        report = path_section(as_paths(files, traced, links, "word"), [], "word", origin, ["x yz"])
+        report = paths_section(as_paths(files, traced, links, "word"), [], "word", origin, ["x yz"])
         assert [row["system"] for row in report.values["systems"]] == list(files)
         assert report.values["unit"] == "tokenised word", "not the raw ones of online evaluation"
         assert report.tables[0].title == "READ/WRITE paths: delays in source tokenised words"
@@ -260,4 +266,4 @@ def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:
         (picture,) = report.pictures
         picture.draw(tmp_path / f"{count}.png")
     with pytest.raises(ConfigError, match="no line 7"):
-        path_section(as_paths(files, traced, links, "word"), [7], "word", origin)
+        paths_section(as_paths(files, traced, links, "word"), [7], "word", origin)

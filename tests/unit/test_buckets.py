@@ -29,7 +29,7 @@ from nmtgrid.analysis.quality.buckets import (
     split,
     values,
 )
-from nmtgrid.analysis.quality.compare import Wanted, section
+from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
@@ -46,7 +46,7 @@ def evaluation(
     tokenize: str = "none",
     lowercase: bool = False,
 ) -> Evaluation:
-    named = [System(f"s{index}", Path("-"), lines) for index, lines in enumerate(systems)]
+    named = [SystemOutput(f"s{index}", Path("-"), lines) for index, lines in enumerate(systems)]
     return Evaluation.of(named, reference, source, tokenize, lowercase)
 
 
@@ -76,7 +76,7 @@ def compare_mt_buckets(out: list[str], reference: list[str]) -> list[float]:
 
 def test_bleu_of_buckets_is_compare_mts() -> None:
     systems, reference = corpus(shortest=4)
-    result = buckets.measure(evaluation(systems, reference))
+    result = buckets.score_buckets(evaluation(systems, reference))
     assert result.buckets.labels == ["< 10", "10–19", "20–29", "30–39", "40–49", "50–59", "≥ 60"]
     assert min(result.buckets.sizes) > 10
     for ours, lines in zip(result.scores["bleu"], systems, strict=True):
@@ -87,7 +87,7 @@ def test_compare_mt_counts_n_grams_that_short_lines_do_not_have() -> None:
     # It counts one n-gram, wrong, of each order that a line is too short for; sacreBLEU none.
     systems, reference = corpus(shortest=1)
     evaluated = evaluation(systems, reference)
-    result = buckets.measure(evaluated)
+    result = buckets.score_buckets(evaluated)
     theirs = compare_mt_buckets(systems[0], reference)
     ours = result.scores["bleu"][0]
     assert ours[1:] == pytest.approx(theirs[1:], abs=1e-9)
@@ -100,7 +100,7 @@ def test_compare_mt_counts_n_grams_that_short_lines_do_not_have() -> None:
 
 def test_scores_of_buckets_are_sacrebleus() -> None:
     systems, reference = corpus(shortest=0)
-    actual = buckets.measure(evaluation(systems, reference))
+    actual = buckets.score_buckets(evaluation(systems, reference))
     for system, lines in enumerate(systems):
         for bucket, places in enumerate(actual.buckets.sentences):
             out, references = [[text[n] for n in places] for text in (lines, reference)]
@@ -134,7 +134,7 @@ def test_length_ratios_by_hand() -> None:
     evaluated = evaluation([["x"] * 4], ["a b c", "a b", "", "a"], ["q r s t u", "q r", "", ""])
     result = values(evaluated, "length-ratio").tolist()
     assert result[:2] == [0.6, 1.0] and result[3] == float("inf")
-    measured = buckets.measure(evaluated, "length-ratio", [0.6, 1.0])
+    measured = buckets.score_buckets(evaluated, "length-ratio", [0.6, 1.0])
     # 0.6 is not below 0.6; two empty lines have no ratio.
     assert measured.buckets.sizes == [0, 1, 2] and measured.buckets.without == 1
     assert measured.scores["bleu"][0] == [None, 0.0, 0.0]
@@ -171,7 +171,7 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     evaluated = evaluation(systems, reference, reference)
     number = list(map(float, range(len(reference))))
     by: list[Property] = ["reference-length", "length-ratio", "difficulty", "sentence-bleu"]
-    section = buckets.section(evaluated, by, edges=[20.0, 40.0], difficulty=number)
+    section = buckets.buckets_section(evaluated, by, edges=[20.0, 40.0], difficulty=number)
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent)",
         "BLEU by length ratio (percent)",
@@ -199,7 +199,7 @@ def report_lines(evaluated: Evaluation) -> list[list[int]]:
 
 def test_lengths_by_hand(tmp_path: Path) -> None:
     evaluated = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
-    first, second = lengths.measure(evaluated)
+    first, second = lengths.length_differences(evaluated)
     assert first.differences.tolist() == [1, -1, 0]
     assert (first.mean, first.ratio) == (0.0, 1.0)
     assert first.deviation == pytest.approx((2 / 3) ** 0.5)
@@ -208,14 +208,14 @@ def test_lengths_by_hand(tmp_path: Path) -> None:
     assert second.ratio == pytest.approx(3 / 5)
     assert first.shares(2) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
     assert lengths.reach([first, second]) == 5
-    section = lengths.section(evaluated)
+    section = lengths.lengths_section(evaluated)
     assert section.values["lengths"][1]["sentences_by_difference"] == {"-1": 2, "0": 1}
     section.pictures[0].draw(tmp_path / "lengths.png")
     evaluated = evaluation([["a " * 100, "a"]], ["a", "a a a a a a a"])
-    result = lengths.measure(evaluated)
+    result = lengths.length_differences(evaluated)
     assert lengths.reach(result) == 20
     assert result[0].shares(5) == pytest.approx([0.5, *[0] * 9, 0.5])
-    assert lengths.measure(evaluation([["a"]], [""]))[0].ratio is None
+    assert lengths.length_differences(evaluation([["a"]], [""]))[0].ratio is None
 
 
 CASED = ("the", "The", "red", "blue", "house", "dog", "runs", "sees", "under", "and", ",", ".")
@@ -297,7 +297,7 @@ def matched_by_words(evaluated: Evaluation) -> list[tuple[list[tuple[str, ...]],
         (
             [
                 tuple(evaluated.vocabulary[word] for word in order.words(kind))
-                for kind in range(len(order.places))
+                for kind in range(len(order.starts))
             ],
             numpy.stack(order.counts, axis=1).tolist(),
         )
@@ -368,7 +368,7 @@ def test_paired_tests_are_those_of_sacrebleus_command(
         text=True,
     )  # fmt: skip
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
-    result = compare_scores.test(compared("13a"), kind, 200, metrics, seed=77)
+    result = compare_scores.test_against_first(compared("13a"), kind, 200, metrics, seed=77)
     rows = [line.split("│")[2:5] for line in ran.stdout.splitlines() if line.startswith("│")]
     cells = [[re.findall(r"\d+\.\d+", cell) for cell in row] for row in rows[1:]]
     p_values = set()
@@ -390,7 +390,7 @@ def test_paired_tests_are_those_of_sacrebleus_command(
 
 def test_corpus_scores_are_sacrebleus() -> None:
     systems, reference = cased_corpus()
-    result = compare_scores.scores(compared("13a"), ("bleu", "chrf", "ter"))
+    result = compare_scores.corpus_scores(compared("13a"), ("bleu", "chrf", "ter"))
     for index, lines in enumerate(systems):
         for name, signature in result.signatures.items():
             whole = getattr(quality, name)(lines, reference)
@@ -406,16 +406,18 @@ def test_a_test_too_large_is_refused() -> None:
 
 def test_the_seed_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "5")
-    compare_scores.test(compared(), "bootstrap", 5, ("bleu",))
+    compare_scores.test_against_first(compared(), "bootstrap", 5, ("bleu",))
     assert os.environ["SACREBLEU_SEED"] == "5"
     monkeypatch.delenv("SACREBLEU_SEED")
-    compare_scores.test(compared(), "bootstrap", 5, ("bleu",))
+    compare_scores.test_against_first(compared(), "bootstrap", 5, ("bleu",))
     assert "SACREBLEU_SEED" not in os.environ
 
 
 def test_section_tells_all_and_draws(tmp_path: Path) -> None:
     evaluated = compared()
-    result = section(evaluated, Wanted(bootstrap=20, randomisation=20, ngrams=2, examples=1))
+    result = comparison_section(
+        evaluated, ComparisonOptions(bootstrap=20, randomisation=20, ngrams=2, examples=1)
+    )
     for picture in result.pictures:
         picture.draw(tmp_path / f"{picture.name}.png")
     titles = [table.title for table in result.tables]
@@ -433,13 +435,13 @@ def test_section_tells_all_and_draws(tmp_path: Path) -> None:
 
 def test_few_systems_and_empty_lines() -> None:
     systems, reference = cased_corpus()
-    evaluated = Evaluation.of([System("a", Path("-"), systems[0])], reference, None, "none")
-    result = section(evaluated, Wanted(bootstrap=20))
+    evaluated = Evaluation.of([SystemOutput("a", Path("-"), systems[0])], reference, None, "none")
+    result = comparison_section(evaluated, ComparisonOptions(bootstrap=20))
     assert [table.title for table in result.tables] == [
         "Corpus scores (percent)",
         "Word accuracy by frequency (F-measure in percent)",
     ]
-    evaluated = Evaluation.of([System(n, Path("-"), ["", ""]) for n in "ab"], ["", ""], None)
-    result = section(evaluated, Wanted(ngrams=3, examples=3))
+    evaluated = Evaluation.of([SystemOutput(n, Path("-"), ["", ""]) for n in "ab"], ["", ""], None)
+    result = comparison_section(evaluated, ComparisonOptions(ngrams=3, examples=3))
     assert result.values["scores"]["systems"][0]["bleu"] == 0.0
     assert result.values["ngrams"][0]["better_first"] == []

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.adaptive.exit_presets import load_exits
-from nmtgrid.analysis.latency import read_results
+from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
@@ -482,7 +482,7 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     write_text(path, "".join(dataclasses.replace(whole, line=n).to_line() + "\n" for n in (1, 3)))
     # Any part of a file, in any order, is a file of traces too.
     assert [trace.line for trace in read_traces(path)] == [1, 3]
-    for read in (read_results, lambda path: load_exits(path.parent)):
+    for read in (read_online_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
         record = with_checksum({"format": 1, "settings": {}})
         write_json(path, {**record, "settings": {}})

@@ -7,7 +7,6 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
         "loss", "bleu", "learning-rate", "gradient-norm", "gradient-ratio", "layers-1",
     ]  # fmt: skip
     loss, ratio, layers = drawn["loss"], drawn["gradient-ratio"], drawn["layers-1"]
-    assert isinstance(loss, Panel) and isinstance(ratio, Panel) and isinstance(layers, Map)
+    assert isinstance(loss, Panel) and isinstance(ratio, Panel) and isinstance(layers, HeatPanel)
     assert [list(line.y) for line in loss.lines] == [[4.0, 3.0, 3.5], [5.0, 5.0]]
     assert [line.faint for line in loss.lines] == [False, True]
     assert (list(ratio.lines[0].x), list(ratio.lines[0].y)) == ([1.0, 20.0], [0.5, 2.0])
@@ -133,7 +132,7 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
     assert values["valid_loss"] is None and values["gradient_ratio"] is None
     begun = read_run(log(tmp_path / "begun", [gradients(1, 1.0, 0.0, 0.0)]) / "metrics.jsonl", "b")
     assert list(panels([begun], "minutes")) == ["layers-1"]
-    draw(list(panels([begun], "minutes").values()), tmp_path / "begun.png")
+    draw_panels(list(panels([begun], "minutes").values()), tmp_path / "begun.png")
     assert (tmp_path / "begun.png").stat().st_size > 1000
 
 
@@ -151,36 +150,18 @@ def test_of_captions_cider_is_shown_too(tmp_path: Path, capsys: pytest.CaptureFi
     assert "CIDEr" not in capsys.readouterr().err
 
 
-def test_spread_moves_names_apart_and_no_further() -> None:
-    assert spread([0.2, 0.8], [0.1, 0.1], 0.0, 1.0) == [0.2, 0.8]
-    assert spread([0.5, 0.5], [0.1, 0.1], 0.0, 1.0) == pytest.approx([0.45, 0.55])
-    # The lower one is pushed against the floor, the upper one stands on it.
-    assert spread([0.0, 0.05], [0.2, 0.2], 0.0, 1.0) == pytest.approx([0.1, 0.3])
-    draw_at = random.Random(4)
-    for _ in range(50):
-        count = draw_at.randint(1, 12)
-        heights_wanted = [draw_at.random() for _ in range(count)]
-        heights = [draw_at.choice([0.03, 0.06, 0.08]) for _ in range(count)]
-        places = spread(heights_wanted, heights, 0.0, 1.0)
-        order = sorted(range(count), key=lambda label: places[label])
-        for below, above in pairwise(order):
-            assert heights_wanted[below] <= heights_wanted[above] or below > above
-            gap = places[above] - places[below]
-            assert gap >= (heights[below] + heights[above]) / 2 - 1e-9
-        if sum(heights) <= 1.0:
-            assert min(p - h / 2 for p, h in zip(places, heights, strict=True)) > -1e-9
-            assert max(p + h / 2 for p, h in zip(places, heights, strict=True)) < 1 + 1e-9
+def test_long_names_are_broken_and_shortened() -> None:
+    assert wrapped("short", 22) == "short"
+    assert wrapped("multi30k-transformer-12-layers-seed-1", 22) == (
+        "multi30k-transformer-\n12-layers-seed-1"
+    )
+    for name in ("a" * 300, "a b/" * 90, "漢字" * 40):
+        for lines in (1, 3):
+            broken = wrapped(name, 22, lines).split("\n")
+            assert len(broken) <= lines and all(len(line) <= 23 for line in broken)
 
 
-def test_labels_and_ticks() -> None:
-    names = ["short", "multi30k-transformer-12-layers-seed-1", "a" * 300, "a" * 299]
-    labels = line_labels(names, 17.0)
-    assert labels["short"] == "short"
-    assert labels[names[1]] == "multi30k-transformer-\n12-layers-seed-1"
-    assert len(set(labels.values())) == 4
-    assert all(len(line) <= 26 for label in labels.values() for line in label.split("\n"))
-    many = line_labels([f"{'long-' * 10}{index}" for index in range(12)], 17.0)
-    assert all("\n" not in label for label in many.values()) and len(set(many.values())) == 12
+def test_ticks_are_round_and_few() -> None:
     assert log_ticks(1.0, 100.0) == [1, 3, 10, 30, 100]
     assert log_ticks(3.1, 3.9) == [3.48]
     for least, most in ((0.9, 1.2), (1e-9, 1e3), (3.0, 7.0), (1e-3, 1e-2)):
@@ -195,14 +176,14 @@ def test_pictures_are_whole_and_reproducible(tmp_path: Path) -> None:
     drawn = list(panels(runs(tmp_path, "$one_1$", "tw\udcffo", "三"), "minutes").values())
     drawn = [drawn[0], drawn[-2]]
     for name in ("1.svg", "2.svg", "1.png"):
-        draw(drawn, tmp_path / name)
+        draw_panels(drawn, tmp_path / name)
     text = (tmp_path / "1.svg").read_text()
     assert text == (tmp_path / "2.svg").read_text() and "$one_1$" in text
     data = (tmp_path / "1.png").read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data[:4] == b"\x89PNG" and 1500 < width < 2500 and 300 < height < 800
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        draw(drawn, tmp_path / "x.pdf")
+        draw_panels(drawn, tmp_path / "x.pdf")
     empty = Panel("", "", "", [Line("nothing", [], [], 0), Line("nan", [1.0], [math.nan], 1)])
     draw_panels([empty], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").is_file()

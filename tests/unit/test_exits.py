@@ -24,8 +24,8 @@ from nmtgrid.analysis.exits import (
     token_confidence,
     tokens_of,
 )
-from nmtgrid.analysis.tuning import Curve, Mark, curves, draw_exit_curves, read_tuned, tuned
-from nmtgrid.analysis.tuning import section as tuning_section
+from nmtgrid.analysis.plotting.tradeoff import CurvePoint, TradeoffCurve, draw_tradeoff
+from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
@@ -121,7 +121,7 @@ def test_alike_in_each_sentence() -> None:
         "x", [trace(1, "a", [3, 3], [1, 1]), trace(2, "a", [1, 1], [1, 1])], HERE
     )
     assert alike.is_by_sentence
-    report = section([alike])
+    report = exits_section([alike])
     assert report.values["systems"][0]["exits_by_sentence"]
     rows = report.values["systems"][0]["sentences_by_exit_and_confidence"]["exits"]
     assert rows == [1, 2, 3, 4]
@@ -133,7 +133,7 @@ def test_alike_in_each_sentence() -> None:
 def test_pictures(exit_traces: ExitTraces, count: int, suffix: str, tmp_path: Path) -> None:
     name = "a system with quite a long name that nobody can read in a small diagram"
     systems = [ExitTraces(**{**vars(exit_traces), "system": f"{n} {name}"}) for n in range(count)]
-    report = section(systems, ["r " * 40, "second $x_1$", "", ""])
+    report = exits_section(systems, ["r " * 40, "second $x_1$", "", ""])
     for picture in report.pictures:
         picture.draw(tmp_path / f"{picture.name}{suffix}")
         assert (tmp_path / f"{picture.name}{suffix}").stat().st_size > 1000
@@ -193,17 +193,25 @@ def test_examples_must_be_there() -> None:
 LABELS = ["average exit", "MFLOPs", "seconds"]
 
 
-def draw(path: Path, *drawn: Curve) -> str:
-    draw_exit_curves(drawn, path, title="Test $x", x_labels=LABELS, y_label="BLEU")
+def draw(path: Path, *drawn: TradeoffCurve) -> str:
+    draw_tradeoff(drawn, path, title="Test $x", x_labels=LABELS, y_label="BLEU")
     return path.read_text() if path.suffix == ".svg" else ""
 
 
 def test_all_that_is_named_is_written(tmp_path: Path) -> None:
-    ours = Curve("confidence", "adaptive", [Mark((1.2, 3.0, 9.0), 30, "1.5"), Mark((2, 4, 9), 31)])
+    ours = TradeoffCurve(
+        "confidence",
+        [CurvePoint((1.2, 3.0, 9.0), 30, "1.5"), CurvePoint((2, 4, 9), 31)],
+        "adaptive",
+    )
     others = [
-        Curve("fixed exits", "fixed", [Mark((1, 2, 7), 25, "n 1"), Mark((3, 5, 9), 32, "n 2")]),
-        Curve("random", "uniform", [Mark((2, 3, 8), 20)]),
-        Curve("nothing", "baseline", []),
+        TradeoffCurve(
+            "fixed exits",
+            [CurvePoint((1, 2, 7), 25, "n 1"), CurvePoint((3, 5, 9), 32, "n 2")],
+            "fixed",
+        ),
+        TradeoffCurve("random", [CurvePoint((2, 3, 8), 20)], "uniform"),
+        TradeoffCurve("nothing", [], "baseline"),
     ]
     text = draw(tmp_path / "curve.svg", ours, *others)
     for name in ("confidence", "fixed exits", "random", "1.5", "n 2", *LABELS):
@@ -212,7 +220,7 @@ def test_all_that_is_named_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "again.svg", ours, *others) == text, "the same values, the same file"
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         draw(tmp_path / "curve.pdf", ours)
-    curve = Curve("pervasive", "baseline", [Mark((1.0, math.nan, 4.0), 30.0)])
+    curve = TradeoffCurve("pervasive", [CurvePoint((1.0, math.nan, 4.0), 30.0)], "baseline")
     text = draw(tmp_path / "curve.svg", curve)
     assert "<!-- seconds" in text and "MFLOPs" not in text
     draw(tmp_path / "none.png")
@@ -235,25 +243,25 @@ def results(points: list[dict[str, Any]], test_split: str | None = "test") -> di
 
 def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     points = [row(28, 1.4, 3.0, budget=1.5), row(29, 1.8, budget=2.0)]
-    drawn = curves([tuned(results(points))], seconds=True)
+    drawn = exit_curves([parse_tuning(results(points))], seconds=True)
     assert [curve.kind for curve in drawn] == ["adaptive", "fixed", "uniform", "baseline"]
-    assert drawn[0].marks[0] == Mark((1.4, 2.8, 3.0), 27, "1.5")
-    assert drawn[1].marks[1].label == "2" and drawn[3].marks[0].y == 20
-    plain = curves([tuned(results(points, None))], seconds=False)
-    assert plain[0].marks[0] == Mark((1.4, 2.8, 75.0), 28, "1.5")
+    assert drawn[0].points[0] == CurvePoint((1.4, 2.8, 3.0), 27, "1.5")
+    assert drawn[1].points[1].label == "2" and drawn[3].points[0].bleu == 20
+    plain = exit_curves([parse_tuning(results(points, None))], seconds=False)
+    assert plain[0].points[0] == CurvePoint((1.4, 2.8, 75.0), 28, "1.5")
 
 
 def test_what_has_no_depth_has_no_place_on_its_axis() -> None:
     values = results([row(28, 1.4, 3.0, budget=1.5)], None)
     baseline = row(21, 1, name="b", flops_per_token=None, average_exit=None)
     values["baselines"] = [baseline | {"depth": None}]
-    tuning = tuned(values)
-    (mark,) = curves([tuning], seconds=True)[-1].marks
-    assert [math.isnan(x) for x in mark.x] == [True, True, False] and mark.label == ""
+    tuning = parse_tuning(values)
+    (mark,) = exit_curves([tuning], seconds=True)[-1].points
+    assert [math.isnan(x) for x in mark.costs] == [True, True, False] and mark.label == ""
     report = tuning_section([tuning])
     row_of = report.values["rows"][-1]
     assert (row_of["average_exit"], row_of["flops_per_token"]) == (None, None)
-    assert report.tables[0].told()[-1][3:5] == ["-", "-"]
+    assert report.tables[0].formatted()[-1][3:5] == ["-", "-"]
     json.dumps(report.values, allow_nan=False)
 
 
@@ -262,36 +270,46 @@ def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
     first = results([row(28, 1.4, budget=1.5), row(29, 2.0, budget=2.0)])
     better = row(28.5, 1.1, budget=1.5)
     better["test"]["bleu"] = 3.0
-    pooled = curves([tuned(first), tuned(results([better]), "ours")], seconds=True)
-    assert [mark.y for mark in pooled[0].marks] == [3.0, 28]
-    apart = curves([tuned(first), tuned(results([better]), "theirs")], seconds=True)
+    pooled = exit_curves(
+        [parse_tuning(first), parse_tuning(results([better]), "ours")], seconds=True
+    )
+    assert [mark.bleu for mark in pooled[0].points] == [3.0, 28]
+    apart = exit_curves(
+        [parse_tuning(first), parse_tuning(results([better]), "theirs")], seconds=True
+    )
     assert [curve.name for curve in apart][:2] == ["ours", "theirs"]
 
 
 def test_reading(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(results([row(28, 1.4, budget=1.5)])))
-    assert read_tuned(tmp_path).name == "ours" and read_tuned(tmp_path, "x").name == "x"
+    assert read_tuning(tmp_path).name == "ours" and read_tuning(tmp_path, "x").name == "x"
     (tmp_path / "other.json").write_text('{"points": 3}')
     with pytest.raises(InputError, match="no results of adaptive-tune"):
-        read_tuned(tmp_path / "other.json")
+        read_tuning(tmp_path / "other.json")
     with pytest.raises(StorageError, match="missing"):
-        read_tuned(tmp_path / "nothing")
+        read_tuning(tmp_path / "nothing")
 
 
 def test_only_tunings_measured_alike_stand_in_one_picture() -> None:
     same = {"beam": 4, "precision": "fp32", "exits": 2, "budget": 0.5}
     values = results([row(28, 1.4, budget=1.5)])
     report = tuning_section(
-        [tuned(values | same), tuned(values | same | {"budget": 0.50}, "b"), tuned(values)]
+        [
+            parse_tuning(values | same),
+            parse_tuning(values | same | {"budget": 0.50}, "b"),
+            parse_tuning(values),
+        ]
     )
     assert report.tables[0].title.startswith("test (20 sentences), beam 4; BLEU")
-    assert ", greedy; BLEU" in tuning_section([tuned(values | {"beam": 1})]).tables[0].title
+    assert ", greedy; BLEU" in tuning_section([parse_tuning(values | {"beam": 1})]).tables[0].title
     other: dict[str, Any] = {
         "beam": 1, "precision": "bf16", "exits": 3, "budget": 1, "split": "dev",
     }  # fmt: skip
     names = ["beam", "precision", "number of exits", "budget width", "split tuned on"]
     for (key, value), name in zip(other.items(), names, strict=True):
         with pytest.raises(ConfigError, match=f"differ in their {name}: .*ours.*{value} .`b`"):
-            tuning_section([tuned(values | same), tuned(values | same | {key: value}, "b")])
+            tuning_section(
+                [parse_tuning(values | same), parse_tuning(values | same | {key: value}, "b")]
+            )
     with pytest.raises(ConfigError, match="different splits"):
-        tuning_section([tuned(values), tuned(values | {"test_sentences": 21})])
+        tuning_section([parse_tuning(values), parse_tuning(values | {"test_sentences": 21})])

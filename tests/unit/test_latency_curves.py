@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.analysis.latency import Curve, Level, Mark, curves, draw_curves, read_results
-from nmtgrid.analysis.plotting.figure import Box, Obstacles, scale_ends
-from nmtgrid.analysis.plotting.paths import Grid, Row, draw_paths, staircase
+from nmtgrid.analysis.latency import latency_curves, read_online_results
+from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths, staircase
+from nmtgrid.analysis.plotting.tradeoff import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.online.published import CURVES, Point, names
 from nmtgrid.online.published import curves as published_curves
+from tests.unit.drawn_figures import drawn_figures, text_faults
 
 OURS = TradeoffCurve(
     "ours, wait-k", [CurvePoint((1.0,), 20.0, "k = 1"), CurvePoint((3.0,), 28.0, "3")], "wait-k"
@@ -56,17 +57,30 @@ def test_other_pictures_are_refused(tmp_path: Path) -> None:
         draw_paths([GridRow("", [PathGrid("", ["a"], ["b"], [1])])], tmp_path / "x.gif", title="")
 
 
-def test_writing_keeps_off_lines_and_writing() -> None:
-    obstacles = Obstacles(100, 100)
-    obstacles.add_line([(10, 50), (90, 50)])
-    first, second = obstacles.place(50, 50, 10, 6), obstacles.place(50, 50, 10, 6)
-    assert first is not None and second is not None
-    assert first.low > 50 and second.high < 50 and not first.touches(second)
-    for x in range(20, 90, 6):
-        obstacles.place(x, 50, 12, 12)
-    assert obstacles.place(50, 50, 12, 12, insist=False) is None
-    assert obstacles.place(50, 50, 12, 12) is not None
-    assert Box(0, 0, 2, 2).holds(1, 1) and not Box(0, 0, 2, 2).touches(Box(2, 0, 3, 1))
+def test_labels_keep_off_lines_and_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels of crowded points that have no room are left out; those that stand are free."""
+    curves = [
+        TradeoffCurve(
+            f"system {number}",
+            [CurvePoint((float(x),), 20 + x**0.5 + number / 4, f"label {x}") for x in range(12)],
+            "wait-k",
+        )
+        for number in range(4)
+    ]
+    figures = drawn_figures(monkeypatch)
+    draw(tmp_path / "crowded.png", *curves)
+    (figure,) = figures
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert 0 < len(boxes) < 48 and not text_faults(figure)
+    for line in axes.lines:
+        path = line.get_transform().transform_path(line.get_path())
+        assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
+
+
+def test_a_staircase_reads_right_and_writes_down() -> None:
     assert staircase([2, 2, 3]) == ([0, 2, 2, 2, 2, 3, 3], [0, 0, 1, 1, 2, 2, 3])
     assert staircase([]) == ([0], [0])
 
@@ -112,16 +126,18 @@ def write(folder: Path, rows: Any) -> Path:
 
 
 def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
-    lines, levels = curves(read_results(write(tmp_path, ROWS)), "al", "token", "thesis")
+    lines, levels = latency_curves(
+        read_online_results(write(tmp_path, ROWS)), "al", "token", "thesis"
+    )
     assert [curve.name for curve in lines] == ["wait-k", "agent", "oracle"]
-    assert [(mark.x, mark.y, mark.label) for mark in lines[0].marks] == [
+    assert [(*mark.costs, mark.bleu, mark.label) for mark in lines[0].points] == [
         (2.0, 10.0, "k = 1"), (4.0, 20.0, "3"),
     ]  # fmt: skip
-    assert [(level.name, level.y) for level in levels] == [("", 30.0)]
+    assert [(level.name, level.bleu) for level in levels] == [("", 30.0)]
 
 
 def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
-    results = read_results(write(tmp_path, ROWS) / "results.json")
+    results = read_online_results(write(tmp_path, ROWS) / "results.json")
     assert results[0].latency("al", "word", "simuleval") == 2.0
     assert math.isnan(results[0].latency("yaal", "word", "simuleval"))
     assert math.isnan(results[0].latency("al", "word", "thesis"))
@@ -129,12 +145,12 @@ def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
 
 def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", ROWS[:2]), write(tmp_path / "b", ROWS[:2])
-    results = read_results(first) + read_results(second, "other")
-    lines, _ = curves(results, "al", "token", "thesis")
+    results = read_online_results(first) + read_online_results(second, "other")
+    lines, _ = latency_curves(results, "al", "token", "thesis")
     assert [curve.name for curve in lines] == ["m, wait-k", "other, wait-k"]
     both = write(tmp_path / "c", [ROWS[0], {**ROWS[1], "system": "n"}])
     with pytest.raises(InputError, match="2 systems"):
-        read_results(both, "one")
+        read_online_results(both, "one")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +158,9 @@ def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, rows: Any) -> None:
     with pytest.raises(StorageError, match="missing"):
-        read_results(tmp_path)
+        read_online_results(tmp_path)
     with pytest.raises(InputError, match="no results of an online evaluation"):
-        read_results(write(tmp_path, rows))
+        read_online_results(write(tmp_path, rows))
 
 
 def run(*arguments: object) -> int:

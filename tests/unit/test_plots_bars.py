@@ -9,15 +9,13 @@ import numpy
 import pytest
 
 from nmtgrid.analysis.alignment.models import heat
-from nmtgrid.analysis.plotting import bars as plots_bars
-from nmtgrid.analysis.plotting import bars as plots_heads
-from nmtgrid.analysis.plotting import bars as plots_steps
-from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.plotting.figure import MissingLetters, as_text, text_width
-from nmtgrid.analysis.plotting.heatmap import Heat, draw_maps
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars, draw_steps
+from nmtgrid.analysis.plotting.figure import MissingLetters, as_text
+from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
+from tests.unit.drawn_figures import drawn_figures, text_faults
 
 
 def draw(path: Path, groups: list[Group], series: list[Series]) -> str:
@@ -73,40 +71,6 @@ def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
     assert width(draw(tmp_path / "bars.svg", groups, series)) < 12
 
 
-def test_long_numbers_at_the_axis_have_room_beside_its_name(tmp_path: Path) -> None:
-    """In a picture of tiny values the page grows by as much as its numbers need."""
-    groups = [Group("one"), Group("two")]
-    usual, tiny = (
-        draw(tmp_path / f"{name}.svg", groups, [Series("a", values)])
-        for name, values in (("usual", [3.0, 2.0]), ("tiny", [-0.00028, 0.00021]))
-    )
-    longest = max(text_width(f"{n / 10_000:.10g}", 8.5) for n in (-2, -1, 1, 2))
-    grown = width(tiny) - width(usual)
-    assert grown >= longest + plots_bars._AXIS - plots_bars._LEFT - 0.01 and grown > 0
-
-
-def test_sizes_and_interval_are_told(tmp_path: Path) -> None:
-    groups = [Group("one", 12_345), Group("two", 6)]
-    page = plots_bars._Page.of(groups, [Series("a", [1.0, 2.0])], "sentences")
-    assert page.bottom > plots_bars._Page.of([Group("one"), Group("two")], [], "").bottom
-    assert page.inside == pytest.approx(2 * page.group)
-    assert page.middle(1, 0) == 1.0
-    two = plots_bars._Page.of(groups, [Series("a", [1.0]), Series("b", [1.0])], "sentences")
-    assert two.middle(0, 1) - two.middle(0, 0) == pytest.approx(two.bar / two.group)
-
-
-def test_names_fill_rows_in_order() -> None:
-    names = [f"system number {number}" for number in range(7)]
-    rows = plots_heads.name_rows(names, 4.0)
-    assert [name for row in rows for name in row] == list(enumerate(names))
-    assert len(rows) > 1
-    for row in rows:
-        widths = [0.17 + text_width(name, 8.5) for _, name in row]
-        assert sum(widths) + 0.17 * (len(row) - 1) <= 4.0 + 1e-6
-    assert len({(plots_heads.colour(n), plots_heads.hatch(n)) for n in range(20)}) == 20
-    assert len({(plots_heads.colour(n), str(plots_heads.dash(n))) for n in range(20)}) == 20
-
-
 def test_steps_draw(tmp_path: Path) -> None:
     shares = [[0.0, 10.0, 50.0, 40.0, 0.0], [20.0] * 5]
     for suffix in ("png", "svg"):
@@ -130,9 +94,9 @@ def test_steps_name_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_is_cut_off_and_all_is_named(
     systems: int, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = [Group(label, 12_345 * place) for place in range(7)]
-    series = [Series(f"a long name of system {place}", [-0.00028, *[30.0] * 6], [-1.0] * 7)
-              for place in range(systems)]  # fmt: skip
+    groups = [Group(label, 12_345 * index) for index in range(7)]
+    series = [Series(f"a long name of system {index}", [-0.00028, *[30.0] * 6], [-1.0] * 7)
+              for index in range(systems)]  # fmt: skip
     figures = drawn_figures(monkeypatch)
     draw_bars(
         groups, series, tmp_path / "x.png", title="A rather long title " * 6, x_label="x",
@@ -141,7 +105,7 @@ def test_nothing_is_cut_off_and_all_is_named(
     (figure,) = figures
     assert not text_faults(figure)
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [one.name for one in series]
+    assert [text.get_text() for text in legend.get_texts()] == [bars.name for bars in series]
     shown = [text.get_text() for text in figure.axes[0].get_xticklabels()]
     assert "12,345" in shown[1] and "sentences" in figure.axes[0].get_xlabel()
     looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in legend.get_patches()}
@@ -201,14 +165,14 @@ def test_letters_that_no_font_has_are_named_once(
 ) -> None:
     # A cuneiform sign, which common fonts lack.
     with pytest.warns(MissingLetters, match="1 of the letters in x.png.*\U00012000"):
-        sentence = Heat("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
+        sentence = HeatMap("t", ["a", "\U00012000"], ["b"], numpy.eye(1, 2), "share")
         draw_maps([sentence], tmp_path / "x.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw_maps([Heat("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
+        draw_maps([HeatMap("t", ["aé", "ß@@"], ["б"], numpy.eye(1, 2), "")], tmp_path / "known.png")
         # In a page letters are text, which the reader's own fonts draw.
         with as_text():
-            draw_maps([Heat("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
+            draw_maps([HeatMap("", ["\U00012000"], ["b"], numpy.eye(1), "")], tmp_path / "x.svg")
     for name in ("text", "reference"):
         (tmp_path / name).write_text("one\n")
     arguments = ["-r", str(tmp_path / "reference"), "--out", str(tmp_path / "y.png")]

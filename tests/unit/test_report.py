@@ -45,7 +45,13 @@ def _section(name: str = "one") -> Section:
 
 
 def test_pieces_of_a_page(tmp_path: Path) -> None:
-    cells = [tell(12345), tell(1.234), tell(None), tell(float("nan")), tell("x")]
+    cells = [
+        format_cell(12345),
+        format_cell(1.234),
+        format_cell(None),
+        format_cell(float("nan")),
+        format_cell("x"),
+    ]
     assert cells == ["12,345", "1.23", "-", "-", "x"]
     table = Table("", list("abc"), [[1, "0.05", "x"], [None, "-", "y"]])
     assert [table.is_numeric(column) for column in range(3)] == [True, True, False]
