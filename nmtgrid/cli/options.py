@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -292,26 +292,6 @@ def check_outputs(
         options[key] = name
     if faults:
         raise ConfigError(faults)
-
-
-def check_alone(context: typer.Context, what: str, fits: Collection[str]) -> None:
-    """Raise ConfigError for arguments on the command line other than `fits` (parameters' names).
-
-    `what` is the option that has no use for them, and what it does: "--log scores ...".
-    """
-    ignored = [
-        "MODEL" if parameter.param_type_name == "argument" else f"`{parameter.opts[0]}`"
-        for parameter in context.command.params
-        if parameter.name not in fits
-        and (source := context.get_parameter_source(parameter.name or "")) is not None
-        and source.name == "COMMANDLINE"
-    ]
-    if ignored:
-        option, _, does = what.partition(" ")
-        raise ConfigError(
-            f"`{option}` {does}, so that {', '.join(ignored)} would be ignored.",
-            f"Leave out {', '.join(ignored)}.",
-        )
 
 
 def unwritable(name: str, path: Path) -> list[str]:

@@ -106,7 +106,7 @@ def tiny_lexicon(plain_verbs: int = 1) -> Lexicon:
 
 
 BARE = ToySettings(
-    plural=0, pronoun=0, name=0, adjective=0, compound=0, adverb=0, place=0, transitive=50,
+    plural=0, pronoun=0, name=0, adjective=0, compound=0, adverb=0, locative=0, transitive=50,
     separable=50, open_subject=1, open_object=0, open_adverb=0, open_verb=0, open_clause=0,
     subordinate=0, depth=0, room=99,
 )  # fmt: skip
@@ -117,16 +117,18 @@ LANGUAGES = {
     "subjects": replace(BARE, plural=50, pronoun=50, name=50, adjective=50, **EVERY_OPENING),
     "compounds": replace(BARE, plural=50, adjective=50, compound=50, second_adjective=50),
     "triple": replace(BARE, plural=50, compound=50, triple_compound=50, open_object=1),
-    "places": replace(BARE, plural=50, adverb=50, place=50, **EVERY_OPENING),
+    "places": replace(BARE, plural=50, adverb=50, locative=50, **EVERY_OPENING),
     "recipients": replace(BARE, ditransitive=25, plural=50, adverb=50, **EVERY_OPENING),
-    "modals": replace(BARE, ditransitive=25, modal=50, adverb=50, place=50, **EVERY_OPENING),
-    "no prefixes": replace(BARE, separable=0, modal=50, adverb=50, place=50, **EVERY_OPENING),
+    "modals": replace(BARE, ditransitive=25, modal=50, adverb=50, locative=50, **EVERY_OPENING),
+    "no prefixes": replace(BARE, separable=0, modal=50, adverb=50, locative=50, **EVERY_OPENING),
     "prefixes": replace(BARE, separable=100, adverb=50, open_object=1, **CLAUSES),
     "clauses": replace(BARE, adverb=50, **CLAUSES),
     "clauses and places": replace(
-        BARE, transitive=100, place=50, open_object=1, **{**CLAUSES, "subordinate": 0}
+        BARE, transitive=100, locative=50, open_object=1, **{**CLAUSES, "subordinate": 0}
     ),
-    "nested": replace(BARE, transitive=0, place=50, nested=50, room=7, **{**CLAUSES, "depth": 2}),
+    "nested": replace(
+        BARE, transitive=0, locative=50, nested=50, room=7, **{**CLAUSES, "depth": 2}
+    ),
     "nested thrice": replace(
         BARE, separable=0, nested=50, transitive=0, open_subject=0, **{**CLAUSES, "depth": 3}
     ),
@@ -135,16 +137,16 @@ LANGUAGES = {
         BARE,
         transitive=0,
         adverb=50,
-        place=50,
+        locative=50,
         nested=50,
         open_adverb=1,
         room=4,
         **{**CLAUSES, "depth": 2},
     ),
     "always an adverb": replace(
-        BARE, transitive=0, adverb=100, place=50, **{**CLAUSES, "subordinate": 0}
+        BARE, transitive=0, adverb=100, locative=50, **{**CLAUSES, "subordinate": 0}
     ),
-    "always a place": replace(BARE, adverb=50, place=100, open_object=1),
+    "always a place": replace(BARE, adverb=50, locative=100, open_object=1),
 }
 
 

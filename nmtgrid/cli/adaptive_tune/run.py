@@ -128,8 +128,8 @@ def _losses(
         sides.append([sample.reference for sample in samples])
         return bleu_losses(*([side[index] for index in indices] for side in sides))
     tokens = [
-        [hypothesis.tokens for hypothesis in one.hypotheses if hypothesis is not None]
-        for one in (full, early)
+        [hypothesis.tokens for hypothesis in decoded.hypotheses if hypothesis is not None]
+        for decoded in (full, early)
     ]
     return agreement_losses(*tokens)
 

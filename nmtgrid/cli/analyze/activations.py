@@ -74,19 +74,26 @@ def measure(
     from nmtgrid.models.directory import load_model
 
     named = named_files(models)
-    place = find_device(device)
+    computing_device = find_device(device)
     dataset = Dataset.open(data)
     pairs = dataset.split(split)
     for name, path in named.items():
         loaded = load_model(path, None, weights)
         check_vocabularies(loaded, dataset)
         select_points(loaded.model, patterns, name)
-    found = []
+    profiles = []
     with console.progress("models", len(named)) as bar:
         for name, path in named.items():
             model = load_model(path, None, weights).model
-            found.append(
-                profile(name, model, pairs, sentences=sentences, patterns=patterns, device=place)
+            profiles.append(
+                profile(
+                    name,
+                    model,
+                    pairs,
+                    sentences=sentences,
+                    patterns=patterns,
+                    device=computing_device,
+                )
             )
             bar.update(bar.task_ids[0], advance=1)
-    return found
+    return profiles

@@ -68,12 +68,12 @@ def command(
     from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
-    wanted = AlignmentOptions(list(dict.fromkeys(line or [])), words, threshold)
-    models = read_models(files, wanted, gold)
+    options = AlignmentOptions(list(dict.fromkeys(line or [])), words, threshold)
+    models = read_models(files, options, gold)
     for model in models if pharaoh is not None else ():
         write_links(outputs[model.name], model.links)
         console.say(f"Written: {outputs[model.name]}")
-    show([alignments_section(models, wanted)], out, picture, json)
+    show([alignments_section(models, options)], out, picture, json)
 
 
 def check_lines(lines: list[int], out: Path | None) -> None:

@@ -67,12 +67,12 @@ def command(
     json: JsonFile = None,
 ) -> None:
     """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
-    inputs = [split_label(one)[1] for one in systems]
+    inputs = [split_label(text)[1] for text in systems]
     check_out(out, json, [*inputs, reference, source, difficulty])
-    wanted = by or (["difficulty"] if difficulty else ["reference-length"])
+    properties = by or (["difficulty"] if difficulty else ["reference-length"])
     if source is not None and not by and not difficulty:
-        wanted.append("length-ratio")
-    bounds = _check(wanted, source, edges, difficulty, metric or [])
+        properties.append("length-ratio")
+    bounds = _check(properties, source, edges, difficulty, metric or [])
     from nmtgrid.analysis.quality import buckets
     from nmtgrid.analysis.quality.buckets import read_numbers
     from nmtgrid.analysis.quality.evaluation import read_evaluation
@@ -83,8 +83,8 @@ def command(
         numbers = read_numbers(difficulty, reference, len(evaluation.reference_lines))
     section = buckets.buckets_section(
         evaluation,
-        [one for one in _PROPERTIES if one in wanted],
-        [one for one in _MEASURES if one in (metric or [])],
+        [text for text in _PROPERTIES if text in properties],
+        [text for text in _MEASURES if text in (metric or [])],
         bounds,
         numbers,
     )
@@ -102,15 +102,15 @@ def _check(
 ) -> list[float] | None:
     """Return the edges as numbers; all faults at once."""
     faults = [
-        f"`{option} {one}` is not known. {nearest(one, known)}"
-        for option, given, known in (("--by", by, _PROPERTIES), ("--metric", metric, _MEASURES))
-        for one in given
-        if one not in known
+        f"`{option} {name}` is not known. {nearest(name, known)}"
+        for option, names, known in (("--by", by, _PROPERTIES), ("--metric", metric, _MEASURES))
+        for name in names
+        if name not in known
     ]
     faults += [
-        f"`--by {one}` takes the source: add `--source FILE`."
-        for one in ("source-length", "length-ratio")
-        if one in by and source is None
+        f"`--by {name}` takes the source: add `--source FILE`."
+        for name in ("source-length", "length-ratio")
+        if name in by and source is None
     ]
     if "difficulty" in by and difficulty is None:
         faults.append("`--by difficulty` takes the difficulty of each line: `--difficulty FILE`.")

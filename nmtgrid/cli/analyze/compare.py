@@ -60,7 +60,7 @@ def command(
     json: JsonFile = None,
 ) -> None:
     """Compare systems with the first: scores and tests, words, n-grams, sentences."""
-    check_out(out, json, [*(split_label(one)[1] for one in systems), reference, source, train])
+    check_out(out, json, [*(split_label(text)[1] for text in systems), reference, source, train])
     if len(systems) < 2 and (bootstrap or randomisation):
         raise ConfigError("A test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
@@ -70,5 +70,5 @@ def command(
 
     evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)
     frequencies = None if train is None else frequencies_in(read_text(train), evaluation)
-    wanted = ComparisonOptions(bootstrap, randomisation, ter, ngrams, examples, seed)
-    show([comparison_section(evaluation, wanted, frequencies)], out, picture, json)
+    options = ComparisonOptions(bootstrap, randomisation, ter, ngrams, examples, seed)
+    show([comparison_section(evaluation, options, frequencies)], out, picture, json)

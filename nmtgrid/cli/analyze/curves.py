@@ -53,14 +53,14 @@ def command(
     runs = read_runs(named)
     for run in runs:
         _warn(run)
-    found = training_section(runs, against)
+    section = training_section(runs, against)
     if out is not None and out.suffix and not out.is_dir():
         # One file has them all, two abreast.
         whole = Picture(
             "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
         )
-        found = dataclasses.replace(found, pictures=[whole])
-    show([found], out, picture, json)
+        section = dataclasses.replace(section, pictures=[whole])
+    show([section], out, picture, json)
 
 
 def _warn(run: Run) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
@@ -29,75 +27,95 @@ from nmtgrid.cli.analyze.show import (
     read_edges,
     show,
 )
-from nmtgrid.cli.options import JsonFile, check_outputs
+from nmtgrid.cli.options import (
+    REQUIRED,
+    CommandArguments,
+    JsonFile,
+    argument,
+    check_outputs,
+    option,
+    takes,
+)
 
 
-def command(
-    reference: Reference,
-    source: Annotated[
-        Path, typer.Option("--source", "-s", metavar="FILE", help="Source, a line each.")
-    ],
-    systems: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME=]FILE", help="Translations: sentence BLEU by difficulty, a bar each."
-        ),
-    ] = None,
-    alignments: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Links of source and reference, `i-j` from 0.  [default: learned]"
-        ),
-    ] = None,
-    train: Train = None,
-    heuristic: Heuristic = "grow-diag-final-and",
-    edges: Annotated[
-        str | None,
-        typer.Option(metavar="N,N,...", help="Where buckets begin: 1,2,4.  [default: thesis]"),
-    ] = None,
-    difficulty_out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a number a line, for `analyze buckets`."),
-    ] = None,
-    alignments_out: LinksOut = None,
-    tokenize: Tokenize = "13a",
-    lowercase: Lowercase = False,
-    out: Out = None,
-    picture: Format = "png",
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DifficultyArguments(CommandArguments):
+    """The arguments of `analyze difficulty`."""
+
+    reference: Reference
+    source: Path = option("Source, a line each.", "FILE", "--source", "-s", default=REQUIRED)
+    systems: list[str] | None = argument(
+        "Translations: sentence BLEU by difficulty, a bar each.", "[NAME=]FILE", default=None
+    )
+    alignments: Path | None = option(
+        "Links of source and reference, `i-j` from 0.  [default: learned]", "FILE"
+    )
+    train: Train = None
+    heuristic: Heuristic = "grow-diag-final-and"
+    edges: str | None = option("Where buckets begin: 1,2,4.  [default: thesis]", "N,N,...")
+    difficulty_out: Path | None = option("Write a number a line, for `analyze buckets`.", "FILE")
+    alignments_out: LinksOut = None
+    tokenize: Tokenize = "13a"
+    lowercase: Lowercase = False
+    out: Out = None
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+@takes(DifficultyArguments)
+def command(arguments: DifficultyArguments) -> None:
     """Show how far one must lag behind each source to write its reference, and who does it well.
 
     Words are what spaces separate: give tokenised text, or raw text and more of it with `--train`.
     """
-    given = [split_label(one)[1] for one in systems or []]
-    inputs = {"--reference": reference, "--source": source, "--alignments": alignments}
-    inputs |= {**trained(train), **{f"FILE {path}": path for path in given}}
-    check_out(out, json, [*inputs.values()])
-    check_outputs({"--difficulty-out": difficulty_out, "--alignments-out": alignments_out}, inputs)
-    check_aligned(alignments, train)
-    bounds, faults = read_edges(edges, "1,2,4")
-    if faults:
-        raise ConfigError(faults)
+    bounds = _check(arguments)
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
     from nmtgrid.analysis.quality import difficulty
     from nmtgrid.analysis.quality.evaluation import read_evaluation
 
+    source, reference = arguments.source, arguments.reference
     evaluation, lines = None, None
-    if systems:
-        evaluation = read_evaluation(systems, reference, source, tokenize, lowercase)
+    if arguments.systems:
+        evaluation = read_evaluation(
+            arguments.systems, reference, source, arguments.tokenize, arguments.lowercase
+        )
         lines = (evaluation.source_lines or [], evaluation.reference_lines)
-    settings = AlignerSettings(heuristic=heuristic)
+    settings = AlignerSettings(heuristic=arguments.heuristic)
     with aligning() as advance:
-        pairs = read_pairs(source, reference, alignments, train, settings, advance, lines)
-    if alignments is None and train is None:
+        pairs = read_pairs(
+            source, reference, arguments.alignments, arguments.train, settings, advance, lines
+        )
+    if arguments.alignments is None and arguments.train is None:
         warn_of_little(len(pairs.links))
-    found = difficulty.measure_difficulty(pairs)
-    if difficulty_out is not None:
-        difficulty.write_numbers(difficulty_out, found.lagging)
-        console.say(f"Written: {difficulty_out}")
-    if alignments_out is not None:
-        write_links(alignments_out, pairs.links)
-        console.say(f"Written: {alignments_out}")
-    show([difficulty.difficulty_section(pairs, found, evaluation, bounds)], out, picture, json)
+    lagging = difficulty.measure_difficulty(pairs)
+    if arguments.difficulty_out is not None:
+        difficulty.write_numbers(arguments.difficulty_out, lagging.lagging)
+        console.say(f"Written: {arguments.difficulty_out}")
+    if arguments.alignments_out is not None:
+        write_links(arguments.alignments_out, pairs.links)
+        console.say(f"Written: {arguments.alignments_out}")
+    section = difficulty.difficulty_section(pairs, lagging, evaluation, bounds)
+    show([section], arguments.out, arguments.picture, arguments.json)
+
+
+def _check(arguments: DifficultyArguments) -> list[float] | None:
+    """Return where buckets begin (None: as in the thesis). Raises ConfigError for any fault."""
+    inputs = {
+        "--reference": arguments.reference,
+        "--source": arguments.source,
+        "--alignments": arguments.alignments,
+        **trained(arguments.train),
+        **{f"FILE {(path := split_label(text)[1])}": path for text in arguments.systems or []},
+    }
+    check_out(arguments.out, arguments.json, [*inputs.values()])
+    outputs = {
+        "--difficulty-out": arguments.difficulty_out,
+        "--alignments-out": arguments.alignments_out,
+    }
+    check_outputs(outputs, inputs)
+    check_aligned(arguments.alignments, arguments.train)
+    bounds, faults = read_edges(arguments.edges, "1,2,4")
+    if faults:
+        raise ConfigError(faults)
+    return bounds

@@ -49,5 +49,5 @@ def command(
     named = named_files(systems)
     references = None if reference is None else read_text(reference)
     lengths = {} if reference is None or references is None else {reference: len(references)}
-    found = read_exits(named, lines, examples, lengths)
-    show([exits_section(found, references)], out, picture, json)
+    traces = read_exits(named, lines, examples, lengths)
+    show([exits_section(traces, references)], out, picture, json)

@@ -54,5 +54,12 @@ def command(
         raise ConfigError(faults)
     from nmtgrid.analysis.latency import latency_section, read_online_results
 
-    found = [one for label, path in named for one in read_online_results(path, label)]
-    show([latency_section(found, metric, unit, convention, published, title)], out, picture, json)
+    online_results = [
+        result for label, path in named for result in read_online_results(path, label)
+    ]
+    show(
+        [latency_section(online_results, metric, unit, convention, published, title)],
+        out,
+        picture,
+        json,
+    )

@@ -26,7 +26,7 @@ def command(
     json: JsonFile = None,
 ) -> None:
     """Show how translations' lengths differ from the references', sentence by sentence."""
-    check_out(out, json, [*(split_label(one)[1] for one in systems), reference])
+    check_out(out, json, [*(split_label(text)[1] for text in systems), reference])
     from nmtgrid.analysis.quality import lengths
     from nmtgrid.analysis.quality.evaluation import read_evaluation
 

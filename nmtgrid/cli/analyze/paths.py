@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -58,23 +58,26 @@ def command(
     from nmtgrid.analysis.systems import named_files
 
     files = named_files(traces)
-    given = [split_label(one)[1] for one in alignments or []]
-    check_out(out, json, [*files.values(), *given, reference, *trained(train).values()])
+    link_files = [split_label(text)[1] for text in alignments or []]
+    check_out(out, json, [*files.values(), *link_files, reference, *trained(train).values()])
     check_lines(line or [], out)
     _check(len(files), alignments or [], attention, train)
     from nmtgrid.analysis import paths
     from nmtgrid.analysis.systems import read_text
 
     traced = paths.read_traced(files)
-    if attention and not any(one.alignment is not None for t in traced.values() for one in t):
+    if attention and not any(
+        trace.alignment is not None for traces in traced.values() for trace in traces
+    ):
         raise ConfigError(
             "There is no alignment in the traces: `--attention` has nothing to show.",
             "Leave it out: alignments are then learned from the translations.",
         )
-    links, told = _links(traced, alignments or [], [*files], attention, train, heuristic)
-    held = paths.as_paths(files, traced, links, "word" if words else "token")
+    links, origin = _links(traced, alignments or [], [*files], attention, train, heuristic)
+    unit: Literal["word", "token"] = "word" if words else "token"
+    written = paths.as_paths(files, traced, links, unit)
     references = None if reference is None else read_text(reference)
-    section = paths.paths_section(held, line or [], "word" if words else "token", told, references)
+    section = paths.paths_section(written, line or [], unit, origin, references)
     show([section], out, picture, json)
 
 
@@ -87,11 +90,11 @@ def _check(
             f"There are {systems} systems, but {len(alignments)} files of `--alignments`: "
             "give one for each, in their order or by name."
         )
-    told = [name for name, is_there in (
+    sources = [name for name, is_there in (
         ("--alignments", bool(alignments)), ("--attention", attention), ("--train", bool(train)),
     ) if is_there]  # fmt: skip
-    if len(told) > 1:
-        faults.append(f"`{told[0]}` and `{told[1]}` exclude each other: leave one out.")
+    if len(sources) > 1:
+        faults.append(f"`{sources[0]}` and `{sources[1]}` exclude each other: leave one out.")
     if faults:
         raise ConfigError(faults)
 
@@ -111,22 +114,22 @@ def _links(
     if attention:
         return None, "Grey is what the models looked at, which had been read in any case."
     if alignments:
-        found = paths.given_links(traced, _by_system(alignments, names))
-        return found, "Word alignments are those of the given files."
+        links = paths.given_links(traced, _by_system(alignments, names))
+        return links, "Word alignments are those of the given files."
     more = read_words(*train) if train is not None else ([], [])
     with aligning() as advance:
-        learned, told = paths.learned_links(traced, more, heuristic, advance)
+        learned, origin = paths.learned_links(traced, more, heuristic, advance)
     if train is None:
         warn_of_little(sum(map(len, learned.values())))
-    return learned, told
+    return learned, origin
 
 
 def _by_system(alignments: list[str], names: list[str]) -> dict[str, Path]:
     """Return the file of each system: by name, or in order where none is named."""
-    split = [split_label(one) for one in alignments]
+    split = [split_label(text) for text in alignments]
     if all(label is None for label, _ in split):
         return dict(zip(names, (path for _, path in split), strict=True))
-    found = {label: path for label, path in split if label is not None}
-    if missing := [name for name in names if name not in found]:
+    files = {label: path for label, path in split if label is not None}
+    if missing := [name for name in names if name not in files]:
         raise ConfigError(f"`--alignments {missing[0]}=FILE` is missing: name all or none.")
-    return {name: found[name] for name in names}
+    return {name: files[name] for name in names}

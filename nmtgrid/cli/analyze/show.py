@@ -73,7 +73,7 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
 
 def _check_folder(folder: Path) -> None:
     """Raise ConfigError unless `folder` is there or can be made."""
-    above = next(one for one in (folder, *folder.parents) if one.exists())
+    above = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise ConfigError(
             f"`--out`: the folder {folder} cannot be made: {above} is "
@@ -119,7 +119,7 @@ def show(
 
 
 def _right(table: Any) -> list[bool]:
-    return [table.is_numeric(place) for place in range(len(table.columns))]
+    return [table.is_numeric(column) for column in range(len(table.columns))]
 
 
 def draw(sections: Sequence[Section], out: Path, picture: str) -> list[Path]:
@@ -131,15 +131,15 @@ def draw(sections: Sequence[Section], out: Path, picture: str) -> list[Path]:
         raise StorageError(
             f"The folder of {out} cannot be made: {reason(fault)}.", "Choose another `--out`."
         ) from fault
-    pictures = [one for section in sections for one in section.pictures]
-    found = []
-    for one in pictures:
+    pictures = [figure for section in sections for figure in section.pictures]
+    paths = []
+    for figure in pictures:
         if not is_file:
-            path = out / f"{one.name}.{picture}"
+            path = out / f"{figure.name}.{picture}"
         elif len(pictures) == 1:
             path = out
         else:
-            path = out.with_name(f"{out.stem}-{one.name}{out.suffix}")
-        one.draw(path)
-        found.append(path)
-    return found
+            path = out.with_name(f"{out.stem}-{figure.name}{out.suffix}")
+        figure.draw(path)
+        paths.append(path)
+    return paths

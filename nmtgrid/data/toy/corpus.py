@@ -211,7 +211,7 @@ class _SentenceWriter:
         if is_modal:
             valency = self.valency(bool(fronted))
         objects = self.objects(valency, fronted)
-        phrase, settled = self.place()
+        phrase, settled = self.locative()
         # The adverb waits until no phrase of place can come before it.
         adverb = [Piece(word, max(waits_for, settled), links) for word, waits_for, links in adverb]
         if is_modal:
@@ -248,7 +248,7 @@ class _SentenceWriter:
         subject, adverb = self.subject(number), self.adverb()
         valency = self.valency(False)
         objects = self.objects(valency, [])
-        phrase, _ = self.place()
+        phrase, _ = self.locative()
         verb = self.verb(valency)
         reading = self.pick(verb.readings)
         last = self.piece(reading.prefix + verb.finite[number], reading.target[subject.agreement])
@@ -264,12 +264,12 @@ class _SentenceWriter:
             return [self.word(self.lexicon.adverbs)]
         return []
 
-    def place(self) -> tuple[list[Piece], int]:
+    def locative(self) -> tuple[list[Piece], int]:
         """Write a phrase of place or nothing; return also the position that settles which."""
-        if not (self.settings.place and self.has_room()):
+        if not (self.settings.locative and self.has_room()):
             return [], 0
         settled = len(self.words) + 1
-        if not self.chance(self.settings.place):
+        if not self.chance(self.settings.locative):
             return [], settled
         preposition = self.word(self.lexicon.prepositions)
         return [preposition, *self.noun_phrase(_DATIVE, self.number()).pieces], settled

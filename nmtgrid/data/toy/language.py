@@ -55,7 +55,7 @@ class ToySettings:
     compound: int = 20
     triple_compound: int = 0
     adverb: int = 25
-    place: int = 20
+    locative: int = 20
     transitive: int = 60
     ditransitive: int = 0
     separable: int = 40
