@@ -50,6 +50,20 @@ def test_points_without_numbers_are_left_out(tmp_path: Path) -> None:
     assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
+def test_a_single_point_has_a_scale_that_can_be_read(
+    x: float, y: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = drawn_figures(monkeypatch)
+    curve = TradeoffCurve("ours", [CurvePoint((x,), y)], "wait-k")
+    draw_tradeoff([curve], tmp_path / "x.png", title="T", x_labels=["x"], y_label="y")
+    (axes,) = figures[0].axes
+    for value, (low, high) in ((x, axes.get_xlim()), (y, axes.get_ylim())):
+        assert low < value < high
+        assert 0.1 <= (high - low) / (abs(value) or 1.0) <= 1.1
+    assert not text_faults(figures[0])
+
+
 def test_other_pictures_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         draw(tmp_path / "curve.pdf", OURS)

@@ -10,7 +10,7 @@ import pytest
 
 from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars, draw_steps
-from nmtgrid.analysis.plotting.figure import MissingLetters, as_text
+from nmtgrid.analysis.plotting.figure import MissingLetters, as_text, colour, dash, hatch
 from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
@@ -69,6 +69,25 @@ def test_a_page_of_many_bars_is_not_wider_than_paper(tmp_path: Path) -> None:
     groups = [Group(f"{number}–{number + 9}", 100_000) for number in range(0, 70, 10)]
     series = [Series(f"a rather long name {number}" * 3, [30.0] * 7) for number in range(8)]
     assert width(draw(tmp_path / "bars.svg", groups, series)) < 12
+
+
+def test_long_numbers_at_the_axis_have_room_beside_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = drawn_figures(monkeypatch)
+    values: list[float | None] = [-0.00028, 0.00021]
+    draw(tmp_path / "x.png", [Group("one"), Group("two")], [Series("a", values)])
+    (axes,) = figures[0].axes
+    shown = [text.get_text() for text in axes.get_yticklabels()]
+    assert any(len(text) >= 6 for text in shown), shown
+    name = axes.yaxis.label.get_window_extent()
+    assert not any(name.overlaps(text.get_window_extent()) for text in axes.get_yticklabels())
+    assert not text_faults(figures[0])
+
+
+def test_twenty_systems_look_unlike() -> None:
+    assert len({(colour(n), hatch(n)) for n in range(20)}) == 20
+    assert len({(colour(n), str(dash(n))) for n in range(20)}) == 20
 
 
 def test_steps_draw(tmp_path: Path) -> None:
