@@ -50,8 +50,8 @@ def text_faults(figure: Figure) -> list[str]:
         for text, box, _ in texts
         if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
     ]
-    for place, (text, box, turned) in enumerate(texts):
-        for other, other_box, other_turned in texts[place + 1 :]:
+    for position, (text, box, turned) in enumerate(texts):
+        for other, other_box, other_turned in texts[position + 1 :]:
             # Letters have air above and below: boxes may touch.
             is_over = (
                 min(box.x1, other_box.x1) - max(box.x0, other_box.x0) > 1.5

@@ -65,7 +65,7 @@ def test_pieces_of_a_page(tmp_path: Path) -> None:
 
 
 def test_the_page_asks_for_nothing_and_says_all() -> None:
-    text = page("A & B", "Intro.", [_section(), _section("two")], "Parsed here.")
+    text = page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
     assert "<title>A &amp; B</title>" in text
     addresses = re.findall(r"""(?:src|href)="([^"]*)""", text) + re.findall(r"url\(([^)]*)", text)
     assert all(address.startswith(("#", "data:")) for address in addresses)
@@ -75,7 +75,7 @@ def test_the_page_asks_for_nothing_and_says_all() -> None:
     assert "<code>code</code>" in text and "<code>nrefs:1|tok:13a</code>." in text
     # Long tables are folded, short ones are not; the first stands before the figures.
     assert text.count("<details>") == 2 and text.index("Short &lt;") < text.index("<figure>")
-    assert text == page("A & B", "Intro.", [_section(), _section("two")], "Parsed here.")
+    assert text == page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
 
 
 def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:
