@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Checks the project: ruff, mypy --strict, and the tests. Arguments go to pytest.
 #
-#   bash recipes/test.sh                   all of it
-#   bash recipes/test.sh tests/laws -x     the laws alone
+#   bash recipes/test.sh                            all of it
+#   bash recipes/test.sh --fast                     ruff and the test files of tests/fast_tier.txt,
+#                                                   in under a minute on one core
+#   bash recipes/test.sh tests/invariants -x        the invariant tests alone
 #
 # Makes its own environment in .venv unless one is active (see recipes/common.sh).
 # NMTGRID_DATA=DIR also runs the tests on real data; JOBS=N sets the number of test processes.
@@ -14,6 +16,12 @@ cd "$PROJECT"
 export OMP_NUM_THREADS=1
 status=0
 run python -m ruff check . || status=1
-run python -m mypy --strict || status=1
-run python -m pytest -q -n "${JOBS:-2}" "$@" || status=$?
+if [ "${1:-}" = --fast ]; then
+    shift
+    mapfile -t files < <(grep -v '^#' tests/fast_tier.txt)
+    run python -m pytest -q "${files[@]}" "$@" || status=$?
+else
+    run python -m mypy --strict || status=1
+    run python -m pytest -q -n "${JOBS:-2}" "$@" || status=$?
+fi
 exit "$status"

@@ -2,7 +2,7 @@
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
 What is written, and after how many reads, is what a batched search (search/engine.py, beam 1) with
-the same agent writes, which a law checks.
+the same agent writes, which an invariant test checks.
 """
 
 from __future__ import annotations

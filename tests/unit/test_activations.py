@@ -28,8 +28,8 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from tests.laws.cases import Case, basic_cases
-from tests.laws.helpers import readable
+from tests.invariants.cases import Case, basic_cases
+from tests.invariants.helpers import readable
 from tests.unit.drawn_figures import drawn_figures, text_faults
 from tests.unit.tiny_run import Sentences, TinyModel
 from tests.unit.toy_model import toy_model

@@ -41,7 +41,7 @@ from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.captioning.model import CaptionLSTM
 from nmtgrid.models.captioning.top_down import CaptionTopDown
 from nmtgrid.text.vocabulary import END, PAD
-from tests.laws.helpers import batch_for, teacher_forced
+from tests.invariants.helpers import batch_for, teacher_forced
 from tests.unit.tiny_pictures import (
     KARPATHY,
     build,

@@ -242,7 +242,9 @@ def test_the_page_of_80_lines_trains_and_translates(home: Path) -> None:
 
 def test_the_invariant_tests_run_over_it(home: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    (command,) = re.findall(r'python -m (pytest tests/laws .*) -k "(.*)"$', text, re.MULTILINE)
+    (command,) = re.findall(
+        r'python -m (pytest tests/invariants .*) -k "(.*)"$', text, re.MULTILINE
+    )
     done = run(home, "-m", *command[0].split(), "-k", command[1], "-q", "-n", "0",
                "-p", "no:cacheprovider")  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]

@@ -23,7 +23,7 @@ from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.update import GradientWatch, Updater, check_watch, gradient_ratio
-from tests.laws.helpers import Case, basic_cases, batch_for
+from tests.invariants.helpers import Case, basic_cases, batch_for
 from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 
 CPU = torch.device("cpu")

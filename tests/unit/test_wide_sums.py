@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from nmtgrid.models import zoo
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from tests.laws.helpers import ragged_batch
+from tests.invariants.helpers import ragged_batch
 
 SUMS = {"_softmax", "_log_softmax", "cumsum", "logsumexp", "_softmax_backward_data"}
 """Operations whose results must be wide."""

@@ -3,7 +3,7 @@
 A grid network is written once over `[..., D]` and calls `cells.convolve(layer, features)`:
 `AllRows` runs teacher-forced over the flat valid cells of a batch, `OneRow` runs one decoding
 step from caches of the last rows (fig. 3.7), `OneColumn` a new column of a stream. All give the
-same values, which tests/laws check for every architecture.
+same values, which tests/invariants checks for every architecture.
 """
 
 from __future__ import annotations

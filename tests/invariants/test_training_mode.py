@@ -1,7 +1,7 @@
-"""The laws of models in training mode, dropout switched off, and the exceptions of batch norm.
+"""The invariants of models in training mode, dropout switched off, and the exceptions of batch norm.
 
 An architecture whose `traits.batch_statistics` says that it normalises by the statistics of its
-batch cannot hold two of them. For it the exception must be real in training mode, and the law must
+batch cannot hold two of them. For it the exception must be real in training mode, and the test must
 hold as soon as the statistics are frozen; padding must not matter to it either way.
 """
 
@@ -10,7 +10,7 @@ import torch
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import TranslationModel
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     LIMIT,
     Case,
     assert_close,

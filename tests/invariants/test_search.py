@@ -12,7 +12,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.select import Beam
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     LIMIT,
     Case,
     Source,

@@ -10,7 +10,7 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     LIMIT,
     Case,
     batch_for,

@@ -15,7 +15,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     LIMIT,
     SOURCE_TYPES,
     Case,
@@ -83,7 +83,7 @@ def test_the_law_refuses_a_bi_directional_model() -> None:
 
 @every_case
 def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
-    """Models that say they are prefix-safe are; the others refuse limited reads or fail the law."""
+    """Models that say they are prefix-safe are; the others refuse limited reads or fail the test."""
     model, batch = model_and_batch(case, (7, 4, 9), (3, 6, 5))
     if model.traits.prefix_safe:
         assert _largest_difference(model, batch) <= LIMIT
@@ -96,7 +96,7 @@ def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
         with pytest.raises(ConfigError, match="go online"):
             model.extend(begin_tokens(3), _begin(model, batch))
         return
-    assert worst > 100 * LIMIT, "this model obeys the law: `traits.prefix_safe` should be True"
+    assert worst > 100 * LIMIT, "this model passes: `traits.prefix_safe` should be True"
 
 
 @every_case

@@ -19,7 +19,7 @@ from nmtgrid.training.distributed import Processes, process_group, processes_fro
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.update import Updater, UpdateResult
 from nmtgrid.training.weights import make_weights
-from tests.laws.helpers import Case, basic_cases, batch_for
+from tests.invariants.helpers import Case, basic_cases, batch_for
 
 UPDATES = 2
 

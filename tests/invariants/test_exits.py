@@ -7,8 +7,8 @@ import torch
 
 from nmtgrid.adaptive.halting import FixedExit, GivenExits
 from nmtgrid.models.api import PredictionSites, with_exits
-from tests.laws.exit_helpers import exits_and_batch, predicted, sites_at, truncated
-from tests.laws.helpers import (
+from tests.invariants.exit_helpers import exits_and_batch, predicted, sites_at, truncated
+from tests.invariants.helpers import (
     Case,
     assert_close,
     batch_for,

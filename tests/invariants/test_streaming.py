@@ -21,8 +21,8 @@ from nmtgrid.online.policies import Bounded, Threshold, WaitK
 from nmtgrid.online.stream import TokenStream
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
-from tests.laws.exit_helpers import build, halts
-from tests.laws.helpers import (
+from tests.invariants.exit_helpers import build, halts
+from tests.invariants.helpers import (
     LIMIT,
     Case,
     batch_for,

@@ -7,7 +7,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import repeat
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import PredictionSites
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     Case,
     assert_close,
     batch_for,

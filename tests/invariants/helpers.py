@@ -1,4 +1,4 @@
-"""What the laws share: the cases, ragged batches, slow references."""
+"""What the invariant tests share: the cases, ragged batches, slow references."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from nmtgrid.models.api import Halt, PredictionSites, TranslationModel, with_exi
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import BEGIN, PAD
-from tests.laws.cases import SOURCE_TYPES as SOURCE_TYPES
-from tests.laws.cases import TARGET_TYPES as TARGET_TYPES
-from tests.laws.cases import Case as Case
-from tests.laws.cases import basic_cases as basic_cases
-from tests.laws.cases import cases as cases
-from tests.laws.cases import exit_cases as exit_cases
-from tests.laws.cases import online_cases as online_cases
-from tests.laws.cases import reader_cases as reader_cases
-from tests.laws.cases import shake as shake
+from tests.invariants.cases import SOURCE_TYPES as SOURCE_TYPES
+from tests.invariants.cases import TARGET_TYPES as TARGET_TYPES
+from tests.invariants.cases import Case as Case
+from tests.invariants.cases import basic_cases as basic_cases
+from tests.invariants.cases import cases as cases
+from tests.invariants.cases import exit_cases as exit_cases
+from tests.invariants.cases import online_cases as online_cases
+from tests.invariants.cases import reader_cases as reader_cases
+from tests.invariants.cases import shake as shake
 
 every_case = pytest.mark.parametrize("case", cases(), ids=str)
 every_architecture = pytest.mark.parametrize("case", basic_cases(), ids=str)

@@ -17,7 +17,7 @@ from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     SOURCE_TYPES,
     TARGET_TYPES,
     Case,

@@ -1,6 +1,6 @@
-"""The cases of the laws: small models of every architecture, in every form that it offers.
+"""The cases of the invariant tests: small models of every architecture, in every form that it offers.
 
-The laws are not told which architectures there are: `cases` asks the zoo, shrinks each one by the
+The tests are not told which architectures there are: `cases` asks the zoo, shrinks each one by the
 names of its settings, and then turns every choice that its configuration offers, one at a time
 (and each pair of the choices in `CROSSED`).
 """
@@ -40,7 +40,7 @@ READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("skip", ("dense",)),
     ("tie", ("all",)),
 )
-"""What each reader is tried with in the laws of reading probabilities."""
+"""What each reader is tried with in the tests of reading probabilities."""
 
 EXITS: tuple[tuple[tuple[str, Any], ...], ...] = (
     (("exits", "tied"), ("encoder", "unidirectional"), ("alignment", "mean")),
@@ -54,7 +54,7 @@ EXITS: tuple[tuple[tuple[str, Any], ...], ...] = (
     (("exits", "tied"), ("tie", "all"), ("output_bias", True)),
     (("exits", "separate"), ("encoder_size", 12), ("halting", "sequence"), ("tie", "none")),
 )
-"""What the laws of exits are tried with, beside all halting networks for each kind of exits."""
+"""What the tests of exits are tried with, beside all halting networks for each kind of exits."""
 
 ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("encoder", "source_marker"), ()),
@@ -182,7 +182,7 @@ def exit_cases() -> list[Case]:
 
 
 def basic_cases() -> list[Case]:
-    """Return one case for each architecture, for laws that cost more."""
+    """Return one case for each architecture, for tests that cost more."""
     return [Case(arch) for arch in zoo.architectures()]
 
 

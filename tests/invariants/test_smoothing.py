@@ -15,7 +15,7 @@ from nmtgrid.smoothing.samplers import Samples
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import SequenceSmoothing, SmoothingSettings, TokenSmoothing
-from tests.laws.helpers import Case, batch_for, every_architecture, teacher_forced
+from tests.invariants.helpers import Case, batch_for, every_architecture, teacher_forced
 
 ALPHA, TOKEN_ALPHA = 0.3, 0.4
 

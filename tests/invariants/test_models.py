@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nmtgrid.models import zoo
-from tests.laws.helpers import (
+from tests.invariants.helpers import (
     Case,
     assert_close,
     batch_for,

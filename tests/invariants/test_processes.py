@@ -8,8 +8,8 @@ import torch
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.training.distributed import Processes
 from tests.conftest import PROJECT
-from tests.laws.helpers import Case, every_architecture
-from tests.laws.two_processes import train
+from tests.invariants.helpers import Case, every_architecture
+from tests.invariants.two_processes import train
 from tests.unit.train_command import on_two_ranks
 
 
@@ -17,7 +17,7 @@ from tests.unit.train_command import on_two_ranks
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes left what they trained."""
     folder = tmp_path_factory.mktemp("together")
-    results = on_two_ranks("tests.laws.two_processes", [folder], PROJECT, PROJECT)
+    results = on_two_ranks("tests.invariants.two_processes", [folder], PROJECT, PROJECT)
     assert [code for code, _ in results] == [0, 0], results
     return folder
 

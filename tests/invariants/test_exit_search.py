@@ -9,8 +9,8 @@ from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, with_exits
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from tests.laws.exit_helpers import build, exits_and_batch, halts, predicted, sites_at
-from tests.laws.helpers import (
+from tests.invariants.exit_helpers import build, exits_and_batch, halts, predicted, sites_at
+from tests.invariants.helpers import (
     LIMIT,
     Case,
     assert_close,

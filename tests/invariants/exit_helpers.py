@@ -1,4 +1,4 @@
-"""What the laws of exits share."""
+"""What the tests of exits share."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from nmtgrid.adaptive.halting import AnyHalt, FixedExit, Predicted, RandomExit, 
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
 from nmtgrid.models.api import ExitModel, PredictionSites, with_exits
-from tests.laws.helpers import SOURCE_TYPES, Case, model_and_batch
+from tests.invariants.helpers import SOURCE_TYPES, Case, model_and_batch
 
 
 def build(case: Case) -> ExitModel:
