@@ -18,9 +18,9 @@ Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good o
    `smoothing/`: loss smoothing (appendix E)
 9. `metrics/`, `analysis/`, `cli/`: scores, figures, and a thin command line
 
-`convert/` reads and writes models of other toolkits. `tests/invariants/` holds the invariant tests that
-every architecture must pass; `docs/glossary.md` and `docs/equations.md` lead from the terms and
-equations of the thesis to the code.
+`convert/` reads and writes models of other toolkits. `tests/invariants/` holds the invariant tests
+that every architecture must pass; `docs/glossary.md` and `docs/equations.md` lead from the terms
+and equations of the thesis to the code.
 """
 
 from __future__ import annotations

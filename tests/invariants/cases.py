@@ -1,4 +1,4 @@
-"""The cases of the invariant tests: small models of every architecture, in every form that it offers.
+"""The cases of the invariant tests: small models of every architecture in every form.
 
 The tests are not told which architectures there are: `cases` asks the zoo, shrinks each one by the
 names of its settings, and then turns every choice that its configuration offers, one at a time

@@ -83,7 +83,7 @@ def test_the_law_refuses_a_bi_directional_model() -> None:
 
 @every_case
 def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
-    """Models that say they are prefix-safe are; the others refuse limited reads or fail the test."""
+    """Models that say they are prefix-safe are; the others refuse limited reads or fail."""
     model, batch = model_and_batch(case, (7, 4, 9), (3, 6, 5))
     if model.traits.prefix_safe:
         assert _largest_difference(model, batch) <= LIMIT

@@ -1,4 +1,4 @@
-"""The invariants of models in training mode, dropout switched off, and the exceptions of batch norm.
+"""The invariants of models in training mode without dropout, and the exceptions of batch norm.
 
 An architecture whose `traits.batch_statistics` says that it normalises by the statistics of its
 batch cannot hold two of them. For it the exception must be real in training mode, and the test must

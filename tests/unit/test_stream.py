@@ -1,4 +1,4 @@
-"""Streams of words, against hand-made expectations; the invariant test is in tests/invariants/test_streaming.py."""
+"""Streams of words by hand; the invariant is in tests/invariants/test_streaming.py."""
 
 import math
 from typing import Any
