@@ -23,7 +23,6 @@ What the chapter leaves open, and what is done here:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
@@ -143,11 +142,6 @@ class ConvRNN(TranslationModel):
         states = self.decoder_output(states)
         chosen = sites.position * states.shape[1] + sites.sentence
         return self._finish(states.flatten(0, 1).index_select(0, chosen))
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
@@ -270,11 +264,6 @@ class ConvRNN(TranslationModel):
 
 _ONCE = ("merge.", "unfold.")
 """Parameters that are read once for a sentence."""
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> ConvRNN:
-    """Return a new model with drawn weights."""
-    return ConvRNN(config, source_vocab_size, target_vocab_size)
 
 
 def _embedding(config: ConvRNNConfig, count: int) -> Embedding:

@@ -274,11 +274,6 @@ class ConvS2S(TranslationModel):
         mapped = self.decoder_leave(top.flatten(0, 1).index_select(0, places))
         return dropout(mapped, self.config.output_dropout, self.training)
 
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
-
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         encoded = self._encode(source, source_lengths)
@@ -373,11 +368,6 @@ class ConvS2S(TranslationModel):
         for layer in self.decoder:
             h = layer(h, embedded, source, window, weights)
         return h
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> ConvS2S:
-    """Return a new model with drawn weights."""
-    return ConvS2S(config, source_vocab_size, target_vocab_size)
 
 
 class _ScaledGradient(torch.autograd.Function):

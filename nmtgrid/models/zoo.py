@@ -9,26 +9,28 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, convrnn, convs2s
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.bilstm import BiLSTM
 from nmtgrid.models.bilstm_config import BILSTM, BiLSTMConfig
-from nmtgrid.models.captioning import model as caption_lstm
-from nmtgrid.models.captioning import top_down
 from nmtgrid.models.captioning.config import (
     CAPTION_LSTM,
     CAPTION_TOP_DOWN,
     CaptionLSTMConfig,
     CaptionTopDownConfig,
 )
+from nmtgrid.models.captioning.model import CaptionLSTM
+from nmtgrid.models.captioning.top_down import CaptionTopDown
+from nmtgrid.models.convrnn import ConvRNN
 from nmtgrid.models.convrnn_config import CONVRNN, ConvRNNConfig
+from nmtgrid.models.convs2s import ConvS2S
 from nmtgrid.models.convs2s_config import CONVS2S, ConvS2SConfig
-from nmtgrid.models.pervasive import densenet as pervasive_densenet
-from nmtgrid.models.pervasive import model as pervasive
 from nmtgrid.models.pervasive.config import PERVASIVE, PervasiveConfig
+from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.models.pervasive.densenet_config import PERVASIVE_DENSENET, PervasiveDensenetConfig
+from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.models.presets import Preset
-from nmtgrid.models.transformer import model as transformer
 from nmtgrid.models.transformer.config import TRANSFORMER, TransformerConfig
+from nmtgrid.models.transformer.model import Transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,49 +145,49 @@ register(
     "pervasive",
     "Pervasive Attention: a causal 2-D convolutional network over the source-target grid",
     PervasiveConfig,
-    pervasive.build,
+    PervasiveAttention,
     PERVASIVE,
 )
 register(
     "pervasive-densenet",
     "Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid",
     PervasiveDensenetConfig,
-    pervasive_densenet.build,
+    PervasiveDensenet,
     PERVASIVE_DENSENET,
 )
 register(
     "transformer",
     "Transformer: encoder and decoder of attention blocks, transparent attention as an option",
     TransformerConfig,
-    transformer.build,
+    Transformer,
     TRANSFORMER,
 )
 register(
     "bilstm",
     "Bi-LSTM (RNNsearch): a bi-directional LSTM encoder, an LSTM decoder with attention",
     BiLSTMConfig,
-    bilstm.build,
+    BiLSTM,
     BILSTM,
 )
 register(
     "convs2s",
     "ConvS2S: gated 1-D convolutions on both sides, attention in each decoder layer",
     ConvS2SConfig,
-    convs2s.build,
+    ConvS2S,
     CONVS2S,
 )
 register(
     "convrnn",
     "Convolution-to-recurrent: growing kernels, a transfer, a predicted length, a recurrent net",
     ConvRNNConfig,
-    convrnn.build,
+    ConvRNN,
     CONVRNN,
 )
 register(
     "caption-lstm",
     "Captions of pictures: an LSTM that sees the mean region once, without attention",
     CaptionLSTMConfig,
-    caption_lstm.build,
+    CaptionLSTM,
     CAPTION_LSTM,
     of_pictures=True,
 )
@@ -193,7 +195,7 @@ register(
     "caption-top-down",
     "Captions of pictures: an attention LSTM over regions below a language LSTM",
     CaptionTopDownConfig,
-    top_down.build,
+    CaptionTopDown,
     CAPTION_TOP_DOWN,
     of_pictures=True,
 )

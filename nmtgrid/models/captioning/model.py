@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from nmtgrid.layers.recurrent.lstm import (
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.captioning.config import CaptionConfig, CaptionLSTMConfig
 from nmtgrid.text.vocabulary import PAD, SPECIALS
 
@@ -65,11 +64,6 @@ class CaptionModel(TranslationModel):
             self.target_embedding.weight[PAD].zero_()
             if self.output_bias is not None:
                 self.output_bias.zero_()
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the embeddings if `tie` is target."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
 
     def mean_region(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, F], the mean over the regions of each picture."""
@@ -220,8 +214,3 @@ class CaptionLSTM(CaptionModel):
         """Return the first hidden state and cell [B, D] of each layer."""
         parts = shown.chunk(2 * self.config.depth, 1)
         return tuple(zip(parts[::2], parts[1::2], strict=True))
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionLSTM:
-    """Return a new model with drawn weights."""
-    return CaptionLSTM(config, source_vocab_size, target_vocab_size)

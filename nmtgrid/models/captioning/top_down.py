@@ -8,7 +8,7 @@ weighted mean and h1. The equation numbers below are that paper's.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -167,8 +167,3 @@ class CaptionTopDown(CaptionModel):
             torch.cat([second.weight_ih, second.weight_hh], 1),
             second.bias_ih + second.bias_hh,
         )
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionTopDown:
-    """Return a new model with drawn weights."""
-    return CaptionTopDown(config, source_vocab_size, target_vocab_size)

@@ -26,7 +26,6 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_position import Position
 from nmtgrid.models.api import (
-    Classifier,
     PredictionSites,
     ProbePoint,
     Step,
@@ -39,12 +38,9 @@ class GridModel(TranslationModel):
     """A network over the grid, pooled over the source; subclasses set the parts named here."""
 
     source_embedding: Embedding
-    target_embedding: Embedding
     network: nn.Module
     aggregator: Aggregator
     output_map: nn.Module
-    output_weight: nn.Parameter | None
-    output_bias: nn.Parameter | None
     area: Literal["cell", "row", "grid"] = "row"
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
@@ -54,11 +50,6 @@ class GridModel(TranslationModel):
         """
         self._check_sites(batch, sites)
         return self._at_sites(*self._run(batch), sites)
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row, for source [R, S] and lengths [R]."""

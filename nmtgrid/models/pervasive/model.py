@@ -8,7 +8,6 @@ from caches. Both go through the same modules, so neither depends on padding.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -318,8 +317,3 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
         assert self.reader is not None
         return layout.pad(self.reader.decide(features)[:, None])[..., 0]
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveAttention:
-    """Return a new model with drawn weights."""
-    return PervasiveAttention(config, source_vocab_size, target_vocab_size)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
@@ -27,10 +26,7 @@ from nmtgrid.models.transformer.source import TransformerSource, TransformerStat
 class TransformerExits(TransformerSource):
     """What a Transformer does with its exits; the subclass sets the parts named here."""
 
-    target_embedding: Embedding
     decoder_norm: nn.Module
-    output_weight: nn.Parameter | None
-    output_bias: nn.Parameter | None
 
     def make_exits(self, types: int) -> None:
         """Add the parts of exits: classifiers before the last one, and the halting network."""
@@ -59,8 +55,7 @@ class TransformerExits(TransformerSource):
             biases = self.exit_biases
             bias = biases[exit - 1] if len(biases) else None
             return Classifier(self.exit_weights[exit - 1], bias)
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
+        return super().classifier()
 
     def classify(self, features: Tensor, exit: int | None = None) -> Tensor:
         """Return logits [M, V] for features [M, D] of `exit` (None: the last)."""
