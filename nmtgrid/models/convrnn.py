@@ -75,14 +75,15 @@ class ConvRNN(TranslationModel):
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
         )
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         self.source_map = nn.Linear(embedded, size) if embedded != size else nn.Identity()
         kernels = range(2, config.encoder_depth + 2)
-        options = (size, config.convolution, config.dropout)
+        options = (config.convolution, config.dropout)
         self.encoder = nn.ModuleList(
-            PhraseConvolution(options[0], kernel, *options[1:]) for kernel in kernels
+            PhraseConvolution(size, kernel, *options) for kernel in kernels
         )
         self.decoder = nn.ModuleList(
-            ReverseConvolution(options[0], kernel, *options[1:]) for kernel in reversed(kernels)
+            ReverseConvolution(size, kernel, *options) for kernel in reversed(kernels)
         )
         self.stretch = Resample()
         self.transfer = nn.Linear(size, size)
@@ -114,7 +115,10 @@ class ConvRNN(TranslationModel):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias) if module.bias is not None else None
+        # A tanh follows, whose gain is 5/3. The transfer has been drawn above already: a second
+        # draw.
         nn.init.xavier_uniform_(self.transfer.weight, gain=5 / 3)
+        # Each gate's matrix is orthogonal for itself.
         for part in self.recurrent.data.split(self.config.size):
             nn.init.orthogonal_(part)
         nn.init.normal_(self.distance, std=0.5)
@@ -129,24 +133,27 @@ class ConvRNN(TranslationModel):
         if sites.depth is not None:
             raise NotImplementedError("this network has one exit; it serves no other site")
         words, predicted, last = batch.encoded(self._words)
-        places = torch.arange(batch.target_input.shape[1], device=words.device)
-        read = places[None].minimum(last[:, None])
+        # Beyond the predicted length the last word is read again and again.
+        positions = torch.arange(batch.target_input.shape[1], device=words.device)
+        read = positions[None].minimum(last[:, None])
         read_words = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
         history = linear(self.target_embedding(batch.target_input), self.history_map.weight)
-        inputs = read_words + history + self._distance(predicted[:, None] - places)
-        inputs = inputs.transpose(0, 1).contiguous()
+        inputs = read_words + history + self._distance(predicted[:, None] - positions)
+        inputs = inputs.transpose(0, 1).contiguous()  # the recurrence reads time first
         if self.config.cell == "lstm":
             states = run_lstm(inputs, self.recurrent, Rows.full(*inputs.shape[:2]))[0]
         else:
             states = run_rnn(inputs, self.recurrent)
         states = self.decoder_output(states)
-        chosen = sites.position * states.shape[1] + sites.sentence
-        return self._finish(states.flatten(0, 1).index_select(0, chosen))
+        cells = sites.position * states.shape[1] + sites.sentence
+        finished: Tensor = self.output_map(states.flatten(0, 1).index_select(0, cells))
+        return finished
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         words, predicted, last = self._words(source, source_lengths)
+        # Steps run in fp32 at least: their products are too thin for bf16 to pay.
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         zeros = words.new_zeros(source.shape[0], self.config.size)
         memory = SourceCache((words[:, None],), (), None)
@@ -165,8 +172,10 @@ class ConvRNN(TranslationModel):
         if reads is not None:
             raise self.refusal()
         keys, width = state.words.keys[0][:, 0], state.words.width
-        places = state.last[::width].clamp(max=state.position)
-        read_word = keys[torch.arange(len(keys), device=keys.device), places]
+        # The words are cached once a sentence and shared by the `width` rows of its beam, which
+        # all stand at the same position.
+        positions = state.last[::width].clamp(max=state.position)
+        read_word = keys[torch.arange(len(keys), device=keys.device), positions]
         read_word = read_word.repeat_interleave(width, 0) if width > 1 else read_word
         history = linear(self.target_embedding(tokens[:, None])[:, 0], self.history_map.weight)
         inputs = read_word + history + self._distance(state.predicted - state.position)
@@ -174,11 +183,12 @@ class ConvRNN(TranslationModel):
         inputs = inputs.to(state.hidden.dtype)
         hidden, cell = torch.empty_like(state.hidden), state.cell
         if self.config.cell == "lstm":
+            # The kernel writes into new tensors: other hypotheses may share the old state.
             cell, squashed = torch.empty_like(cell), hidden
             hidden = cell_forward(inputs, state.cell, cell, squashed) * squashed
         else:
             squash(inputs, hidden)
-        logits = self.classify(self._finish(hidden))
+        logits = self.classify(self.output_map(hidden))
         state = dataclasses.replace(state, hidden=hidden, cell=cell, position=state.position + 1)
         return Step(logits, state)
 
@@ -224,6 +234,7 @@ class ConvRNN(TranslationModel):
         """Return what target words give [B, P, G], predicted lengths [B] and last places [B]."""
         config = self.config
         predicted = self.predict_lengths(lengths)
+        # Each convolution leaves fewer phrases than it read; `left` counts them for each sentence.
         states, left = self.source_map(self.source_embedding(source)), lengths
         for layer in self.encoder:
             assert isinstance(layer, PhraseConvolution)
@@ -231,6 +242,8 @@ class ConvRNN(TranslationModel):
             left = layer.lengths_after(left)
         if config.form == "sentence":
             states, left = self._one_vector(states, left)
+        # The real-valued length stretches the transfer and has a gradient; the rounded one counts
+        # words.
         merged_lengths = (predicted - config.lost).clamp(min=1.0)
         counts = (predicted.detach().round().long() - config.lost).clamp(min=1)
         states = self.stretch(states, left, merged_lengths, int(counts.max()))
@@ -245,21 +258,16 @@ class ConvRNN(TranslationModel):
     def _one_vector(self, phrases: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return [B, merge, D] unfolded from the vector that the phrases [B, S, D] merge into."""
         count = self.config.merge
-        places = torch.full_like(lengths, count)
-        gathered = self.gather(phrases, lengths, places, count).flatten(1)
+        bins = torch.full_like(lengths, count)
+        gathered = self.gather(phrases, lengths, bins, count).flatten(1)
         sentence = torch.tanh(linear(gathered, self.merge.weight, self.merge.bias))
         sentence = dropout(sentence, self.config.dropout, self.training)
         unfolded = torch.tanh(linear(sentence, self.unfold.weight, self.unfold.bias))
-        return unfolded.unflatten(1, (count, -1)), places
+        return unfolded.unflatten(1, (count, -1)), bins
 
     def _distance(self, words: Tensor) -> Tensor:
         """Return [..., G]: what the distance [...] from the predicted end gives."""
         return torch.tanh(words / _NEAR)[..., None] * self.distance
-
-    def _finish(self, states: Tensor) -> Tensor:
-        """Return what the classifier reads."""
-        mapped: Tensor = self.output_map(states)
-        return mapped
 
 
 _ONCE = ("merge.", "unfold.")

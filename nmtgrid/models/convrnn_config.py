@@ -1,4 +1,7 @@
-"""Presets of the convolution-to-recurrent model (book chapter 7.1, which gives no figures)."""
+"""Configuration and presets of the convolution-to-recurrent model (book chapter 7.1).
+
+The chapter gives no figures, so sizes and training are the toolkit's own.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,7 @@ class ConvRNNConfig:
         ]
 
 
+# Half an hour of one core, as every architecture's `multi30k` has it.
 _SMALL: dict[str, Any] = {
     **HALF_HOUR,
     "model.cell": "lstm",

@@ -1,4 +1,4 @@
-"""Presets of the models that caption pictures (thesis, appendix E.3.1)."""
+"""Configurations and presets of the models that caption pictures (appendix E.3.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """What both have."""
+    """The options of both captioning models."""
 
     size: int = 512
     """Features of a state."""
@@ -115,6 +115,8 @@ _TOY: dict[str, Any] = {
     "search.beam": 3,
     "search.length_penalty": 0.0,
 }
+# The "source vocabulary" of a picture counts its features, so that a model's two sizes mean the
+# same everywhere.
 _TYPES = (2048 + 4, 9800 + 4)
 """Features of a region and words that come five times, each with the special symbols."""
 

@@ -1,4 +1,4 @@
-"""Presets of the Pervasive Attention of the CoNLL paper: both versions' set-ups, its tables.
+"""Configuration, costs and presets of the CoNLL paper's Pervasive Attention, both its versions.
 
 Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts cut them:
 what is cut off has no end, which the model would learn to write in the middle of a sentence.
@@ -97,6 +97,7 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
     Live taps alone are counted; products count as two.
     """
     plan, taps = dense_plan(config), (config.kernel // 2 + 1) * config.kernel
+    # A gated linear unit needs twice the channels: of the convolution, or of both maps.
     middle = config.bottleneck * config.growth
     mapped = middle * (2 if config.gates == "both" else 1)
     grown = config.growth * (1 if config.gates == "none" else 2)
@@ -158,7 +159,7 @@ _V2 = {
     "model.output_dropout": 0.3,
 }
 
-# Half an hour of one core.
+# Half an hour of one core, as every architecture's `multi30k` has it.
 _SMALL: dict[str, Any] = {
     **HALF_HOUR,
     "model.depth": 10,

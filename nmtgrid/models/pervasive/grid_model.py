@@ -61,6 +61,8 @@ class GridModel(TranslationModel):
         """Add the row of the last written tokens [R] and return logits [R, V]."""
         if reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
+        # Without reads every real column is shown; the caches hold the row for all columns in any
+        # case, so a later step may show more of it.
         features, state = self._write(tokens, state)
         shown = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
@@ -69,6 +71,7 @@ class GridModel(TranslationModel):
             state = dataclasses.replace(state, above=above)
         else:
             pooled = self.aggregator(features, shown)
+        # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
         alignment = self.aggregator.weights(features, shown) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
@@ -86,6 +89,8 @@ class GridModel(TranslationModel):
             scores = self.aggregator.weights(features, real)
         else:
             classifier = self.classifier()
+            # The output projection is linear, so a column's share of the true token's score is its
+            # share of the pooled vector times the token's row of classifier and projection.
             readout = classifier.weight[batch.target_output]
             if isinstance(self.output_map, nn.Linear):
                 readout = readout @ self.output_map.weight
@@ -151,15 +156,17 @@ class GridModel(TranslationModel):
 
     def _at_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
         """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
+        # Whole rows have an aggregation of their own, cheaper than a scan over all prefixes
+        # (benchmarks/training_speed.py measures the first, the online objectives use the second).
         if sites.reads is not None or self.area == "grid":
             return self._finish(self._pool_sites(features, layout, sites))
         pooled = self.aggregator(*self._grid(features, layout))
-        places = sites.sentence * pooled.shape[1] + sites.position
-        return self._finish(pooled.flatten(0, 1).index_select(0, places))
+        rows = sites.sentence * pooled.shape[1] + sites.position
+        return self._finish(pooled.flatten(0, 1).index_select(0, rows))
 
     def _grid(self, features: Tensor, layout: GridLayout) -> tuple[Tensor, Tensor | None]:
         """Return padded cells [B, T, S, D] and which columns are real [B, 1, S]."""
-        real = None
+        real = None  # no mask at all for a batch without padding: the kernels are faster without
         if not layout.is_full:
             real = is_token(layout.source_lengths, layout.source_size)[:, None, :]
         return layout.pad(features), real
@@ -169,21 +176,27 @@ class GridModel(TranslationModel):
         lengths = layout.source_lengths[sites.sentence]
         reads = lengths if sites.reads is None else sites.reads
         if self.area == "cell":
+            # Valid cells lie sentence after sentence, row after row of |x| cells, without padding.
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
+        # The aggregates of all prefixes come from one scan along the source (and, for "grid", one
+        # along the target); each site then picks its cell. Padding stands behind the last read of
+        # every site, so the scan needs no mask.
         running_form = prefix_pooling(self.aggregator)
         parts, counts = running_form.scan(layout.pad(features)), reads
         if self.area == "grid":
             parts, counts = running_form.down(parts), reads * (sites.position + 1)
-        places = sites.sentence * layout.target_size + sites.position
-        places = places * layout.source_size + reads - 1
-        pooled = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
+        rows = sites.sentence * layout.target_size + sites.position
+        cells = rows * layout.source_size + reads - 1
+        pooled = tuple(part.flatten(0, 2).index_select(0, cells) for part in parts)
         return running_form.read(pooled, counts)
 
     def _pool_area(
         self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
     ) -> tuple[Parts, Tensor]:
         """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
+        # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
+        # rows above is of the size of one row.
         running_form = prefix_pooling(self.aggregator)
         parts = running_form.scan(features)
         if above is not None:
@@ -192,8 +205,8 @@ class GridModel(TranslationModel):
             reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
         else:
             reads = shown.sum(-1)
-        here = torch.arange(len(reads), device=reads.device)
-        pooled = tuple(part[here, reads - 1] for part in parts)
+        batch_rows = torch.arange(len(reads), device=reads.device)
+        pooled = tuple(part[batch_rows, reads - 1] for part in parts)
         return parts, running_form.read(pooled, reads * rows)
 
     def _finish(self, pooled: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Pervasive Attention (chapter 3): source and target meet in a grid that a convolutional net reads.
+"""Pervasive Attention (chapter 3): a 2-D convolutional network over the source-target grid.
 
 Cell (t, j) of the grid holds what the model knows of the target prefix up to y_t and the source
-around x_j. `features` runs all rows at once over the valid cells of a batch; `step` adds one row
-from caches. Both go through the same modules, so neither depends on padding.
+around x_j. The network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. Online
+(section 4.3.2) the network is causal on the source side too; a reader, on the same grid or one of
+its own, then says at each cell whether to READ on (section 4.4.2).
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class PervasiveGrid(nn.Module):
             if config.tie == "all"
             else self._embedding(target_vocab_size, embedded)
         )
+        # One matrix, as Eq. (3.1) has it and as checkpoints name it; `_columns` and `_rows` read
+        # its halves.
         self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
@@ -99,6 +102,7 @@ class OwnReader(PervasiveGrid):
         depth = config.reader_depth or config.depth
         self.make_grid(source_vocab_size, target_vocab_size, depth)
         self.decision = _decision(config.size)
+        # Target rows that a cell sees: a stream's caches need no more.
         self.span = 1 + depth * (config.target_kernel // 2)
 
     def decide(self, features: Tensor) -> Tensor:
@@ -171,7 +175,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         pooled = self.aggregator.output_size
         embedded = config.embedding_size or config.size
         classified = embedded if config.tie != "none" else config.size
-        # The map starts near zero: the first loss is log V, which lets large learning rates work.
+        # The projection starts near zero: the first loss is log V, so large learning rates work.
         self.output_map = (
             output_map(pooled, classified)
             if config.output_map or pooled != classified
@@ -185,6 +189,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
+        # A reader is drawn last: models without one have the same weights for the same seed.
         # Nothing is to the right of a cell that is the last one read.
         one_side = config.source_causal or self.area == "cell"
         seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
@@ -216,6 +221,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         is_source = tokens != PAD
         column = self._columns(tokens[:, None], state.columns.shape[1])
         features, state = state.add_column(self.network, column, is_source)
+        # The row last considered gets the new column's logit, so that the agent can decide again
+        # without a WRITE between two READs.
         considered = features
         if isinstance(self.reader, OwnReader):
             assert state.reader is not None
@@ -233,6 +240,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         if not isinstance(self.reader, SharedReader):
             return super().features_with_reading(batch, sites, learn_features=learn_features)
         self._check_sites(batch, sites)
+        # The grid needs a gradient where either of its two readers does: the classifier's features,
+        # or the decisions, unless these are detached. The pooling above it only for the features.
         learns = torch.is_grad_enabled()
         with torch.set_grad_enabled(learns and (learn_features or not self.reader.detached)):
             cells, layout = self._run(batch)
@@ -256,6 +265,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             features, reader = self.reader.write(tokens, state.reader)
             state = dataclasses.replace(state, reader=reader)
         else:
+            # A shared grid has its row now; `step` takes the features from the state and does not
+            # run the network again.
             features, state = self._write(tokens, state)
             state = dataclasses.replace(state, considered=features)
         return dataclasses.replace(state, logits=self.reader.decide(features))
@@ -270,6 +281,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
 
     def counterparts(self) -> dict[str, str | None]:
         """Return for each tensor of the reader that of the translation network, if there is one."""
+        # A reader of its own has the translation network's layout, so it may begin from its
+        # weights; the decision has no counterpart and stays as drawn.
         known = self.state_dict()
         counterparts = {name: name.removeprefix("reader.") for name in known}
         return {
@@ -307,6 +320,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             considered = torch.cat([considered, features[:, -1:]], 1)
             features = features[:, :-1]
         if above is not None:
+            # The new column's prefix over all rows is that of the last column merged with the new
+            # cells, themselves merged over the rows above.
             running_form = prefix_pooling(self.aggregator)
             new = tuple(part[:, -1:] for part in running_form.scan(features))
             merged = running_form.merge(tuple(part[:, -1:] for part in above), new)
