@@ -1,4 +1,7 @@
-"""The symbol that stands before the target: `<s>`, or `</s>` as in other programs' models."""
+"""Checks that the architectures' configurations share, and the decoder's start token.
+
+Each check returns faults instead of raising the first one, so that a user sees all of them.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ def no_kernels(config: Any, *names: str) -> list[str]:
     for name in names:
         value = getattr(config, name)
         if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
+            # The odd numbers on both sides of the value, within the bounds.
             near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
             faults.append(
                 f"`model.{name}` must be odd (a filter has a middle) and from 1 to "

@@ -1,4 +1,7 @@
-"""The model zoo: every architecture under its name, with its presets."""
+"""The model zoo: every architecture under its name, with its config dataclass and presets.
+
+The command line, model directories and converters build models here alone.
+"""
 
 from __future__ import annotations
 
@@ -131,6 +134,7 @@ def from_config(
     architecture = _ARCHITECTURES.get(arch)
     if isinstance(config, Mapping):
         config = from_json(architecture.config, config, "model.")
+    # Checked here because a config does not know the vocabularies; captioning has no such option.
     if getattr(config, "tie", None) == "all" and source_vocab_size != target_vocab_size:
         raise ConfigError(
             "`model.tie` all shares one matrix between both languages, but the vocabularies have "

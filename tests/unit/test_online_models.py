@@ -131,7 +131,7 @@ def test_a_path_encodes_each_prefix_once() -> None:
     plan = PrefixPlan.make(torch.tensor([[1, 2, 2, 5], [2, 2, 2, 2]]))
     pairs = set(zip(plan.sentence.tolist(), plan.reads.tolist(), strict=True))
     assert pairs == {(0, 1), (0, 2), (0, 5), (1, 2)} and len(plan.reads) == 4
-    flat = plan.slots.flatten()[plan.places]
+    flat = plan.slots.flatten()[plan.slot_of]
     assert flat.tolist() == list(range(8))
 
 
