@@ -1,4 +1,4 @@
-"""An agent that SimulEval (1.1) drives, text to text; the only door to that program.
+"""An agent for SimulEval (1.1), text to text; the only module that imports that program.
 
     simuleval --agent nmtgrid/online/simuleval_agent.py --model MODEL --k 3 \\
         --source test.de --target test.en --output DIR
@@ -68,6 +68,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
     if (arguments.k is None) == (arguments.threshold is None):
         raise ConfigError("Give one of `--k` and `--threshold`.")
+    # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
     from nmtgrid.online.policies import Threshold, WaitK
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
@@ -131,12 +132,14 @@ def agent_class() -> type[Any]:
             action = self.session.turn(self.states.source, self.states.source_finished)
             return ReadAction() if action is None else WriteAction(action[0], finished=action[1])
 
+    # SimulEval names the class in its log: as if the module had defined it.
     StreamAgent.__module__ = __name__
     StreamAgent.__qualname__ = "StreamAgent"
     return StreamAgent
 
 
 def __getattr__(name: str) -> Any:
+    # `--agent-class` looks the name up here; the class is made then, not on import.
     if name == "StreamAgent":
         globals()[name] = agent_class()
         return globals()[name]
