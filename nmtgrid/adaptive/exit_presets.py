@@ -1,4 +1,4 @@
-"""Settings of early exit under names, in a model directory: `exits.json`.
+"""Named settings of early exit in a model directory, `exits.json`: saved, checked and loaded.
 
     {"format": 1, "settings": {"fast": {"mechanism": "geometric", "thresholds": [0.4, 0.7],
      "split": "valid", "bleu": 34.7, "average_exit": 1.4, "weights": "best",
@@ -62,7 +62,7 @@ class ExitSettings:
         self.halt()
 
     def halt(self) -> Thresholds | Predicted:
-        """Return what decides so."""
+        """Return the halting mechanism."""
         if self.mechanism == "multinomial" or self.mechanism == "sequence":
             return Predicted(self.mechanism)
         return Thresholds(self.mechanism, self.thresholds)
@@ -81,6 +81,7 @@ def save_exits(
     """
     for preset in settings:
         check_halt(preset.halt(), model)
+    # A tuning writes a preset for each budget; those of an earlier run with other budgets go.
     old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
     presets = {
         name: preset
@@ -88,7 +89,9 @@ def save_exits(
         if old is None or not old.fullmatch(name)
     }
     presets |= {preset.name: preset for preset in settings}
-    table = {name: _to_json(preset) for name, preset in presets.items()}
+    table = {name: dataclasses.asdict(preset) for name, preset in presets.items()}
+    for values in table.values():
+        del values["name"]  # it is the key
     write_json(folder / FILE, sealed({"format": FORMAT, "settings": table}))
 
 
@@ -147,6 +150,7 @@ def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[s
     Raises ConfigError where they are others, by their name and by what they are. Of settings that
     do not tell their weights nothing is known.
     """
+    # The checksum decides, not the name: "best" may have been trained on since.
     if settings.checksum is None or settings.checksum == loaded.checksum:
         return
     path = loaded.folder / FILE
@@ -176,12 +180,13 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
         stored = load_exit(loaded.folder, choice, model)
         check_weights(stored, loaded, warn)
         return stored.halt()
-    halt = _own(model) if choice == AUTO else FixedExit(int(choice))
+    halt = _untuned(model) if choice == AUTO else FixedExit(int(choice))
     check_halt(halt, model)
     return halt
 
 
-def _own(model: TranslationModel) -> AnyHalt:
+def _untuned(model: TranslationModel) -> AnyHalt:
+    """Return the model's own exit predictor, stopping where that is likelier than not."""
     halting = model.traits.halting
     if halting == "none":
         raise ConfigError(
@@ -206,13 +211,8 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?[0-9]+", text) is not None
 
 
-def _to_json(settings: ExitSettings) -> dict[str, Any]:
-    values = dataclasses.asdict(settings)
-    del values["name"]
-    return values | {"thresholds": list(settings.thresholds)}
-
-
 def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
+    # A user may have edited the file; what is wrong is said before anything is built from it.
     problem = _problem(values)
     if problem:
         raise damaged(path, f"in `{name}`, {problem}")
