@@ -31,7 +31,6 @@ _POWERS: dict[Weighting, float] = {
 
 def exit_weights(weighting: Weighting, count: int) -> list[float]:
     """Return omega_1 .. omega_N for `count` exits, which sum to 1 (section 5.2.4)."""
-    # Rounded once: each weight is divided by the same sum.
     powers = [n ** _POWERS[weighting] for n in range(1, count + 1)]
     return [power / sum(powers) for power in powers]
 

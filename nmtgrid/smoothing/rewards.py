@@ -1,4 +1,4 @@
-"""What drawn sentences are worth: BLEU and CIDEr, and the weights that correct for the drawing."""
+"""Rewards of sampled sentences (E.10, E.11): BLEU and CIDEr, and their importance weights (E.8)."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ class BleuReward:
         """See `Reward`."""
         count = tokens.shape[1]
         lengths = (batch.target_lengths - 1).cpu()
-        ours = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
+        # Samples have their truth's length: substitutions alone are drawn.
+        samples = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
         best = torch.zeros(tokens.shape[:2], dtype=torch.double)
         for references, reference_lengths in _reference_sets(batch):
             reference = _ragged(
                 references.repeat_interleave(count, 0), reference_lengths.repeat_interleave(count)
             )
-            scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, reference)) / 100.0)
+            scores = torch.from_numpy(sentence_bleus(bleu_counts(samples, reference)) / 100.0)
+            # Pictures have different numbers of references; missing ones are empty.
             scores = scores.view_as(best).masked_fill(reference_lengths[:, None] == 0, 0.0)
             best = torch.maximum(best, scores)
         return best.to(tokens.device)
@@ -78,16 +80,17 @@ class CiderReward:
         references = [[truth] for truth in truths]
         if batch.references is not None:
             references = [
+                # `PAD` is 0: a reference of nothing else is missing.
                 [
-                    [token for token in tokens_of if token != PAD]
-                    for tokens_of in several
-                    if any(tokens_of)
+                    [token for token in reference if token != PAD]
+                    for reference in picture_references
+                    if any(reference)
                 ]
-                for several in batch.references.tolist()
+                for picture_references in batch.references.tolist()
             ]
         rewards = [
-            self._scorer.scores([sample[:n] for sample in several], theirs)
-            for several, n, theirs in zip(rows, lengths, references, strict=True)
+            self._scorer.scores([sample[:n] for sample in samples], sentence_references)
+            for samples, n, sentence_references in zip(rows, lengths, references, strict=True)
         ]
         return torch.tensor(rewards, dtype=torch.double, device=tokens.device)
 
@@ -101,10 +104,11 @@ def _bleu_of_one(length: int) -> float:
     """Return what `BleuReward.loss_of_one` does."""
     if not length:
         return 1.0
+    # Cached by length: computed exactly by scoring every single substitution.
     lengths = torch.full((length,), length)
     truth = torch.arange(length).expand(length, -1)
-    ours, theirs = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
-    return 1.0 - float(sentence_bleus(bleu_counts(ours, theirs)).mean()) / 100.0
+    changed, references = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+    return 1.0 - float(sentence_bleus(bleu_counts(changed, references)).mean()) / 100.0
 
 
 @functools.cache
@@ -167,5 +171,5 @@ def in_substitutions(rewards: Tensor, own: Tensor, losses: Tensor) -> Tensor:
     own [B] is the truth's reward, losses [B] the share of it that one substitution costs. Where the
     truth has no reward nothing is lacking.
     """
-    kept = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
-    return (1.0 - kept) / losses[:, None]
+    share = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
+    return (1.0 - share) / losses[:, None]
