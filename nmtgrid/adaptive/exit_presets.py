@@ -132,11 +132,11 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
 
     Raises ConfigError where there are none, or none that fit the model.
     """
-    known = load_exits(folder)
-    if name not in known:
-        advice = nearest(name, known) or "Tune some: `nmtgrid adaptive-tune`."
+    presets = load_exits(folder)
+    if name not in presets:
+        advice = nearest(name, presets) or "Tune some: `nmtgrid adaptive-tune`."
         raise ConfigError(f"{folder} holds no settings of early exit named `{name}`.", advice)
-    preset = known[name]
+    preset = presets[name]
     try:
         check_halt(preset.halt(), model)
     except ConfigError as fault:
@@ -216,17 +216,12 @@ def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
     problem = _problem(values)
     if problem:
         raise damaged(path, f"in `{name}`, {problem}")
+    # Other keys, of later versions, are passed over.
+    names = [field.name for field in dataclasses.fields(ExitSettings)]
+    fields = {key: values.get(key) for key in names}
+    fields |= {"name": name, "thresholds": tuple(map(float, values["thresholds"]))}
     try:
-        return ExitSettings(
-            name,
-            values["mechanism"],
-            tuple(map(float, values["thresholds"])),
-            values["split"],
-            values.get("bleu"),
-            values.get("average_exit"),
-            values.get("weights"),
-            values.get("checksum"),
-        )
+        return ExitSettings(**fields)
     except ConfigError as fault:
         raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
 

@@ -83,13 +83,13 @@ def token_flops(
     the sentence first comes to it.
     """
     rows = exits if exits.dim() == 3 else exits[:, None]
-    taken, written = rows.double(), (rows > 0).double()
+    depths, written = rows.double(), (rows > 0).double()
     steps = torch.arange(1, rows.shape[-1] + 1, device=rows.device).double()
     source = source_lengths.double()[:, None]
     # `block` is linear in step and source length: its constant and its slope, for all at once.
     fixed, states = sizes.block(0, 0), 4.0 * sizes.size
-    blocks = taken.sum(1) * (fixed + states * (steps + source))
-    skipped = (sizes.blocks * written - taken).sum(1) * sizes.skipped_block
+    blocks = depths.sum(1) * (fixed + states * (steps + source))
+    skipped = (sizes.blocks * written - depths).sum(1) * sizes.skipped_block
     # Blocks that some row of the sentence enters for the first time at this step.
     reached = pad(rows.amax(1).cummax(-1).values, (1, 0)).diff().double()
     first_calls = reached * source * sizes.source_token
@@ -103,14 +103,14 @@ def token_flops(
 
 def prediction_flops(sizes: DecoderSizes, exits: Tensor, mechanism: FlopsMechanism) -> Tensor:
     """Return FP of each token, of the shape of `exits`, without that of "sequence"."""
-    taken, size = exits.double(), float(sizes.size)
+    depths, size = exits.double(), float(sizes.size)
     if mechanism == "confidence":
-        return taken * sizes.output
+        return depths * sizes.output
     if mechanism == "geometric":
-        return 2.0 * size * taken.clamp(max=sizes.blocks - 1)
+        return 2.0 * size * depths.clamp(max=sizes.blocks - 1)
     if mechanism == "multinomial":
-        return 2.0 * sizes.blocks * size * (taken > 0)
-    return torch.zeros_like(taken)
+        return 2.0 * sizes.blocks * size * (depths > 0)
+    return torch.zeros_like(depths)
 
 
 def corpus_flops(

@@ -166,10 +166,10 @@ class Mixed:
         # Exit by exit, because each may have a classifier of its own.
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
-            here = (depth == exit).nonzero()[:, 0]
+            rows_of_exit = (depth == exit).nonzero()[:, 0]
             classifier = classifier_of(model, exit)
-            loss, likelihood = targets[here].cross_entropy(
-                features[here], classifier, label_smoothing=self.settings.label_smoothing
+            loss, likelihood = targets[rows_of_exit].cross_entropy(
+                features[rows_of_exit], classifier, label_smoothing=self.settings.label_smoothing
             )
             total, nll = total + loss / count, nll + likelihood / count
         tokens = int(batch.target_lengths.sum())

@@ -16,7 +16,7 @@ from nmtgrid.models.config_checks import (
     too_small,
 )
 from nmtgrid.models.cost_report import table_report
-from nmtgrid.models.presets import HALF_HOUR, Preset
+from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
 
 MOST_POSITIONS = 65536
 """A bound against slips: far above what any text has tried."""
@@ -165,9 +165,7 @@ _CONLL: dict[str, Any] = {
     **_PUBLISHED_TRAINING,
     "model.decoder_depth": 12,
     "model.tie": "none",
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
+    **dropout_rates(0.2),
     "objective.label_smoothing": 0.0,
     "search.length_penalty": 0.0,
 }
@@ -180,9 +178,7 @@ _SMALL: dict[str, Any] = {
     "model.size": 160,
     "model.embedding_size": 160,
     "model.max_positions": 256,
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
+    **dropout_rates(0.2),
     "training.learning_rate": 0.003,
 }
 
@@ -196,9 +192,7 @@ CONVS2S = (
             "model.size": 128,
             "model.embedding_size": 128,
             "model.max_positions": 128,
-            "model.dropout": 0.1,
-            "model.embedding_dropout": 0.1,
-            "model.output_dropout": 0.1,
+            **dropout_rates(0.1),
             "objective.label_smoothing": 0.1,
             "training.learning_rate": 0.003,
             "training.schedule": "cosine",
@@ -240,9 +234,7 @@ CONVS2S = (
             "model.decoder_depth": 20,
             "model.size": 512,
             "model.embedding_size": 512,
-            "model.dropout": 0.2,
-            "model.embedding_dropout": 0.2,
-            "model.output_dropout": 0.2,
+            **dropout_rates(0.2),
             "objective.label_smoothing": 0.0,
             "batches.accumulation": 2,
         },

@@ -69,3 +69,9 @@ HALF_HOUR: Mapping[str, Any] = {
     "search.length_penalty": 1.0,
 }
 """Half an hour of one CPU core, the same for every architecture (recipes/zoo.sh)."""
+
+
+def dropout_rates(rate: float) -> dict[str, Any]:
+    """Return the same rate of dropout between layers, on embeddings and before the classifier."""
+    names = ("dropout", "embedding_dropout", "output_dropout")
+    return {f"model.{name}": rate for name in names}

@@ -83,10 +83,10 @@ def presets(arch: str) -> Mapping[str, Preset]:
 
 def preset(arch: str, name: str) -> Preset:
     """Return a preset. Raises ConfigError naming the nearest known one."""
-    known = presets(arch)
-    if name not in known:
-        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, known))
-    return known[name]
+    by_name = presets(arch)
+    if name not in by_name:
+        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, by_name))
+    return by_name[name]
 
 
 def configure(

@@ -60,9 +60,9 @@ def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
     share = float(seen[has_vector].sum() / seen.sum().clamp(min=1.0))
     if share >= _ENOUGH:
         return []
-    known, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
+    with_vector, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
     return [
-        f"{_SETTING}: {known:,} of {types:,} target types have "
+        f"{_SETTING}: {with_vector:,} of {types:,} target types have "
         f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
         "there were no smoothing. Vectors must be of the same units, in the same case."
     ]

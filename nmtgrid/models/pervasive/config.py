@@ -20,7 +20,7 @@ from nmtgrid.models.config_checks import (
     too_large,
     too_small,
 )
-from nmtgrid.models.presets import HALF_HOUR, PUBLISHED, Preset
+from nmtgrid.models.presets import HALF_HOUR, PUBLISHED, Preset, dropout_rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +175,7 @@ _HOUR: dict[str, Any] = {
     "model.aggregation": "gated-max",
     "model.accumulate_scale": "square-root",
     "model.output_map": True,
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
+    **dropout_rates(0.2),
     "training.learning_rate": 0.004,
     "training.clock": "wall",
     "training.max_minutes": 59.0,
@@ -192,9 +190,7 @@ _SMALL: dict[str, Any] = {
     "model.feed_forward_size": 192,
     "model.target_kernel": 7,
     "model.source_kernel": 7,
-    "model.dropout": 0.15,
-    "model.embedding_dropout": 0.15,
-    "model.output_dropout": 0.15,
+    **dropout_rates(0.15),
     "training.clock": HALF_HOUR["training.clock"],
     "training.max_minutes": HALF_HOUR["training.max_minutes"],
     "training.validate_minutes": HALF_HOUR["training.validate_minutes"],
@@ -221,9 +217,7 @@ PERVASIVE = (
             "model.aggregation": "gated-max",
             "model.accumulate_scale": "square-root",
             "model.output_map": True,
-            "model.dropout": 0.05,
-            "model.embedding_dropout": 0.05,
-            "model.output_dropout": 0.05,
+            **dropout_rates(0.05),
             "objective.label_smoothing": 0.1,
             "training.learning_rate": 0.004,
             "training.schedule": "cosine",
@@ -247,9 +241,7 @@ PERVASIVE = (
             **_HOUR,
             "model.target_kernel": 7,
             "model.source_kernel": 7,
-            "model.dropout": 0.1,
-            "model.embedding_dropout": 0.1,
-            "model.output_dropout": 0.1,
+            **dropout_rates(0.1),
         },
     ),
     Preset(

@@ -13,7 +13,7 @@ from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.densenet import DensePlan, Gates, Normalisation
 from nmtgrid.models.config_checks import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
-from nmtgrid.models.presets import HALF_HOUR, Preset
+from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +154,7 @@ _V1 = {**_TABLE_3, "model.embedding_size": 256}
 _V2 = {
     **_TABLE_3,
     "model.embedding_size": 512,
-    "model.dropout": 0.3,
-    "model.embedding_dropout": 0.3,
-    "model.output_dropout": 0.3,
+    **dropout_rates(0.3),
 }
 
 # Half an hour of one core, as every architecture's `multi30k` has it.
@@ -190,9 +188,7 @@ PERVASIVE_DENSENET = (
             "model.growth": 24,
             "model.kernel": 5,
             "model.embedding_size": 96,
-            "model.dropout": 0.05,
-            "model.embedding_dropout": 0.05,
-            "model.output_dropout": 0.05,
+            **dropout_rates(0.05),
             "training.learning_rate": 0.003,
             "training.schedule": "cosine",
             "training.clock": "wall",

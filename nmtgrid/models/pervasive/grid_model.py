@@ -64,15 +64,15 @@ class GridModel(TranslationModel):
         # Without reads every real column is shown; the caches hold the row for all columns in any
         # case, so a later step may show more of it.
         features, state = self._write(tokens, state)
-        shown = state.is_source if reads is None else is_token(reads, features.shape[1])
+        visible = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
             assert isinstance(state.position, int)
-            above, pooled = self._pool_area(features, state.above, shown, state.position)
+            above, pooled = self._pool_area(features, state.above, visible, state.position)
             state = dataclasses.replace(state, above=above)
         else:
-            pooled = self.aggregator(features, shown)
+            pooled = self.aggregator(features, visible)
         # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
-        alignment = self.aggregator.weights(features, shown) if align else None
+        alignment = self.aggregator.weights(features, visible) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
     @torch.no_grad()
@@ -192,19 +192,19 @@ class GridModel(TranslationModel):
         return running_form.read(pooled, counts)
 
     def _pool_area(
-        self, features: Tensor, above: Parts | None, shown: Tensor | None, rows: int
+        self, features: Tensor, above: Parts | None, visible: Tensor | None, rows: int
     ) -> tuple[Parts, Tensor]:
-        """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
+        """Return the aggregates of all `rows` so far for each column, and the visible [R, D']."""
         # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
         # rows above is of the size of one row.
         running_form = prefix_pooling(self.aggregator)
         parts = running_form.scan(features)
         if above is not None:
             parts = running_form.merge(above, parts)
-        if shown is None:
+        if visible is None:
             reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
         else:
-            reads = shown.sum(-1)
+            reads = visible.sum(-1)
         batch_rows = torch.arange(len(reads), device=reads.device)
         pooled = tuple(part[batch_rows, reads - 1] for part in parts)
         return parts, running_form.read(pooled, reads * rows)

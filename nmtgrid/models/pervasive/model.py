@@ -283,10 +283,10 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         """Return for each tensor of the reader that of the translation network, if there is one."""
         # A reader of its own has the translation network's layout, so it may begin from its
         # weights; the decision has no counterpart and stays as drawn.
-        known = self.state_dict()
-        counterparts = {name: name.removeprefix("reader.") for name in known}
+        names = self.state_dict().keys()
+        counterparts = {name: name.removeprefix("reader.") for name in names}
         return {
-            name: other if other in known else None
+            name: other if other in names else None
             for name, other in counterparts.items()
             if name != other
         }

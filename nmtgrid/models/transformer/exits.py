@@ -88,10 +88,10 @@ class TransformerExits(TransformerSource):
                 # Positions that have left keep their state, so every block above sees a copy.
                 following = torch.where(depths > number, following, features)
             features = following
-            here = (sites.depth == number + 1).nonzero()[:, 0]
-            if len(here):
-                leaving = features.flatten(0, 1).index_select(0, cells.index_select(0, here))
-                collected = collected.index_copy(0, here, self.normed(leaving, number + 1))
+            leaves_here = (sites.depth == number + 1).nonzero()[:, 0]
+            if len(leaves_here):
+                leaving = features.flatten(0, 1).index_select(0, cells.index_select(0, leaves_here))
+                collected = collected.index_copy(0, leaves_here, self.normed(leaving, number + 1))
             elif depths is None and not bool((sites.depth > number).any()):
                 break  # aligned sites: no deeper exit is asked for, so no deeper block runs
         return collected
@@ -139,7 +139,7 @@ class TransformerExits(TransformerSource):
                 "`--objective exits-halting`.",
             )
         if self.config.halting == "sequence":
-            return self._source_logits(batch.encoded(self._read_whole))
+            return self._source_logits(batch.encoded(self._encode))
         if self.config.halting == "multinomial":
             logits: Tensor = self.halting_map(states[0])
             return logits
@@ -147,11 +147,10 @@ class TransformerExits(TransformerSource):
 
     def counterparts(self) -> dict[str, str | None]:
         """Return where parts of exits begin when the weights lack them: at the last exit's."""
-        known = self.state_dict()
         tied = "target_embedding.weight"
         last = "output_weight" if self.output_weight is not None else tied
         counterparts: dict[str, str | None] = {}
-        for name in known:
+        for name in self.state_dict():
             if name.startswith("exit_weights."):
                 counterparts[name] = last
             elif name.startswith("exit_biases."):
@@ -271,7 +270,8 @@ class HaltingStep:
     ) -> None:
         """`features` [R, D] are the embedded tokens, `memory` is what the rows may look at."""
         self.model, self.halt, self.state, self.memory = model, halt, state, memory
-        self.features, self.chosen, self.is_aligned = features, state.chosen, align
+        self.features, self.is_aligned = features, align
+        self.predicted_exits = state.sentence_exits
         self.depth = len(model.decoder)
         count, device = len(features), features.device
         self.all_rows = torch.arange(count, device=device)
@@ -342,9 +342,10 @@ class HaltingStep:
         if needs in ("multinomial", "sequence"):
             if needs == "multinomial" and exit == 1:
                 # (5.19) decides once, from the first block's states, for the whole token.
-                self.chosen = self.model.choose_exits(running)
-            assert self.chosen is not None
-            return self.chosen if self.rows is None else self.chosen.index_select(0, self.rows)
+                self.predicted_exits = self.model.choose_exits(running)
+            exits = self.predicted_exits
+            assert exits is not None
+            return exits if self.rows is None else exits.index_select(0, self.rows)
         assert self.scores is not None
         if needs == "geometric":
             self._record(self.scores[:, exit - 1], self.model.stopping_chance(running, exit))

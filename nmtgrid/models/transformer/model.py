@@ -30,19 +30,6 @@ from nmtgrid.models.transformer.source import TransformerState, TransparentAtten
 from nmtgrid.text.vocabulary import PAD
 
 
-def transformer_report(
-    config: TransformerConfig, target_types: int, source_length: float, target_length: float
-) -> Report:
-    """Return the report of a Transformer for these lengths (end symbols included).
-
-    Products count as two FLOPs; the backward pass costs twice the forward one.
-    """
-    forward = forward_flops(config, target_types, source_length, target_length)
-    return table_report(
-        "Transformer", 3.0 * forward, "the whole source and the whole target prefix"
-    )
-
-
 def forward_flops(
     config: TransformerConfig, target_types: int, source_length: float, target_length: float
 ) -> float:
@@ -182,7 +169,7 @@ class Transformer(TransformerExits):
                 "Ask for weights, which are the attention of the decoder.",
             )
         weights: list[Tensor] = []
-        memory = self._encode(batch.source, batch.is_source)
+        memory = self._remember(self._encode(batch.source, batch.source_lengths))
         self._decode(batch, memory, weights)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return self._alignment(weights, memory).float().masked_fill(~present, 0.0)
@@ -190,7 +177,10 @@ class Transformer(TransformerExits):
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
         types = self.classifier().weight.shape[0]
-        return transformer_report(self.config, types, source_length, target_length)
+        forward = forward_flops(self.config, types, source_length, target_length)
+        return table_report(
+            "Transformer", 3.0 * forward, "the whole source and the whole target prefix"
+        )
 
     def stages(self) -> dict[str, nn.Module]:
         """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""

@@ -181,8 +181,8 @@ class TransformerState:
     A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
     it the memory now holds (None: all). `memory` is None where it has to be made first: in a
     stream, whose source the others keep in `stream`. Models with exits keep key and value
-    projections of their own (`maps`), and `chosen` [R] (int64), the exit for a whole sentence,
-    where the source decides (5.11).
+    projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
+    sentences, where the source decides (5.11).
     """
 
     memory: SourceCache | None
@@ -191,7 +191,7 @@ class TransformerState:
     reads: Tensor | None = None
     stream: SourceStream | None = None
     maps: ExitKVProjection | None = None
-    chosen: Tensor | None = None
+    sentence_exits: Tensor | None = None
 
     def to_static(
         self, position: StaticPosition, rows: Tensor, width: int
@@ -255,17 +255,20 @@ class TransformerSource(ExitModel):
         A source of no columns begins a stream: see `extend`.
         """
         cache = KVCache(self.config.decoder_depth)
-        maps = self._exit_maps()
+        maps = None
+        if self.traits.num_exits > 1:
+            blocks = [block for block in self.decoder if isinstance(block, DecoderBlock)]
+            maps = ExitKVProjection(blocks)
         if not source.shape[1]:
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
-        encoded = self._read_whole(source, source_lengths)
+        encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None).ready()
         tokens = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
-        chosen = None
+        exits = None
         if self.config.halting == "sequence":
-            chosen = self._source_logits(encoded).argmax(1) + 1
-        return TransformerState(memory, cache, tokens, maps=maps, chosen=chosen)
+            exits = self._source_logits(encoded).argmax(1) + 1
+        return TransformerState(memory, cache, tokens, maps=maps, sentence_exits=exits)
 
     def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
@@ -279,16 +282,9 @@ class TransformerSource(ExitModel):
             raise ValueError("a stream begins with a source of no columns")
         return dataclasses.replace(state, stream=self._read_column(tokens, state.stream))
 
-    def _encode(self, source: Tensor, is_source: Tensor) -> SourceCache:
-        """Return the keys and values of source [B, S] for all decoder blocks."""
-        return self._remember(self._read(source, is_source))
-
-    def _read_whole(self, source: Tensor, source_lengths: Tensor) -> Encoded:
+    def _encode(self, source: Tensor, source_lengths: Tensor) -> Encoded:
         """Return the encoder's states of source [B, S] with lengths [B]."""
-        return self._read(source, is_token(source_lengths, source.shape[1]))
-
-    def _read(self, source: Tensor, is_source: Tensor) -> Encoded:
-        """Return the encoder's states of source [B, S]."""
+        is_source = is_token(source_lengths, source.shape[1])
         marked, is_seen = _marked(source, is_source, self.config.source_marker)
         states = [narrowed(self.source_embedding(marked))]
         hidden = source_mask(is_seen, states[0])
@@ -330,28 +326,20 @@ class TransformerSource(ExitModel):
         logits: Tensor = self.halting_map(mean)
         return logits
 
-    def _exit_maps(self) -> ExitKVProjection | None:
-        """Return what steps that rows leave early need, or None without exits."""
-        if self.traits.num_exits == 1:
-            return None
-        return ExitKVProjection(
-            [block for block in self.decoder if isinstance(block, DecoderBlock)]
-        )
-
     def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, ReadLimit]:
         """Return the encoded source, or its prefixes, and what limits a memory to `sites`' reads.
 
         Apart, because `exit_features` makes two memories of one encoding.
         """
         if sites.reads is None:
-            return batch.encoded(self._read_whole), lambda memory: memory
+            return batch.encoded(self._encode), lambda memory: memory
         path = path_of(batch, sites)
         if not self.traits.reencodes:
-            return batch.encoded(self._read_whole), lambda memory: memory.limited(path)
+            return batch.encoded(self._encode), lambda memory: memory.limited(path)
         # P truncated sources are a batch of their own, cut at the longest prefix.
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
-        encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))
+        encoded = self._encode(batch.source[plan.sentence, :size], plan.reads)
         return encoded, lambda memory: ReencodedPrefixes.over(memory, plan)
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
@@ -406,13 +394,13 @@ class TransformerSource(ExitModel):
         whole = (source != PAD).sum(1)
         reads = whole if reads is None else torch.minimum(reads, whole)
         if state.memory is None:
-            memory = self._encode(source, is_token(reads, source.shape[1])).ready()
+            memory = self._remember(self._encode(source, reads)).ready()
             return dataclasses.replace(state, memory=memory, reads=reads)
         rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
         if not len(rows):
             return state
         size = int(reads[rows].max())
-        part = self._encode(source[rows, :size], is_token(reads[rows], size))
+        part = self._remember(self._encode(source[rows, :size], reads[rows]))
         return dataclasses.replace(state, memory=state.memory.written(rows, part), reads=reads)
 
 
