@@ -36,7 +36,7 @@ from nmtgrid.models.directory import LoadedModel
 
 FORMAT = 1
 AUTO = "auto"
-"""In place of a name: the model's own exit predictor, untuned."""
+"""Stands for a name: the model's own exit predictor, untuned."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -97,6 +97,7 @@ def save_exits(
 
 def check_place(folder: Path) -> None:
     """Raise StorageError, before the work, where settings cannot be kept in a model's directory."""
+    # A damaged file would otherwise be noticed after hours of tuning.
     load_exits(folder)
     if not os.access(folder, os.W_OK):
         raise StorageError(
@@ -122,6 +123,7 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
             f"format {FORMAT}.",
             "Tune the thresholds again: `nmtgrid adaptive-tune`.",
         )
+    # After the format: another version may compute its checksum differently.
     if is_altered(values):
         raise altered(path)
     return {name: _from_json(path, name, fields) for name, fields in values["settings"].items()}
@@ -200,6 +202,7 @@ def _untuned(model: TranslationModel) -> AnyHalt:
 
 
 def _check_name(name: str) -> None:
+    # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
     if not _NAME.fullmatch(name) or _is_number(name) or name == AUTO:
         raise ConfigError(
             f"Settings of early exit cannot be named `{name}`.",

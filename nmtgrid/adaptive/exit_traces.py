@@ -64,7 +64,7 @@ def record(
 ) -> Records:
     """Return the records of batches whose targets are what is forced, `indices` their numbers.
 
-    `advance` is told of each batch's sentences and tokens. Raises ConfigError for a model with one
+    `advance` gets each batch's sentences and tokens. Raises ConfigError for a model with one
     exit, or where it has no network for this mechanism.
     """
     model = with_exits(model)
@@ -120,7 +120,7 @@ _TOKENS, _VECTORS = 1 << 16, 1 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """For K vectors of thresholds [K]: mean exit per token, and share of tokens as wanted."""
+    """For K vectors of thresholds [K]: mean exit per token, and share of tokens that are hits."""
 
     average_exit: NDArray[Any]
     agreement: NDArray[Any]
@@ -130,7 +130,7 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
     """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
 
     scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
-    whether the exit writes what is wanted. A token leaves at the first exit n whose score exceeds
+    whether the exit's prediction is a hit. A token leaves at the first exit n whose score exceeds
     threshold n. Fast where thresholds share their values, such as thousandths; right for any.
     """
     count = len(thresholds)
@@ -165,7 +165,7 @@ def exits_of(scores: NDArray[Any], thresholds: NDArray[Any]) -> NDArray[Any]:
 
 
 def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return [K]: blocks run beyond the first, summed over tokens, and tokens as wanted.
+    """Return [K]: blocks run beyond the first, summed over tokens, and the number of hits.
 
     `sets` has for each exit but the last [K, words], the tokens that would go on there; right [N,
     words] those that each exit gets right. Padding is in no set of `right`, and never goes on.

@@ -62,6 +62,7 @@ class Thresholds:
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True where scores [R'] exceed the block's threshold."""
         assert scores is not None
+        # In float32, as `exit_traces.replay` compares: bf16 would round scores across a threshold.
         return scores.float() > self.values[exit - 1]
 
 
@@ -115,6 +116,7 @@ class GivenExits:
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the given exit on; `step` tokens stand in each row."""
+        # A replayed hypothesis may grow beyond the recorded one: it then runs all blocks.
         if step >= self.table.shape[1]:
             return torch.zeros_like(keys, dtype=torch.bool)
         rows = keys

@@ -69,6 +69,7 @@ class DecoderSizes:
     def block(self, source_length: float, step: int) -> float:
         """Return FC of a block that has the source's keys and values, at step t from 1."""
         size = self.size
+        # Six projections: four of self-attention, two of the attention to the source.
         fixed = 12.0 * size**2 + 4.0 * self.feed_forward_size * size
         return fixed + 4.0 * step * size + 4.0 * source_length * size
 
@@ -146,7 +147,7 @@ def read_samples(
 ) -> list[Sample]:
     """Return the first `count` sentences of a split (None: all).
 
-    Sources are cut after `longest` units, and `warn` is told so. Raises DataError for a split that
+    Sources are cut after `longest` units, with a warning. Raises DataError for a split that
     has no references.
     """
     samples: list[Sample] = []
@@ -172,7 +173,7 @@ def read_samples(
 
 
 Clock = Literal["wall", "processor"]
-"""What seconds are told by; the processor's do not run while other programs have it."""
+"""Which clock counts; the processor's does not run while other programs do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +264,7 @@ def decode(
     """Return what each system makes of `samples`.
 
     A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
-    `advance` is told of sentences and target tokens, those of all systems.
+    `advance` gets sentences and target tokens, those of all systems.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
@@ -274,6 +275,7 @@ def decode(
             for system in systems:
                 _timed(system, batch[:2], setup)
         for turn, system in enumerate(systems):
+            # The least of the runs: noise of the machine only adds.
             runs = [_timed(system, batch, setup) for _ in range(setup.repeats)]
             hypotheses = runs[0][0]
             seconds[turn] += min(run[1] for run in runs)
@@ -300,6 +302,7 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     texts = translations(decoded, pipeline)
     score = bleu(texts, [sample.reference for sample in samples], "none")
     model = decoded.system.model
+    # Without early exit every token left after the last block, if there are blocks at all.
     count = depth_of(model) or 0
     exits, lengths = _exits(decoded, samples, model, count)
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None

@@ -78,7 +78,7 @@ class Aligned:
 
     Departs: block n's gradient gets gamma_n - 1 times that of NLL(n) beside the loss's, with
     everything but block n held fixed, so that the ratio is what is asked for; that changes
-    gradients alone, not the loss that is told.
+    gradients alone, not the loss that is logged.
     """
 
     def __init__(self, settings: AlignedSettings) -> None:
@@ -155,6 +155,7 @@ class Mixed:
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
+        # M sequences of a sentence are M rows; `sharing` lets them share one encoding.
         rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
         several = batch if count == 1 else batch.sharing().select(rows)
         sites = PredictionSites.offline(several)
@@ -224,10 +225,8 @@ def by_exit(sums: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def classifier_of(model: ExitModel, exit: int) -> Classifier:
-    """Return the classifier of an exit, fixed where no gradient is wanted.
-
-    The fused loss would compute one in its forward pass otherwise.
-    """
+    """Return the classifier of an exit, without gradient in validation."""
+    # The fused loss computes the weights' gradient in its forward pass if they ask for one.
     classifier = model.classifier(exit)
     return classifier if torch.is_grad_enabled() else detached(classifier)
 

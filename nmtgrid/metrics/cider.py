@@ -34,6 +34,7 @@ class DocumentFrequencies:
         pictures = 0
         for of_picture in references:
             pictures += 1
+            # A set: however many references of a picture have an n-gram, the picture counts once.
             counts.update({gram for tokens in of_picture for gram in grams(tokens, n)})
         return cls(counts, pictures)
 
@@ -145,6 +146,7 @@ class Cider:
 
 def grams(tokens: Tokens, n: int) -> Counter[Gram]:
     """Return how often each n-gram of order 1 to `n` stands in `tokens`."""
+    # Slices of a tuple can be hashed; slices of a list cannot.
     sequence = tuple(tokens)
     return Counter(
         sequence[start : start + order]

@@ -86,7 +86,7 @@ class Halt(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PredictionSites:
-    """Which predictions are wanted: M of them, one for each entry.
+    """Which predictions are computed: M of them, one for each entry.
 
     sentence [M] and position [M] (int64) name the row of the grid: position t predicts
     `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
@@ -370,6 +370,7 @@ class TranslationModel(nn.Module):
         Names begin with the part of the network and, where there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
         """
+        # Enough for architectures without more to show between their stages.
         return {name: ProbePoint(module) for name, module in self.stages().items()}
 
     def refusal(self) -> ConfigError:

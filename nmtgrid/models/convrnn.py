@@ -9,13 +9,13 @@ says, and a recurrent network that also reads the words written so far chooses a
 What the chapter leaves open, and what is done here:
 * The length model is a line, m = a |x| + b. There is no loss on lengths but the likelihood itself,
   so m enters the prediction in two smooth ways: it stretches the transfer (layers/
-  phrase_convolution.py, Resample), and the recurrent network is told how far it is from the
-  predicted end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
+  convolution.py, Resample), and the recurrent network reads how far it is from the predicted
+  end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
   from both. Rounded, m is the number of target words that the reverse convolutions make; beyond
   it the recurrent network reads the last one.
-* A kernel for each length would rarely be trained. L has `merge` places, each reading the mean of
-  the phrases around it, and its reverse unfolds as many, stretched to the number of phrases
-  wanted; a row shorter than a kernel K_i skips it.
+* A kernel for each length would rarely be trained. L has `merge` bins, each reading the mean of
+  the phrases around it, and its reverse unfolds as many, stretched to the predicted number of
+  phrases; a row shorter than a kernel K_i skips it.
 * Each convolution is followed by tanh and dropout; the recurrent network is plain, as in 2013
   (`cell` lstm makes it an LSTM), starts at zero, and its output goes through a map if tied.
 """
@@ -41,7 +41,7 @@ from nmtgrid.text.vocabulary import PAD
 _LONGEST = (4.0, 16.0)
 """The predicted length is at most so many times the source's, plus so many words."""
 _NEAR = 4.0
-"""Words over which the distance from the predicted end is told apart."""
+"""Words over which the distance from the predicted end is resolved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +231,7 @@ class ConvRNN(TranslationModel):
         return line.clamp(min=1.0).minimum(_LONGEST[0] * lengths + _LONGEST[1])
 
     def _words(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what target words give [B, P, G], predicted lengths [B] and last places [B]."""
+        """Return what target words give [B, P, G], predicted lengths and last indices [B]."""
         config = self.config
         predicted = self.predict_lengths(lengths)
         # Each convolution leaves fewer phrases than it read; `left` counts them for each sentence.

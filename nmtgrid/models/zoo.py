@@ -49,6 +49,7 @@ class Architecture:
     """Its sources are pictures, not text."""
 
 
+# Filled at the end of this module; own architectures are added by `register` (docs).
 _ARCHITECTURES: Registry[Architecture] = Registry("architecture")
 
 
@@ -118,6 +119,7 @@ def build(
     The sizes count the special symbols. `overrides` name the model's own settings; the prefix
     "model." may stand before them. Raises ConfigError for unknown names and faulty values.
     """
+    # The command line's names have the prefix, `configure` wants them without.
     settings = overrides or {}
     if isinstance(settings, Mapping):
         settings = {name.removeprefix("model."): value for name, value in settings.items()}

@@ -168,6 +168,7 @@ class Dynamic:
 
 def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum of costs [B, T, S] on paths [B, T]."""
+    # A path counts reads from 1, columns from 0; padding is left out by `is_target`.
     return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
 
 

@@ -67,8 +67,8 @@ def read_sentences(
     A line that is tokenised whole has the dataset's units, of which a few need words to come: a
     full stop after an abbreviation is the word's or not by what follows.
 
-    Sources are cut after `longest` units, at the end of a word where there is one, and `warn` is
-    told so: a stream that is evaluated cannot be taken in pieces.
+    Sources are cut after `longest` units, at the end of a word where there is one, with a warning:
+    a stream that is evaluated cannot be split.
     """
     columns = zip(
         split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
@@ -103,6 +103,8 @@ def read_sentences(
 
 def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
     """Return a source's words with the units of each."""
+    # As a stream brings it: each raw word is tokenised and cut into subwords before the next is
+    # known.
     if source_text == "words":
         return list(zip(line.split(), pipeline.source_words(line), strict=True))
     # Tokenised whole, as the training data was; its tokens then count as words.
@@ -186,6 +188,7 @@ class OnlineDecoder:
 
     def faults(self, settings: Sequence[Setting]) -> list[str]:
         """Return what the models cannot do of these settings."""
+        # Faults of every model of an ensemble are collected: the user sees all at once.
         faults: list[str] = []
         policies = {setting.policy for setting in settings if not setting.is_offline}
         for model in self.translator.models:
@@ -212,7 +215,7 @@ class OnlineDecoder:
     ) -> Iterator[Decoded]:
         """Yield what becomes of the sentences along each setting, in the settings' order.
 
-        `advance` is told of the sentences and target tokens of each batch. The oracle's paths are
+        `advance` gets the sentences and target tokens of each batch. The oracle's paths are
         made from costs that all its settings share.
         """
         weights = [setting.value for setting in settings if setting.policy == "oracle"]
@@ -375,6 +378,7 @@ def measure(
     Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more.
     """
     outcomes = decoded.outcomes
+    # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
     tokenized = bleu(
         [outcome.words for outcome in outcomes],
         [sentence.reference for sentence in sentences],

@@ -168,7 +168,7 @@ class WaitKArea:
     """The likelihood at every cell right of a wait-k path, weighted. Eq. (4.34), (4.35).
 
     The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
-    weights; the likelihood told beside it is the weighted mean over a batch's cells, times tokens.
+    weights; the logged likelihood is the weighted mean over a batch's cells, times tokens.
 
     Departs: the exact weights are the shares that enumeration gives, not the print's.
     """

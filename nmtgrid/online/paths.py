@@ -159,7 +159,7 @@ def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
 
 
 def from_actions(actions: str, source_length: int | None = None) -> list[int]:
-    """Return the path that a string of R (READ) and W (WRITE) takes; places count from 1.
+    """Return the path that a string of R (READ) and W (WRITE) takes; messages count from 1.
 
     Raises NmtgridError for another letter, a write before the first read, and a read beyond the
     source where its length is given.

@@ -56,6 +56,7 @@ def names() -> list[str]:
     return list(dict.fromkeys(curve.data for curve in CURVES))
 
 
+# The tables' models, by how they were trained and, for agents, from which weights they started.
 _PERVASIVE = "Pervasive Attention, multi-path wait-k"
 _TRANSFORMER = "Transformer, multi-path wait-k"
 _OFFLINE_START = "Dynamic agent (offline start"

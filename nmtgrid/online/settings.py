@@ -76,6 +76,7 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
     for policy, text, read in readers:
         if text is None:
             continue
+        # A range such as `1..9:2` may be wrong in several of the lists at once.
         try:
             settings += [Setting(policy, float(value)) for value in read(text)]
         except ConfigError as error:

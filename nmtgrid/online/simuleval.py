@@ -72,7 +72,7 @@ def score(instances: Sequence[Instance]) -> LogScore:
     """Return the latency of a log's sentences.
 
     SimulEval skips sentences without a prediction as well; it cannot score a log with an empty
-    source, where ours skips it.
+    source, where this function skips it.
     """
     columns = (
         [instance.delays for instance in instances],
@@ -112,7 +112,7 @@ def read_log(path: str | Path) -> list[Instance]:
 def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
     """Write a folder that `simuleval --score-only --output FOLDER` scores.
 
-    What a log in `folder` held before is replaced. Raises InputError, before anything is written,
+    An earlier log in `folder` is replaced. Raises InputError, before anything is written,
     for a sentence that SimulEval could not read: delays that do not fit the words, no reference,
     or words for an empty source. StorageError when the disk refuses.
     """

@@ -10,7 +10,7 @@ may come that belongs to it. With `--tokenized` predictions are tokenised words,
 they are final, for tokenised references and `--sacrebleu-tokenizer none`.
 `policy()` is called once for each word that has come: all that is final by then goes out in one
 action. This module loads without SimulEval; only the class needs it, and
-`python -m nmtgrid.online.simuleval_agent` says what SimulEval is to be told, or how to install it.
+`python -m nmtgrid.online.simuleval_agent` prints SimulEval's command line, or how to install it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The sentence under way: takes all source words so far, returns what is to be written."""
+    """The sentence being translated: takes all source words so far, returns words to write."""
 
     def __init__(self, translator: StreamTranslator, tokenized: bool = False) -> None:
         """`tokenized` leaves the words as the Moses tokenizer has them, with its escapes."""
@@ -80,7 +80,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     translator = StreamTranslator(loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device)
-    translator.begin()  # faults of the model are told before the first sentence
+    translator.begin()  # a model that cannot stream is an error before the first sentence
     return translator
 
 

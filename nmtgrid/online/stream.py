@@ -31,7 +31,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
 class TokenStream:
-    """One sentence under way, in ids: takes source tokens, returns target tokens.
+    """A sentence being translated, in ids: takes source tokens, returns target tokens.
 
     `tokens`, their `log_probabilities` and `reads` grow; the end symbol's are the last of the
     latter two, once it `is_finished`. Reads count the source's end symbol.
@@ -191,7 +191,7 @@ class TokenStream:
 
 
 class Stream:
-    """One raw sentence under way: takes raw words, returns tokenised target words.
+    """A raw sentence being translated: takes raw words, returns tokenised target words.
 
     A target word is returned once it is final: with its last unit.
     """

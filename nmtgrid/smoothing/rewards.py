@@ -29,7 +29,7 @@ class Reward(Protocol):
     def loss_of_one(self, length: int) -> float:
         """Return the share of its reward that a sentence of `length` tokens loses by a change.
 
-        It is the mean over the places of one substitution, where all tokens are different and
+        It is the mean over the positions of one substitution, where all tokens are different and
         weigh the same.
         """
         ...

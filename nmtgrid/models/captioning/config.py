@@ -88,7 +88,7 @@ class CaptionTopDownConfig(CaptionConfig):
         return [*super().faults(), *too_small(self, "attention_size")]
 
 
-# Beams of three, as table E.1 has them; how long training took is not told. No limit of length: it
+# Beams of three, as table E.1 has them; the text has no length of training. No limit of length: it
 # would be one of regions, too.
 _MSCOCO: dict[str, Any] = {
     "objective.label_smoothing": 0.0,

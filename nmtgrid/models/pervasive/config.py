@@ -123,6 +123,7 @@ class PervasiveConfig:
 
 def network_plan(config: PervasiveConfig, depth: int | None = None) -> NetworkPlan:
     """Return what a grid network needs to know of `config`; it may have a depth of its own."""
+    # The network is used by a reader too, so it does not see the model's config.
     return NetworkPlan(
         depth=config.depth if depth is None else depth,
         size=config.size,

@@ -211,7 +211,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             state = dataclasses.replace(state, reader=reader)
         if source.shape[1] or not self.config.source_causal:
             return state
-        # Where a prediction is made of all rows, a new column is wanted in all of them.
+        # Where a prediction is made of all rows, a new column has to be computed in all of them.
         return state.streaming(None if self.area == "grid" else self.traits.target_receptive_field)
 
     def extend(self, tokens: Tensor, state: GridState) -> GridState:

@@ -257,7 +257,7 @@ def without_lead(shares: Tensor, lead: int) -> Tensor:
 
 
 class HaltingStep:
-    """One step under way: the rows that go on, and what those that left have left."""
+    """A decoding step in progress: the rows that go on, and the results of those that left."""
 
     def __init__(
         self,
