@@ -120,7 +120,11 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
     lines = []
     for instance in instances:
         try:
-            _check(instance)
+            _check_delays(list(instance.delays), instance.prediction)
+            if instance.reference is None:
+                raise ValueError("it has no reference.")
+            if instance.delays and not instance.source_length:
+                raise ValueError("it has words for an empty source, which SimulEval cannot score.")
         except ValueError as fault:
             raise InputError(f"Sentence {instance.index + 1}: {fault}") from fault
         lines.append(json.dumps(_record(instance)) + "\n")
@@ -141,14 +145,6 @@ def _record(instance: Instance) -> dict[str, Any]:
         "source": " ".join(instance.source.split()),
         "source_length": instance.source_length,
     }
-
-
-def _check(instance: Instance) -> None:
-    _check_delays(list(instance.delays), instance.prediction)
-    if instance.reference is None:
-        raise ValueError("it has no reference.")
-    if instance.delays and not instance.source_length:
-        raise ValueError("it has words for an empty source, which SimulEval cannot score.")
 
 
 def _parse(line: str) -> Instance:

@@ -126,17 +126,14 @@ class TokenStream:
         # The reader's row is fed once for each written token; later READs extend it by columns.
         if not self._is_considered:
             last = self._last_token()
-            pairs = zip(self._models, self._states, strict=True)
-            self._states = [model.consider(last, state) for model, state in pairs]
+            self._states = [model.consider(last, state) for model, state in self._pairs()]
             self._is_considered = True
-        pairs = zip(self._models, self._states, strict=True)
-        rows = [model.reading_row(state).float().sigmoid() for model, state in pairs]
+        rows = [model.reading_row(state).float().sigmoid() for model, state in self._pairs()]
         return torch.stack(rows).mean(0)
 
     def _read(self, token: int) -> None:
         column = self._first + token  # `_first` is a zero [1] on the device
-        pairs = zip(self._models, self._states, strict=True)
-        self._states = [model.extend(column, state) for model, state in pairs]
+        self._states = [model.extend(column, state) for model, state in self._pairs()]
         self._columns += 1
         self._source_has_ended = token == END
 
@@ -144,8 +141,7 @@ class TokenStream:
         if self._agent.wants_reading:
             self._reading()  # the reader has to see every token, also where nothing is left to read
         last = self._last_token()
-        pairs = zip(self._models, self._states, strict=True)
-        steps = [self._step(model, last, state) for model, state in pairs]
+        steps = [self._step(model, last, state) for model, state in self._pairs()]
         self._states = [step.state for step in steps]
         # An ensemble averages probabilities, as the batched search does.
         values = torch.stack([step.logits.float().log_softmax(1) for step in steps])
@@ -185,6 +181,9 @@ class TokenStream:
             following = torch.full_like(following, -math.inf)
             following[:, END] = end
         return following
+
+    def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
+        return zip(self._models, self._states, strict=True)
 
     def _last_token(self) -> Tensor:
         return self._first + (self.tokens[-1] if self.tokens else BEGIN)

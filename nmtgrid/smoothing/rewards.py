@@ -58,9 +58,17 @@ class BleuReward:
             best = torch.maximum(best, scores)
         return best.to(tokens.device)
 
-    def loss_of_one(self, length: int) -> float:
+    @staticmethod
+    @functools.cache
+    def loss_of_one(length: int) -> float:
         """See `Reward`."""
-        return _bleu_of_one(length)
+        if not length:
+            return 1.0
+        # Computed exactly, by scoring every single substitution, and cached by length.
+        lengths = torch.full((length,), length)
+        truth = torch.arange(length).expand(length, -1)
+        changed, references = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+        return 1.0 - float(sentence_bleus(bleu_counts(changed, references)).mean()) / 100.0
 
 
 class CiderReward:
@@ -94,33 +102,17 @@ class CiderReward:
         ]
         return torch.tensor(rewards, dtype=torch.double, device=tokens.device)
 
-    def loss_of_one(self, length: int) -> float:
+    @staticmethod
+    @functools.cache
+    def loss_of_one(length: int) -> float:
         """See `Reward`."""
-        return _cider_of_one(length)
-
-
-@functools.cache
-def _bleu_of_one(length: int) -> float:
-    """Return what `BleuReward.loss_of_one` does."""
-    if not length:
-        return 1.0
-    # Cached by length: computed exactly by scoring every single substitution.
-    lengths = torch.full((length,), length)
-    truth = torch.arange(length).expand(length, -1)
-    changed, references = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
-    return 1.0 - float(sentence_bleus(bleu_counts(changed, references)).mean()) / 100.0
-
-
-@functools.cache
-def _cider_of_one(length: int) -> float:
-    """Return what `CiderReward.loss_of_one` does."""
-    if not length:
-        return 1.0
-    # Nothing is known of any n-gram, so that all weigh the same.
-    even = Cider(DocumentFrequencies({}, pictures=3))
-    truth = list(range(length))
-    own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
-    return 1.0 - sum(scores) / (own * length)
+        if not length:
+            return 1.0
+        # Nothing is known of any n-gram, so that all weigh the same.
+        even = Cider(DocumentFrequencies({}, pictures=3))
+        truth = list(range(length))
+        own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
+        return 1.0 - sum(scores) / (own * length)
 
 
 def _each_changed(length: int) -> Tensor:

@@ -132,20 +132,6 @@ class OwnReader(PervasiveGrid):
         return state.add_column(self.network, column, is_source)
 
 
-Reader = SharedReader | OwnReader
-
-
-def make_reader(
-    config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
-) -> Reader | None:
-    """Return the reader that `config` asks for, with drawn weights."""
-    if config.reader == "none":
-        return None
-    if config.reader == "shared":
-        return SharedReader(config.size, detached=config.reader_detached)
-    return OwnReader(config, source_vocab_size, target_vocab_size)
-
-
 def _decision(size: int) -> nn.Linear:
     """Return a map to one logit, so small that reading begins at a probability of one half."""
     projection = nn.Linear(size, 1)
@@ -201,7 +187,11 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             aligns=True,
             reads=config.reader != "none",
         )
-        self.reader = make_reader(config, source_vocab_size, target_vocab_size)
+        self.reader: SharedReader | OwnReader | None = None
+        if config.reader == "shared":
+            self.reader = SharedReader(config.size, detached=config.reader_detached)
+        elif config.reader == "own":
+            self.reader = OwnReader(config, source_vocab_size, target_vocab_size)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row; a source of no columns begins a stream."""
