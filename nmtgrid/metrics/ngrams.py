@@ -62,20 +62,20 @@ def characters(lines: Sequence[str]) -> Ragged:
     return Ragged(numpy.frombuffer(codes, numpy.int32), lengths)
 
 
-def totals(lengths: NDArray[numpy.int64], most: int) -> NDArray[numpy.int64]:
-    """Return how many n-grams of order 1 to `most` lines have [lines, most]."""
-    counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(most), 0)
+def totals(lengths: NDArray[numpy.int64], max_order: int) -> NDArray[numpy.int64]:
+    """Return how many n-grams of order 1 to `max_order` lines have [lines, max_order]."""
+    counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(max_order), 0)
     return counts
 
 
-def matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
-    """Return the n-grams of order 1 to `most` that both texts have in each line [lines, most].
+def matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int64]:
+    """Return the matches of order 1 to `max_order` of both texts in each line [lines, max_order].
 
     One that stands twice in a line of both counts twice.
     """
-    counts = numpy.zeros((len(first.lengths), most), numpy.int64)
+    counts = numpy.zeros((len(first.lengths), max_order), numpy.int64)
     for start, end in _chunks(first.lengths + second.lengths):
-        counts[start:end] = _matches(first.part(start, end), second.part(start, end), most)
+        counts[start:end] = _matches(first.part(start, end), second.part(start, end), max_order)
     return counts
 
 
@@ -90,9 +90,9 @@ def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
         start, before = end, int(reached[end - 1])
 
 
-def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
+def _matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int64]:
     count = len(first.lengths)
-    matched = numpy.zeros((count, most), numpy.int64)
+    matched = numpy.zeros((count, max_order), numpy.int64)
     # Symbols without gaps keep the integers small: more orders fit before keys must be renumbered.
     symbols, size = _ranked(numpy.concatenate([first.symbols, second.symbols]))
     lengths = numpy.concatenate([first.lengths, second.lengths])
@@ -103,7 +103,7 @@ def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
     starts = numpy.arange(len(symbols))
     is_second = (starts >= len(first.symbols)).astype(numpy.int64)
     bound = count
-    for order in range(1, most + 1):
+    for order in range(1, max_order + 1):
         # An n-gram is the (n-1)-gram at the same start, one symbol longer, if the line goes on.
         fits = left[starts] >= order
         starts, keys = starts[fits], keys[fits]

@@ -248,11 +248,11 @@ def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) ->
     # Randomisation: two boolean choices, and one of them as an integer.
     bytes_each = 8 + 4 * columns if kind == "bootstrap" else 10
     if samples * sentences * bytes_each > _MOST_BYTES:
-        most = _MOST_BYTES // (sentences * bytes_each)
+        fitting = _MOST_BYTES // (sentences * bytes_each)
         raise ConfigError(
             f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take "
             f"{samples * sentences * bytes_each / 2**30:.0f} GiB of memory.",
-            f"Ask for {most:,} samples or fewer." if most else "Test on fewer sentences.",
+            f"Ask for {fitting:,} samples or fewer." if fitting else "Test on fewer sentences.",
         )
 
 

@@ -23,12 +23,12 @@ def too_small(config: Any, *names: str) -> list[str]:
     ]
 
 
-def too_large(config: Any, most: int, *names: str) -> list[str]:
-    """Return a fault for each setting above `most`."""
+def too_large(config: Any, limit: int, *names: str) -> list[str]:
+    """Return a fault for each setting above `limit`."""
     return [
-        f"`model.{name}` must be at most {most}, but is {getattr(config, name)}."
+        f"`model.{name}` must be at most {limit}, but is {getattr(config, name)}."
         for name in names
-        if getattr(config, name) > most
+        if getattr(config, name) > limit
     ]
 
 

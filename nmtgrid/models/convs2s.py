@@ -68,7 +68,8 @@ class DecoderLayer(nn.Module):
         self.convolution = _convolution(config)
         self.query_map = make_map(config, config.size, config.embedding_size)
         self.output_map = make_map(config, config.embedding_size, config.size)
-        self.scale = attention_scale(config)
+        # The factor of the products of queries and keys.
+        self.scale = 1.0 if config.attention_scale == "none" else config.embedding_size**-0.5
 
     def forward(
         self,
@@ -109,11 +110,6 @@ def make_map(
     # of Gehring et al. (2017) allows for it.
     gain = 1.0 - dropped
     return NormalisedMap(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
-
-
-def attention_scale(config: ConvS2SConfig) -> float:
-    """Return the factor of the products of queries and keys."""
-    return 1.0 if config.attention_scale == "none" else config.embedding_size**-0.5
 
 
 def _convolution(config: ConvS2SConfig) -> GatedConvolution:

@@ -85,14 +85,14 @@ def _references(batch: Batch) -> list[Tensor]:
     return references if batch.references is None else [*references, batch.references]
 
 
-def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> Tensor:
-    """Return the log-probabilities [B, most + 1] of the distances 0 to `most`.
+def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: int) -> Tensor:
+    """Return the log-probabilities [B, D + 1] of the distances 0 to D, `max_distance`.
 
     lengths [B] are the tokens that may change, others [B] the substitutes of each, cost [B] what a
     change costs, in nats.
     """
     # log C(n, d) by the gamma function; binomials of long sentences overflow otherwise.
-    distance = torch.arange(most + 1, device=lengths.device)
+    distance = torch.arange(max_distance + 1, device=lengths.device)
     n = lengths[:, None].double()
     unchanged = n - distance
     subsets = (n + 1).lgamma() - (distance + 1.0).lgamma() - (unchanged.clamp(min=0) + 1).lgamma()

@@ -184,10 +184,10 @@ def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
     return vectors
 
 
-def _sentences(train: Split, most: int = 0) -> Iterator[NDArray[numpy.int64]]:
+def _sentences(train: Split, limit: int = 0) -> Iterator[NDArray[numpy.int64]]:
     """Yield the targets (0: all) in pieces, each target followed by -1 as often as a window."""
     tokens, offsets = train.target_tokens, train.target_offsets
-    count = min(most, len(offsets) - 1) if most else len(offsets) - 1
+    count = min(limit, len(offsets) - 1) if limit else len(offsets) - 1
     for start in range(0, count, _PIECE):
         bounds = numpy.asarray(offsets[start : min(start + _PIECE, count) + 1], numpy.int64)
         piece = numpy.asarray(tokens[bounds[0] : bounds[-1]], numpy.int64)

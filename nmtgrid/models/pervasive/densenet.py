@@ -22,7 +22,7 @@ from nmtgrid.models.pervasive.densenet_config import (
     dense_cell_flops,
     dense_plan,
 )
-from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -97,10 +97,15 @@ class PervasiveDensenet(GridModel):
         return stages
 
     def _embedding(self, count: int) -> Embedding:
-        # Beside positions of size one, vectors of variance 1/d would not be heard.
-        scale = self.config.positions != "none"
-        return grid_embedding(
-            self.config, count, self.config.embedding_size, scale=scale, padding=PAD
+        config = self.config
+        return Embedding(
+            count,
+            config.embedding_size,
+            positions=config.positions,
+            # Beside positions of size one, vectors of variance 1/d would be lost.
+            scale=config.positions != "none",
+            dropout_rate=config.embedding_dropout,
+            padding=PAD,
         )
 
     def _columns(self, source: Tensor) -> Tensor:

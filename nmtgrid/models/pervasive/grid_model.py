@@ -11,7 +11,7 @@ to j hold, whatever path led there.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -221,24 +221,3 @@ def output_map(input_size: int, output_size: int) -> nn.Linear:
     nn.init.normal_(projection.weight, std=0.003)
     nn.init.zeros_(projection.bias)
     return projection
-
-
-def grid_embedding(
-    config: Any,
-    count: int,
-    size: int,
-    *,
-    scale: bool,
-    padding: int,
-    alias: tuple[int, int] | None = None,
-) -> Embedding:
-    """Return embeddings as `config` says: `positions` and `embedding_dropout`."""
-    return Embedding(
-        count,
-        size,
-        positions=config.positions,
-        scale=scale,
-        dropout_rate=config.embedding_dropout,
-        padding=padding,
-        alias=alias,
-    )

@@ -25,7 +25,7 @@ from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import pervasive_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, network_plan
-from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -57,9 +57,15 @@ class PervasiveGrid(nn.Module):
         self.network = NETWORKS[config.skip](network_plan(config, depth))
 
     def _embedding(self, count: int, size: int) -> Embedding:
-        scale = self.config.scale_embeddings
-        alias = first_alias(self.config.first_symbol)
-        return grid_embedding(self.config, count, size, scale=scale, padding=PAD, alias=alias)
+        return Embedding(
+            count,
+            size,
+            positions=self.config.positions,
+            scale=self.config.scale_embeddings,
+            dropout_rate=self.config.embedding_dropout,
+            padding=PAD,
+            alias=first_alias(self.config.first_symbol),
+        )
 
     def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
         """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
