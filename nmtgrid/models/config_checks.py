@@ -64,4 +64,5 @@ def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
 
     Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
     """
+    # An alias instead of another token in the batches: data and search need not know the model.
     return (BEGIN, END) if first == "end" else None

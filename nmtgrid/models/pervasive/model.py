@@ -181,7 +181,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         self.output_bias = (
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
-        # A reader is drawn last: models without one have the same weights for the same seed.
         # Nothing is to the right of a cell that is the last one read.
         one_side = config.source_causal or self.area == "cell"
         seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
@@ -193,6 +192,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             aligns=True,
             reads=config.reader != "none",
         )
+        # A reader is drawn last: models without one have the same weights for the same seed.
         self.reader: SharedReader | OwnReader | None = None
         if config.reader == "shared":
             self.reader = SharedReader(config.size, detached=config.reader_detached)

@@ -229,6 +229,7 @@ _EN_DE = {
     "search.beam": 4,
     "search.length_penalty": 0.6,
 }
+# Depth of the encoder -> published count; `_poster` explains them.
 _POSTER_TYPES = (37000, 37000)
 _POSTER_COUNTS = {6: 94e6, 12: 120e6, 16: 137e6, 20: 154e6}
 

@@ -276,6 +276,7 @@ class TransformerSource(ExitModel):
         A bi-directional encoder waits for the next step and then encodes all that has been read.
         """
         if state.source is not None:
+            # READs between two WRITEs cost one encoding together.
             source = torch.cat([state.source, tokens[:, None]], 1)
             return dataclasses.replace(state, source=source, memory=None)
         if state.stream is None:
@@ -307,6 +308,7 @@ class TransformerSource(ExitModel):
         else:
             memory = self.source_projection(encoded.read, encoded.hidden)
         if self.config.source_marker == "add-zero":
+            # The pair goes in front of the projected keys and values: it is no token.
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
 
@@ -320,7 +322,7 @@ class TransformerSource(ExitModel):
     def _source_logits(self, encoded: Encoded) -> Tensor:
         """Return [B, N], Eq. (5.11), before the softmax: of the mean source state."""
         assert self.halting_map is not None
-        # The mean over real tokens as a product, in the states' type: autocast leaves it alone.
+        # The mean over visible tokens, as one product with their shares.
         shares = encoded.is_seen / encoded.is_seen.sum(1, keepdim=True)
         mean = (shares[:, None].to(encoded.last.dtype) @ encoded.last)[:, 0]
         logits: Tensor = self.halting_map(mean)
