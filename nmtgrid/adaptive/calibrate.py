@@ -1,9 +1,9 @@
-"""Thresholds with a promise: Learn then Test, one candidate after the other (Angelopoulos, 2021).
+"""Thresholds with a statistical guarantee: Learn then Test (Angelopoulos et al., 2021).
 
-Candidates stand from the safest to the fastest, an order that was found on other sentences. Each is
-tested for a mean loss above the bound; at the first that is not refuted the testing ends, and what
-has passed keeps the bound with the confidence asked, whatever the number of candidates.
-Losses of sentences are in [0, 1] and told against the full stack's translations.
+Fixed-sequence testing: candidates come from the safest to the fastest, an order that was chosen on
+other sentences. Each is tested for a mean loss above the bound; at the first that is not refuted
+the testing ends, and what has passed keeps the bound with the requested confidence, whatever the
+number of candidates. Losses of sentences are in [0, 1], against the full stack's translations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nmtgrid.metrics.quality import sentence_bleu
 Candidate = TypeVar("Candidate")
 
 _TINY = 1e-9
-"""Of a sum of losses: what adding them up may have put on top."""
+"""Relative rounding error of a sum of losses."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,11 @@ def p_value(mean_loss: float, count: int, bound: float) -> float:
 
     For the mean of `count` independent losses in [0, 1].
     """
+    # Hoeffding's bound is one-sided: at a mean above the bound it says nothing, and is 1.
     below = min(mean_loss, bound)
     hoeffding = math.exp(-count * _divergence(below, bound))
+    # Bentkus: e times the binomial's tail. The sum is rounded up, but not for an error of its own
+    # computation, which would cost a whole unit of loss.
     total = math.ceil(count * mean_loss - _TINY * max(1.0, count * mean_loss))
     return min(1.0, hoeffding, math.e * binomial_cdf(total, count, bound))
 
@@ -71,6 +74,7 @@ def binomial_cdf(successes: int, count: int, chance: float) -> float:
     """Return the probability of at most so many successes in `count` trials."""
     if successes >= count:
         return 1.0
+    # Logarithms: the binomial coefficients of thousands of sentences have no float.
     each = [
         math.lgamma(count + 1)
         - math.lgamma(number + 1)
@@ -89,6 +93,7 @@ def least_count(bound: float, confidence: float, mean_loss: float = 0.0) -> int 
     """
     if mean_loss >= bound:
         return None
+    # Hoeffding's bound solved for the count.
     return math.ceil(-math.log1p(-confidence) / _divergence(mean_loss, bound) - _TINY)
 
 
@@ -121,11 +126,12 @@ def bleu_losses(
 
     All are tokenised text.
     """
-    lost = [
-        0.0 if ours == theirs else (_bleu(theirs, reference) - _bleu(ours, reference)) / 100
-        for theirs, ours, reference in zip(full, adaptive, references, strict=True)
+    # Most translations are equal, and sentence BLEU is slow.
+    differences = [
+        0.0 if early == deep else (_bleu(deep, reference) - _bleu(early, reference)) / 100
+        for deep, early, reference in zip(full, adaptive, references, strict=True)
     ]
-    losses: NDArray[Any] = numpy.array(lost).clip(0.0, 1.0)
+    losses: NDArray[Any] = numpy.array(differences).clip(0.0, 1.0)
     return losses
 
 
@@ -136,8 +142,8 @@ def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[An
     """
     return numpy.array(
         [
-            edit_distance(theirs, ours) / max(len(theirs), len(ours), 1)
-            for theirs, ours in zip(full, adaptive, strict=True)
+            edit_distance(deep, early) / max(len(deep), len(early), 1)
+            for deep, early in zip(full, adaptive, strict=True)
         ]
     )
 
@@ -146,21 +152,22 @@ def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Return the least number of units to insert, delete or replace (Levenshtein)."""
     if list(first) == list(second):
         return 0
-    places = numpy.arange(len(second) + 1)
-    row = places.copy()
+    columns = numpy.arange(len(second) + 1)
+    row = columns.copy()
     for number, unit in enumerate(first, 1):
-        differs = numpy.array([unit != theirs for theirs in second], dtype=int)
+        differs = numpy.array([unit != other for other in second], dtype=int)
         following = numpy.concatenate([[number], numpy.minimum(row[1:] + 1, row[:-1] + differs)])
-        # What is inserted costs one for each step to the right.
-        row = numpy.minimum.accumulate(following - places) + places
+        # Insertions run along the row and cost one a step: less that slope, the best cell to the
+        # left is a running minimum, so that no loop over columns is needed.
+        row = numpy.minimum.accumulate(following - columns) + columns
     return int(row[-1])
-
-
-def _bleu(text: str, reference: str) -> float:
-    return sentence_bleu(text, reference, "none")
 
 
 def _divergence(mean: float, bound: float) -> float:
     """Return the relative entropy of two coins that fall on one side with these chances."""
     divergence = (1 - mean) * math.log((1 - mean) / (1 - bound))
     return divergence if mean == 0 else divergence + mean * math.log(mean / bound)
+
+
+def _bleu(text: str, reference: str) -> float:
+    return sentence_bleu(text, reference, "none")

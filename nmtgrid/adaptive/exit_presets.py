@@ -1,4 +1,4 @@
-"""Settings of early exit under names, in a model directory: `exits.json`.
+"""Named settings of early exit in a model directory, `exits.json`: saved, checked and loaded.
 
     {"format": 1, "settings": {"fast": {"mechanism": "geometric", "thresholds": [0.4, 0.7],
      "split": "valid", "bleu": 34.7, "average_exit": 1.4, "weights": "best",
@@ -36,7 +36,7 @@ from nmtgrid.models.directory import LoadedModel
 
 FORMAT = 1
 AUTO = "auto"
-"""In place of a name: the model's own exit predictor, untuned."""
+"""Stands for a name: the model's own exit predictor, untuned."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -62,7 +62,7 @@ class ExitSettings:
         self.halt()
 
     def halt(self) -> Thresholds | Predicted:
-        """Return what decides so."""
+        """Return the halting mechanism."""
         if self.mechanism == "multinomial" or self.mechanism == "sequence":
             return Predicted(self.mechanism)
         return Thresholds(self.mechanism, self.thresholds)
@@ -81,6 +81,7 @@ def save_exits(
     """
     for preset in settings:
         check_halt(preset.halt(), model)
+    # A tuning writes a preset for each budget; those of an earlier run with other budgets go.
     old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
     presets = {
         name: preset
@@ -88,12 +89,15 @@ def save_exits(
         if old is None or not old.fullmatch(name)
     }
     presets |= {preset.name: preset for preset in settings}
-    table = {name: _to_json(preset) for name, preset in presets.items()}
+    table = {name: dataclasses.asdict(preset) for name, preset in presets.items()}
+    for values in table.values():
+        del values["name"]  # it is the key
     write_json(folder / FILE, with_checksum({"format": FORMAT, "settings": table}))
 
 
 def check_place(folder: Path) -> None:
     """Raise StorageError, before the work, where settings cannot be kept in a model's directory."""
+    # A damaged file would otherwise be noticed after hours of tuning.
     load_exits(folder)
     if not os.access(folder, os.W_OK):
         raise StorageError(
@@ -119,6 +123,7 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
             f"format {FORMAT}.",
             "Tune the thresholds again: `nmtgrid adaptive-tune`.",
         )
+    # After the format: another version may compute its checksum differently.
     if is_altered(values):
         raise altered_error(path)
     return {name: _from_json(path, name, fields) for name, fields in values["settings"].items()}
@@ -129,11 +134,11 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
 
     Raises ConfigError where there are none, or none that fit the model.
     """
-    known = load_exits(folder)
-    if name not in known:
-        advice = nearest(name, known) or "Tune some: `nmtgrid adaptive-tune`."
+    presets = load_exits(folder)
+    if name not in presets:
+        advice = nearest(name, presets) or "Tune some: `nmtgrid adaptive-tune`."
         raise ConfigError(f"{folder} holds no settings of early exit named `{name}`.", advice)
-    preset = known[name]
+    preset = presets[name]
     try:
         check_halt(preset.halt(), model)
     except ConfigError as fault:
@@ -147,6 +152,7 @@ def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[s
     Raises ConfigError where they are others, by their name and by what they are. Of settings that
     do not tell their weights nothing is known.
     """
+    # The checksum decides, not the name: "best" may have been trained on since.
     if settings.checksum is None or settings.checksum == loaded.checksum:
         return
     path = loaded.folder / FILE
@@ -176,12 +182,13 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
         stored = load_exit(loaded.folder, choice, model)
         check_weights(stored, loaded, warn)
         return stored.halt()
-    halt = _own(model) if choice == AUTO else FixedExit(int(choice))
+    halt = _untuned(model) if choice == AUTO else FixedExit(int(choice))
     check_halt(halt, model)
     return halt
 
 
-def _own(model: TranslationModel) -> AnyHalt:
+def _untuned(model: TranslationModel) -> AnyHalt:
+    """Return the model's own exit predictor, stopping where that is likelier than not."""
     halting = model.traits.halting
     if halting == "none":
         raise ConfigError(
@@ -195,6 +202,7 @@ def _own(model: TranslationModel) -> AnyHalt:
 
 
 def _check_name(name: str) -> None:
+    # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
     if not _NAME.fullmatch(name) or _is_number(name) or name == AUTO:
         raise ConfigError(
             f"Settings of early exit cannot be named `{name}`.",
@@ -206,27 +214,17 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?[0-9]+", text) is not None
 
 
-def _to_json(settings: ExitSettings) -> dict[str, Any]:
-    values = dataclasses.asdict(settings)
-    del values["name"]
-    return values | {"thresholds": list(settings.thresholds)}
-
-
 def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
+    # A user may have edited the file; what is wrong is said before anything is built from it.
     problem = _problem(values)
     if problem:
         raise damaged_error(path, f"in `{name}`, {problem}")
+    # Other keys, of later versions, are passed over.
+    names = [field.name for field in dataclasses.fields(ExitSettings)]
+    fields = {key: values.get(key) for key in names}
+    fields |= {"name": name, "thresholds": tuple(map(float, values["thresholds"]))}
     try:
-        return ExitSettings(
-            name,
-            values["mechanism"],
-            tuple(map(float, values["thresholds"])),
-            values["split"],
-            values.get("bleu"),
-            values.get("average_exit"),
-            values.get("weights"),
-            values.get("checksum"),
-        )
+        return ExitSettings(**fields)
     except ConfigError as fault:
         raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
 

@@ -1,7 +1,9 @@
-"""Traces of what each exit would decide and write, and what thresholds would make of them.
+"""Traces of what each exit would decide and predict, and their replay under thresholds.
 
-One decoding with the full stack records, for every token, each exit's prediction and confidence;
-`replay` then evaluates thousands of threshold vectors on these traces without decoding again.
+One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
+then evaluates thousands of threshold vectors on these traces without decoding again. What differs
+from decoding is that exits do not change the states of later tokens; `adaptive.tune` decodes the
+best vectors to see what they truly give.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ class Records:
 
     def of(self, sentences: NDArray[Any]) -> Records:
         """Return the records of these sentences (numbers) alone."""
-        kept = numpy.isin(self.sentence, sentences)
+        tokens = numpy.isin(self.sentence, sentences)
         return Records(
-            self.mechanism, self.sentence[kept], self.scores[kept], self.hits[kept],
-            self.agrees[kept],
+            self.mechanism, self.sentence[tokens], self.scores[tokens], self.hits[tokens],
+            self.agrees[tokens],
         )  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def record(
 ) -> Records:
     """Return the records of batches whose targets are what is forced, `indices` their numbers.
 
-    `advance` is told of each batch's sentences and tokens. Raises ConfigError for a model with one
+    `advance` gets each batch's sentences and tokens. Raises ConfigError for a model with one
     exit, or where it has no network for this mechanism.
     """
     model = with_exits(model)
@@ -84,10 +86,10 @@ def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
     sites = PredictionSites.offline(batch)
     targets = batch.target_output[sites.sentence, sites.position]
     states = model.exit_features(batch, sites)
-    judged = [judge(state, model.classifier(exit)) for exit, state in enumerate(states, 1)]
-    tokens = torch.stack([token for token, _ in judged], 1)
+    predictions = [predict(state, model.classifier(exit)) for exit, state in enumerate(states, 1)]
+    tokens = torch.stack([token for token, _ in predictions], 1)
     if mechanism == "confidence":
-        scores = torch.stack([largest for _, largest in judged[:-1]], 1)
+        scores = torch.stack([largest for _, largest in predictions[:-1]], 1)
     else:
         scores = model.halting_logits(batch, states).float().sigmoid()
     return Records(
@@ -99,12 +101,13 @@ def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
     )
 
 
-def judge(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
+def predict(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
     """Return the likeliest token [M] of each state [M, D], and its probability. Eq. (5.18)."""
     tokens, largest = [], []
     for part in state.split(_CHUNK):
         bias = None if classifier.bias is None else classifier.bias.to(part.dtype)
         logits = linear(part, classifier.weight.to(part.dtype), bias).float()
+        # exp(max - logsumexp): the largest probability without the other V - 1.
         best, likeliest = logits.max(1)
         tokens.append(likeliest)
         largest.append((best - logits.logsumexp(1)).exp())
@@ -112,12 +115,12 @@ def judge(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
 
 
 _TOKENS, _VECTORS = 1 << 16, 1 << 10
-"""Taken at once: their sets fit into a processor's memory."""
+"""Tokens and threshold vectors of one block: its bit sets fit into a processor's cache."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """For K vectors of thresholds [K]: mean exit per token, and share of tokens as wanted."""
+    """For K vectors of thresholds [K]: mean exit per token, and share of tokens that are hits."""
 
     average_exit: NDArray[Any]
     agreement: NDArray[Any]
@@ -127,31 +130,34 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
     """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
 
     scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
-    whether the exit writes what is wanted. A token leaves at the first exit n whose score exceeds
+    whether the exit's prediction is a hit. A token leaves at the first exit n whose score exceeds
     threshold n. Fast where thresholds share their values, such as thousandths; right for any.
     """
     count = len(thresholds)
+    # For each exit and each threshold value in use: the set of tokens that go on there, as bits.
+    # A vector of thresholds is then a chain of intersections of such sets, 64 tokens an operation.
     values = [numpy.unique(column, return_inverse=True) for column in _float(thresholds).T]
     gone_on, agreeing = numpy.zeros(count), numpy.zeros(count)
     for first in range(0, len(scores), _TOKENS):
-        part = slice(first, first + _TOKENS)
+        tokens = slice(first, first + _TOKENS)
         going = [
-            _packed(_float(scores[part, exit])[None] <= known[:, None])
-            for exit, (known, _) in enumerate(values)
+            _packed(_float(scores[tokens, exit])[None] <= distinct[:, None])
+            for exit, (distinct, _) in enumerate(values)
         ]
-        right = _packed(hits[part].T)
+        right = _packed(hits[tokens].T)
         for start in range(0, count, _VECTORS):
-            some = slice(start, start + _VECTORS)
-            sets = [on[which[some]] for on, (_, which) in zip(going, values, strict=True)]
+            vectors = slice(start, start + _VECTORS)
+            sets = [on[index[vectors]] for on, (_, index) in zip(going, values, strict=True)]
             further, good = _walk(sets, right)
-            gone_on[some] += further
-            agreeing[some] += good
+            gone_on[vectors] += further
+            agreeing[vectors] += good
     total = max(len(scores), 1)
     return Replayed(1 + gone_on / total, agreeing / total)
 
 
 def exits_of(scores: NDArray[Any], thresholds: NDArray[Any]) -> NDArray[Any]:
     """Return the exits [M], from 1, that one vector of thresholds [N - 1] takes on M tokens."""
+    # The last exit is always taken; `argmax` finds the first True.
     leaves = numpy.ones((len(scores), len(thresholds) + 1), dtype=bool)
     leaves[:, :-1] = _float(scores) > _float(thresholds)
     exits: NDArray[Any] = leaves.argmax(1) + 1
@@ -159,7 +165,7 @@ def exits_of(scores: NDArray[Any], thresholds: NDArray[Any]) -> NDArray[Any]:
 
 
 def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return [K]: blocks run beyond the first, summed over tokens, and tokens as wanted.
+    """Return [K]: blocks run beyond the first, summed over tokens, and the number of hits.
 
     `sets` has for each exit but the last [K, words], the tokens that would go on there; right [N,
     words] those that each exit gets right. Padding is in no set of `right`, and never goes on.
@@ -167,19 +173,19 @@ def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], 
     on = numpy.full_like(sets[0], numpy.iinfo(numpy.uint64).max)
     further = numpy.zeros(len(on))
     good = numpy.zeros(len(on))
-    for exit, those in enumerate(sets):
-        after = on & those
-        good += _sizes((on ^ after) & right[exit])
+    for exit, going in enumerate(sets):
+        after = on & going
+        good += _sizes((on ^ after) & right[exit])  # on ^ after: those that leave here
         further += _sizes(after)
         on = after
     return further, good + _sizes(on & right[-1])
 
 
-def _packed(those: NDArray[Any]) -> NDArray[Any]:
+def _packed(members: NDArray[Any]) -> NDArray[Any]:
     """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens that are not in."""
-    rows, tokens = those.shape
+    rows, tokens = members.shape
     packed = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
-    bits = numpy.packbits(those, axis=1)
+    bits = numpy.packbits(members, axis=1)
     packed[:, : bits.shape[1]] = bits
     return packed.view(numpy.uint64)
 
@@ -190,4 +196,5 @@ def _sizes(sets: NDArray[Any]) -> NDArray[Any]:
 
 
 def _float(values: NDArray[Any]) -> NDArray[Any]:
+    # As decoding compares, see `halting.Thresholds`.
     return numpy.ascontiguousarray(values, dtype=numpy.float32)

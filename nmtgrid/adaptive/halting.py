@@ -1,6 +1,6 @@
-"""Who decides where a token leaves the decoder: the implementations of `models.halt.Halt`.
+"""Halting mechanisms (section 5.3): the implementations of `models.api.Halt`.
 
-Each is asked after every block but the last. What it looks at is in `needs`: nothing, the largest
+Each is called after every block but the last. What it looks at is in `needs`: nothing, the largest
 probability at the exit, Eq. (5.18), the chance of stopping chi, Eq. (5.20), or the exit that a
 multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence, Eq. (5.11).
 """
@@ -8,7 +8,6 @@ multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -51,7 +50,9 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for thresholds outside of [0, 1]."""
-        check_thresholds(self.values)
+        for number, value in enumerate(self.values, 1):
+            if not 0 <= value <= 1:
+                raise ConfigError(f"Threshold {number} must be from 0 to 1, but is {value}.")
 
     @property
     def needs(self) -> Literal["confidence", "geometric"]:
@@ -61,6 +62,7 @@ class Thresholds:
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True where scores [R'] exceed the block's threshold."""
         assert scores is not None
+        # In float32, as `exit_traces.replay` compares: bf16 would round scores across a threshold.
         return scores.float() > self.values[exit - 1]
 
 
@@ -94,6 +96,8 @@ class RandomExit:
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the drawn exit on."""
+        # A hash of seed, key and step instead of a generator: a row's exits do not depend on its
+        # batch, on its beam or on how often a block asks.
         drawn = (uniform(self.seed, keys, step) * self.count).long() + 1
         return drawn.clamp(max=self.count) <= exit
 
@@ -105,12 +109,14 @@ class GivenExits:
 
     def __init__(self, table: Tensor, keys: Tensor | None = None) -> None:
         """`keys` [B] are those of the table's rows (None: the search's keys are its rows)."""
+        # Keys are sorted once, so that each step finds its rows by bisection.
         self.table = table
         self.order = None if keys is None else keys.argsort()
         self.keys = None if self.order is None or keys is None else keys[self.order]
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the given exit on; `step` tokens stand in each row."""
+        # A replayed hypothesis may grow beyond the recorded one: it then runs all blocks.
         if step >= self.table.shape[1]:
             return torch.zeros_like(keys, dtype=torch.bool)
         rows = keys
@@ -121,13 +127,6 @@ class GivenExits:
 
 AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
 """The implementations."""
-
-
-def check_thresholds(values: Sequence[float]) -> None:
-    """Raise ConfigError for thresholds outside of [0, 1]."""
-    for number, value in enumerate(values, 1):
-        if not 0 <= value <= 1:
-            raise ConfigError(f"Threshold {number} must be from 0 to 1, but is {value}.")
 
 
 def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
@@ -142,24 +141,18 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
         raise ConfigError(
             f"Exits are drawn from {halt.count} blocks, but this decoder has {count}."
         )
-    if isinstance(halt, Thresholds):
-        check_count(halt.values, count)
+    if isinstance(halt, Thresholds) and len(halt.values) != count - 1:
+        raise ConfigError(
+            f"{len(halt.values)} thresholds are given, but a decoder of {count} blocks needs "
+            f"{count - 1}, one after each block but the last.",
+            "Tune them on this model: `nmtgrid adaptive-tune`.",
+        )
     if halt.needs not in ("nothing", "confidence", model.traits.halting):
         raise no_predictor(model, halt.needs)
 
 
-def check_count(thresholds: Sequence[float], num_exits: int) -> None:
-    """Raise ConfigError unless there is a threshold for each exit but the last."""
-    if len(thresholds) != num_exits - 1:
-        raise ConfigError(
-            f"{len(thresholds)} thresholds are given, but a decoder of {num_exits} blocks needs "
-            f"{num_exits - 1}, one after each block but the last.",
-            "Tune them on this model: `nmtgrid adaptive-tune`.",
-        )
-
-
 def no_predictor(model: TranslationModel, mechanism: str) -> ConfigError:
-    """Return the error for decisions of a `wanted` predictor that `model` does not have."""
+    """Return the error for decisions of a predictor that `model` does not have."""
     halting = model.traits.halting
     state = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
     return ConfigError(

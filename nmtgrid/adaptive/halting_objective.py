@@ -27,7 +27,7 @@ from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
 Kernel = Literal["plain", "normalised"]
-"""Whether a kernel's weights are taken as printed or made to sum to 1 in each sentence."""
+"""Smoothing over a sentence's tokens: weights as printed, or made to sum to 1."""
 
 _TIE = 1e-9
 """Scores nearer to each other than this are equal: sums in another order differ so little."""
@@ -41,7 +41,7 @@ def sequence_oracle(scores: Tensor, lengths: Tensor, depth_penalty: float) -> Te
 
     Departs: (5.15) takes the best exit, where the print has arg min.
     """
-    return _best(_present(scores, lengths).sum(1), depth_penalty)
+    return _best_exit(_without_padding(scores, lengths).sum(1), depth_penalty)
 
 
 def token_oracle(
@@ -58,7 +58,7 @@ def token_oracle(
 
     Departs: (5.25) takes the best exit, where the print has arg min.
     """
-    return _best(smoothed(scores, lengths, sigma, kernel), depth_penalty)
+    return _best_exit(smoothed(scores, lengths, sigma, kernel), depth_penalty)
 
 
 def smoothed(scores: Tensor, lengths: Tensor, sigma: float, kernel: Kernel = "plain") -> Tensor:
@@ -70,28 +70,33 @@ def smoothed(scores: Tensor, lengths: Tensor, sigma: float, kernel: Kernel = "pl
 
     Departs: in (5.27) the scores summed are those of t', where the print has t.
     """
-    present = _present(scores, lengths)
+    real_scores = _without_padding(scores, lengths)
     if sigma == 0:
-        return present
-    places = torch.arange(scores.shape[1], device=scores.device, dtype=torch.float64)
-    near = torch.exp(-((places[:, None] - places) ** 2) / sigma)
-    summed = near @ present
+        return real_scores
+    # The kernel [T, T] depends on distances alone: one product smooths a whole batch.
+    positions = torch.arange(scores.shape[1], device=scores.device, dtype=torch.float64)
+    weights = torch.exp(-((positions[:, None] - positions) ** 2) / sigma)
+    summed = weights @ real_scores
     if kernel == "plain":
         return summed
-    counted = is_token(lengths, scores.shape[1]).to(near.dtype) @ near
-    return summed / counted[..., None].clamp(min=torch.finfo(near.dtype).tiny)
+    # Divided by the weights of a sentence's own tokens only; far into padding they all underflow.
+    totals = is_token(lengths, scores.shape[1]).to(weights.dtype) @ weights
+    return summed / totals[..., None].clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def _present(scores: Tensor, lengths: Tensor) -> Tensor:
+def _without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the scores as float64, 0 on padding, whatever stood there."""
+    # Filled, not multiplied: infinity on padding times 0 would be NaN. In float64, because sums
+    # over a long sentence decide between exits of nearly equal scores.
     is_real = is_token(lengths, scores.shape[1])
     return scores.double().masked_fill(~is_real[..., None], 0.0)
 
 
-def _best(scores: Tensor, depth_penalty: float) -> Tensor:
+def _best_exit(scores: Tensor, depth_penalty: float) -> Tensor:
     """Return the exit, from 1, of the best score - lambda n along the last axis; earliest first."""
     exits = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
     values = scores - depth_penalty * exits
+    # `argmax` of a boolean's integers is the first maximum, so the earliest of equal exits.
     is_best = values >= values.amax(-1, keepdim=True) - _TIE
     return is_best.to(torch.int8).argmax(-1) + 1
 
@@ -108,6 +113,7 @@ def exit_log_probabilities(logits: Tensor, family: Family) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if family != "geometric":
         return logits.log_softmax(-1)
+    # log chi_n + sum of log(1 - chi_n') over the blocks before; block N stops whatever chi is.
     gone_on = pad(logsigmoid(-logits).cumsum(-1), (1, 0))
     return gone_on + pad(logsigmoid(logits), (0, 1))
 
@@ -121,6 +127,7 @@ def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> T
     """Return the exits [...] that are taken: the likeliest, or the first chi above `threshold`."""
     if family != "geometric":
         return logits.argmax(-1) + 1
+    # In float32, as `halting.Thresholds` compares in decoding.
     stops = pad(logits.float().sigmoid() > threshold, (0, 1), value=True)
     return stops.to(torch.int8).argmax(-1) + 1
 
@@ -204,44 +211,45 @@ class CompoundLoss:
         weights = exit_weights(settings.weights, len(states))
         total, sums = aligned_loss(model, states, targets, weights, settings.label_smoothing)
         plain = sum(weight * value for weight, value in zip(weights, sums, strict=True))
-        nll, hits = judged(model, states, targets.tokens)
+        nll, hits = exit_scores(model, states, targets.tokens)
         logits = model.halting_logits(batch, states)
+        # One prediction for a sentence counts at each of its tokens, as (5.9) sums.
         if family == "sequence":
             logits = logits[sites.sentence]
-        oracle_exits = self._oracle(family, batch, sites, -nll if self._by_likelihood else hits)
+        scores = -nll if settings.oracle == "likelihood" else hits
+        oracle_exits = self._oracle(family, batch, sites, scores)
         halting = exit_loss(logits, oracle_exits, family).sum()
-        taken = predicted_exits(logits.detach(), family, settings.validate_threshold)
+        exits = predicted_exits(logits.detach(), family, settings.validate_threshold)
         extra = {
             "exit_loss": halting.detach(),
-            "average_exit": taken.sum(),
+            "average_exit": exits.sum(),
             "oracle_exit": oracle_exits.sum(),
-            "agreement": (taken == oracle_exits).sum(),
+            "agreement": (exits == oracle_exits).sum(),
             **by_exit(sums),
         }
-        along = nll.gather(1, taken[:, None] - 1).sum()
+        nll_of_exits = nll.gather(1, exits[:, None] - 1).sum()
         tokens = int(batch.target_lengths.sum())
+        # Validation minimises the compound loss: the likelihood along the exits taken is best for
+        # a predictor that never exits.
         criterion = plain + settings.alpha * halting.detach()
-        return LossParts(total + settings.alpha * halting, tokens, along, extra, criterion)
-
-    @property
-    def _by_likelihood(self) -> bool:
-        return self.settings.oracle == "likelihood"
+        return LossParts(total + settings.alpha * halting, tokens, nll_of_exits, extra, criterion)
 
     def _oracle(
         self, family: Family, batch: Batch, sites: PredictionSites, values: Tensor
     ) -> Tensor:
         """Return the oracle's exit at each site [M], for the exits' scores [M, N] there."""
         settings, lengths = self.settings, batch.target_lengths
-        places = sites.sentence, sites.position
+        # Sites are a flat list; the oracles read sentences [B, T, N].
+        cells = sites.sentence, sites.position
         scores = values.new_zeros(*batch.target_output.shape, values.shape[1])
-        scores[places] = values
+        scores[cells] = values
         if family == "sequence":
             return sequence_oracle(scores, lengths, settings.depth_penalty)[sites.sentence]
         kernel = settings.sigma, settings.kernel
-        return token_oracle(scores, lengths, settings.depth_penalty, *kernel)[places]
+        return token_oracle(scores, lengths, settings.depth_penalty, *kernel)[cells]
 
 
-def judged(model: ExitModel, states: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return what an oracle may judge by, [M, N] each, float32 at least, without gradient.
 
     First -log p of the targets [M] at each exit, then 1 where it predicts them, else 0.

@@ -69,6 +69,7 @@ class DecoderSizes:
     def block(self, source_length: float, step: int) -> float:
         """Return FC of a block that has the source's keys and values, at step t from 1."""
         size = self.size
+        # Six projections: four of self-attention, two of the attention to the source.
         fixed = 12.0 * size**2 + 4.0 * self.feed_forward_size * size
         return fixed + 4.0 * step * size + 4.0 * source_length * size
 
@@ -83,16 +84,19 @@ def token_flops(
     the sentence first comes to it.
     """
     rows = exits if exits.dim() == 3 else exits[:, None]
-    taken, written = rows.double(), (rows > 0).double()
+    depths, written = rows.double(), (rows > 0).double()
     steps = torch.arange(1, rows.shape[-1] + 1, device=rows.device).double()
     source = source_lengths.double()[:, None]
+    # `block` is linear in step and source length: its constant and its slope, for all at once.
     fixed, states = sizes.block(0, 0), 4.0 * sizes.size
-    blocks = taken.sum(1) * (fixed + states * (steps + source))
-    skipped = (sizes.blocks * written - taken).sum(1) * sizes.skipped_block
+    blocks = depths.sum(1) * (fixed + states * (steps + source))
+    skipped = (sizes.blocks * written - depths).sum(1) * sizes.skipped_block
+    # Blocks that some row of the sentence enters for the first time at this step.
     reached = pad(rows.amax(1).cummax(-1).values, (1, 0)).diff().double()
     first_calls = reached * source * sizes.source_token
     total = blocks + skipped + first_calls + prediction_flops(sizes, rows, mechanism).sum(1)
     if mechanism == "sequence":
+        # Decided once, from the mean source state.
         total[:, 0] += 2.0 * sizes.blocks * sizes.encoder_size
     # Thresholds on confidence have computed the output already.
     return total if mechanism == "confidence" else total + written.sum(1) * sizes.output
@@ -100,14 +104,14 @@ def token_flops(
 
 def prediction_flops(sizes: DecoderSizes, exits: Tensor, mechanism: FlopsMechanism) -> Tensor:
     """Return FP of each token, of the shape of `exits`, without that of "sequence"."""
-    taken, size = exits.double(), float(sizes.size)
+    depths, size = exits.double(), float(sizes.size)
     if mechanism == "confidence":
-        return taken * sizes.output
+        return depths * sizes.output
     if mechanism == "geometric":
-        return 2.0 * size * taken.clamp(max=sizes.blocks - 1)
+        return 2.0 * size * depths.clamp(max=sizes.blocks - 1)
     if mechanism == "multinomial":
-        return 2.0 * sizes.blocks * size * (taken > 0)
-    return torch.zeros_like(taken)
+        return 2.0 * sizes.blocks * size * (depths > 0)
+    return torch.zeros_like(depths)
 
 
 def corpus_flops(
@@ -143,33 +147,33 @@ def read_samples(
 ) -> list[Sample]:
     """Return the first `count` sentences of a split (None: all).
 
-    Sources are cut after `longest` units, and `warn` is told so. Raises DataError for a split that
+    Sources are cut after `longest` units, with a warning. Raises DataError for a split that
     has no references.
     """
-    read: list[Sample] = []
-    cut: list[int] = []
+    samples: list[Sample] = []
+    cut_lines: list[int] = []
     columns = zip(split.raw_source(), split.tokenized_target(), strict=True)
     for line, (source, reference) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
         ids = pipeline.encode_source(source)
         if len(ids) > longest:
-            cut.append(line)
+            cut_lines.append(line)
         target = pipeline.target.encode_words(reference.split())
-        read.append(Sample(line, ids[:longest], target, reference))
-    if cut:
-        shown = ", ".join(map(str, cut[:10])) + (", ..." if len(cut) > 10 else "")
-        warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
-    if not any(sample.source and sample.reference.strip() for sample in read):
+        samples.append(Sample(line, ids[:longest], target, reference))
+    if cut_lines:
+        lines = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
+        warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
+    if not any(sample.source and sample.reference.strip() for sample in samples):
         raise DataError(
             f"The split `{split.name}` has no sentence with a reference to compare with.",
             "Thresholds are tuned on a split with translations on its target side.",
         )
-    return read
+    return samples
 
 
 Clock = Literal["wall", "processor"]
-"""What seconds are told by; the processor's do not run while other programs have it."""
+"""Which clock counts; the processor's does not run while other programs do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,23 +264,25 @@ def decode(
     """Return what each system makes of `samples`.
 
     A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
-    `advance` is told of sentences and target tokens, those of all systems.
+    `advance` gets sentences and target tokens, those of all systems.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
-    for number, places in enumerate(batches(samples, setup.batch)):
-        chosen = [samples[index] for index in places]
+    for number, indices in enumerate(batches(samples, setup.batch)):
+        batch = [samples[index] for index in indices]
         if number == 0:
+            # A warm-up: compiled kernels, caches and allocators.
             for system in systems:
-                _timed(system, chosen[:2], setup)
+                _timed(system, batch[:2], setup)
         for turn, system in enumerate(systems):
-            runs = [_timed(system, chosen, setup) for _ in range(setup.repeats)]
+            # The least of the runs: noise of the machine only adds.
+            runs = [_timed(system, batch, setup) for _ in range(setup.repeats)]
             hypotheses = runs[0][0]
             seconds[turn] += min(run[1] for run in runs)
             processor[turn] += min(run[2] for run in runs)
-            for index, hypothesis in zip(places, hypotheses, strict=True):
+            for index, hypothesis in zip(indices, hypotheses, strict=True):
                 decoded[turn][index] = hypothesis
-            advance(len(chosen), sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses))
+            advance(len(batch), sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses))
     return [
         Decoded(system, decoded[turn], seconds[turn], processor[turn], setup.clock)
         for turn, system in enumerate(systems)
@@ -284,7 +290,7 @@ def decode(
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Yield the places of the sentences that have a source, alike in length."""
+    """Yield the indices of the sentences that have a source, alike in length."""
     usable = [index for index, sample in enumerate(samples) if sample.source]
     usable.sort(key=lambda index: len(samples[index].source))
     for first in range(0, len(usable), size):
@@ -296,6 +302,7 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     texts = translations(decoded, pipeline)
     score = bleu(texts, [sample.reference for sample in samples], "none")
     model = decoded.system.model
+    # Without early exit every token left after the last block, if there are blocks at all.
     count = depth_of(model) or 0
     exits, lengths = _exits(decoded, samples, model, count)
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
@@ -329,21 +336,23 @@ def depth_of(model: TranslationModel) -> int | None:
 
 
 def _timed(
-    system: System, chosen: Sequence[Sample], setup: DecodeSetup
+    system: System, samples: Sequence[Sample], setup: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
     """Return the hypotheses of a batch, and the seconds by the clock and by the processor."""
-    batch = collate([sample.source for sample in chosen], [[]] * len(chosen)).to(setup.device)
-    keys = torch.tensor([sample.line for sample in chosen])
+    batch = collate([sample.source for sample in samples], [[]] * len(samples)).to(setup.device)
+    # Random exits depend on the line, not on the batch that a sentence stands in.
+    keys = torch.tensor([sample.line for sample in samples])
+    # A GPU works behind the program's back: both readings of the clock wait for it.
     _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
     with torch.autocast(setup.device.type, torch.bfloat16, enabled=setup.bf16):
-        hypotheses = engine.search(
+        nbest_lists = engine.search(
             [system.model], batch.source, batch.source_lengths, setup.plan, keys=keys,
             halt=system.halt,
         )  # fmt: skip
     _wait(setup.device)
-    taken = time.perf_counter() - started, time.process_time() - busy
-    return [hypotheses[0] for hypotheses in hypotheses], *taken
+    seconds = time.perf_counter() - started, time.process_time() - busy
+    return [hypotheses[0] for hypotheses in nbest_lists], *seconds
 
 
 def _wait(device: torch.device) -> None:
@@ -356,7 +365,7 @@ def _exits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the exits [B, T] of all sentences with a source, 0 behind their end.
 
-    And of how many source states [B] the decoder makes products: not of a pair of zeros.
+    The second tensor [B] counts the source states that attention multiplies: not a pair of zeros.
     """
     rows = [
         (hypothesis.exits or [count] * (len(hypothesis.tokens) + 1), len(sample.source))
@@ -365,5 +374,6 @@ def _exits(
     ]
     longest = max((len(exits) for exits, _ in rows), default=0)
     table = torch.tensor([[*exits, *[0] * (longest - len(exits))] for exits, _ in rows])
-    more = {"none": 0, "begin": 2}.get(getattr(model.config, "source_marker", ""), 1)
-    return table.view(len(rows), longest), torch.tensor([length + more for _, length in rows])
+    # Sources here are without end symbol; the marker says what is added to them.
+    added = {"none": 0, "begin": 2}.get(getattr(model.config, "source_marker", ""), 1)
+    return table.view(len(rows), longest), torch.tensor([length + added for _, length in rows])

@@ -1,7 +1,8 @@
 """Objectives of decoders that predict after each block: aligned and mixed training (section 5.2).
 
-The exits' losses are weighted in one of five ways (`exit_weights`, table 5.4), or their gradients
-are scaled (algorithm 2).
+Aligned training (5.4) sums all exits' losses over states that left at one depth, weighted in one of
+five ways (`exit_weights`, table 5.4), or with scaled gradients (algorithm 2). Mixed training (5.6)
+draws an exit for each token.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Aligned:
 
     Departs: block n's gradient gets gamma_n - 1 times that of NLL(n) beside the loss's, with
     everything but block n held fixed, so that the ratio is what is asked for; that changes
-    gradients alone, not the loss that is told.
+    gradients alone, not the loss that is logged.
     """
 
     def __init__(self, settings: AlignedSettings) -> None:
@@ -95,6 +96,7 @@ class Aligned:
         model, settings = with_exits(model), self.settings
         sites = PredictionSites.offline(batch)
         count = model.traits.num_exits
+        # Without gradients (validation) there is nothing to scale: one plain pass.
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
         scales = gradient_scales(settings.gradient_ratio, count)
         if not settings.gradient_ratio or form == "none":
@@ -107,6 +109,7 @@ class Aligned:
         weights = exit_weights(settings.weights, count)
         smoothing = settings.label_smoothing
         total, sums = aligned_loss(model, states[:count], targets, weights, smoothing)
+        # "exact": each block's own exit already counts once in `total`, so gamma_n - 1 is added.
         if len(states) > count:
             shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
@@ -152,6 +155,7 @@ class Mixed:
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
+        # M sequences of a sentence are M rows; `with_shared_source` lets them share one encoding.
         rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
         several = batch if count == 1 else batch.with_shared_source().select(rows)
         sites = PredictionSites.offline(several)
@@ -160,12 +164,13 @@ class Mixed:
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
         features = model.features(several, sites)
         targets = SiteTargets.at(several, sites)
+        # Exit by exit, because each may have a classifier of its own.
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
-            here = (depth == exit).nonzero()[:, 0]
+            rows_of_exit = (depth == exit).nonzero()[:, 0]
             classifier = classifier_of(model, exit)
-            loss, likelihood = targets[here].cross_entropy(
-                features[here], classifier, label_smoothing=self.settings.label_smoothing
+            loss, likelihood = targets[rows_of_exit].cross_entropy(
+                features[rows_of_exit], classifier, label_smoothing=self.settings.label_smoothing
             )
             total, nll = total + loss / count, nll + likelihood / count
         tokens = int(batch.target_lengths.sum())
@@ -206,9 +211,11 @@ def own_gradients(
     total = torch.zeros((), device=targets.tokens.device)
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
+            # The classifiers' gradients come from the aligned loss alone.
             classifier = detached(model.classifier(exit))
             loss, _ = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
             total = total + share * loss
+    # The value cancels, so the logged loss is the aligned one; the gradient stays.
     return total - total.detach()
 
 
@@ -218,10 +225,8 @@ def by_exit(sums: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def classifier_of(model: ExitModel, exit: int) -> Classifier:
-    """Return the classifier of an exit, fixed where no gradient is wanted.
-
-    The fused loss would compute one in its forward pass otherwise.
-    """
+    """Return the classifier of an exit, without gradient in validation."""
+    # The fused loss computes the weights' gradient in its forward pass if they ask for one.
     classifier = model.classifier(exit)
     return classifier if torch.is_grad_enabled() else detached(classifier)
 
@@ -235,9 +240,10 @@ def detached(classifier: Classifier) -> Classifier:
 
 def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:
     """Return exits of the shape of `like`, drawn evenly from [1..N]."""
+    # On the generator's device, so that validation draws the same exits everywhere.
     device = like.device if generator is None else generator.device
-    drawn = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)
-    return drawn.to(like.device)
+    exits = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)
+    return exits.to(like.device)
 
 
 def check_no_predictor(model: ExitModel) -> None:

@@ -34,6 +34,7 @@ class DocumentFrequencies:
         pictures = 0
         for of_picture in references:
             pictures += 1
+            # A set: however many references of a picture have an n-gram, the picture counts once.
             counts.update({gram for tokens in of_picture for gram in grams(tokens, n)})
         return cls(counts, pictures)
 
@@ -91,12 +92,13 @@ class Cider:
         """
         if not references:
             raise ValueError("a caption cannot be scored without a reference")
-        theirs = [self._vector(tokens) for tokens in references]
+        # References are weighed once for all candidates: training scores many samples of a picture.
+        reference_vectors = [self._vector(tokens) for tokens in references]
         scores = []
         for candidate in candidates:
-            ours = self._vector(candidate)
-            total = sum(self._similarity(ours, reference) for reference in theirs)
-            scores.append(10.0 * total / len(theirs))
+            vector = self._vector(candidate)
+            total = sum(self._similarity(vector, reference) for reference in reference_vectors)
+            scores.append(10.0 * total / len(reference_vectors))
         return scores
 
     def corpus(self, candidates: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
@@ -104,7 +106,7 @@ class Cider:
         if not candidates or len(candidates) != len(references):
             raise ValueError(f"{len(candidates)} captions of {len(references)} pictures")
         pairs = zip(candidates, references, strict=True)
-        return sum(self.score(ours, theirs) for ours, theirs in pairs) / len(candidates)
+        return sum(self.score(*pair) for pair in pairs) / len(candidates)
 
     def _vector(self, tokens: Tokens) -> _Vector:
         """Return the weights of a caption's n-grams, eq. (1) of the paper.
@@ -121,27 +123,30 @@ class Cider:
             squares[len(gram) - 1] += weight * weight
         return _Vector(weights, [math.sqrt(square) for square in squares], len(tokens))
 
-    def _similarity(self, ours: _Vector, theirs: _Vector) -> float:
+    def _similarity(self, candidate: _Vector, reference: _Vector) -> float:
         """Return the mean over n of the cosines, eq. (2) and (3); clipped in CIDEr-D."""
         is_clipped = self.form == "cider-d"
         products = [0.0] * self.n
-        for gram, weight in ours.weights.items():
-            other = theirs.weights.get(gram)
+        for gram, weight in candidate.weights.items():
+            other = reference.weights.get(gram)
             if other is not None:
+                # Clipped, repeating a good n-gram earns nothing more.
                 near = min(weight, other) if is_clipped else weight
                 products[len(gram) - 1] += near * other
+        # A product of zero may come with a norm of zero: there is no such n-gram.
         total = 0.0
-        for product, first, second in zip(products, ours.norms, theirs.norms, strict=True):
+        for product, first, second in zip(products, candidate.norms, reference.norms, strict=True):
             if product:
                 total += product / (first * second)
         if is_clipped:
-            apart = ours.length - theirs.length
-            total *= math.exp(-(apart * apart) / (2.0 * self.sigma * self.sigma))
+            difference = candidate.length - reference.length
+            total *= math.exp(-(difference * difference) / (2.0 * self.sigma * self.sigma))
         return total / self.n
 
 
 def grams(tokens: Tokens, n: int) -> Counter[Gram]:
     """Return how often each n-gram of order 1 to `n` stands in `tokens`."""
+    # Slices of a tuple can be hashed; slices of a list cannot.
     sequence = tuple(tokens)
     return Counter(
         sequence[start : start + order]

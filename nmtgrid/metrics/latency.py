@@ -4,6 +4,8 @@ Delays may be of tokens or of words; `word_delays` makes the latter of the forme
 ends in the joiner (`@@`, passed by the caller; empty where tokens are words) goes on in the next
 one. Source words are those of the raw line, which arrive whole: where a part of a word has been
 read, it counts as read. Target words are the tokenised ones, written with their last subword.
+
+Sentences are sorted by length and scored in padded blocks [B, T] of numpy arrays, not one by one.
 """
 
 from __future__ import annotations
@@ -134,12 +136,13 @@ def sentence_latency(
     if convention == "simuleval":
         references = numpy.maximum(references, 1)
     columns = {name: numpy.full(len(hypotheses), numpy.nan) for name in METRICS}
-    kept = numpy.flatnonzero((hypotheses > 0) & (sources > 0))
-    for chosen in _blocks(kept, hypotheses):
-        z = _padded([delays[index] for index in chosen])
-        block = _Block(z, hypotheses[chosen], sources[chosen], references[chosen], convention)
+    # Without source or hypothesis no metric is defined: such sentences stay NaN.
+    scored = numpy.flatnonzero((hypotheses > 0) & (sources > 0))
+    for rows in _blocks(scored, hypotheses):
+        z = _padded([delays[index] for index in rows])
+        block = _Block(z, hypotheses[rows], sources[rows], references[rows], convention)
         for name, column in columns.items():
-            column[chosen] = getattr(block, name)()
+            column[rows] = getattr(block, name)()
     return SentenceLatency(
         **columns,
         hypothesis_lengths=hypotheses,
@@ -156,11 +159,14 @@ class _Block:
         self, z: Numbers, y: Numbers, x: Numbers, reference: Numbers, convention: Convention
     ) -> None:
         """`z` [B, T] are the delays, padded; `y`, `x` and `reference` [B] the lengths."""
+        # The conventions differ in two points: SimulEval divides by the reference's length, and
+        # lets delays exceed |x| (the thesis does not count the READ of the end symbol).
         self.y, self.x, self.longest = y, x, numpy.maximum(y, reference)
         self.target = reference if convention == "simuleval" else y
         self.z = z if convention == "simuleval" else numpy.minimum(z, x[:, None])
         self.steps = numpy.arange(z.shape[1], dtype=numpy.float64)  # t - 1
         self.written = self.steps < y[:, None]
+        # AL's cut-off tau: the first token written with the whole source read, itself included.
         read_all = (self.z >= x[:, None]) & self.written
         first = numpy.where(read_all.any(1), read_all.argmax(1) + 1, y)
         self.before_cut = self.steps < first[:, None]
@@ -212,7 +218,8 @@ class _Block:
         return lags
 
     def _lagging(self, target: Numbers) -> Numbers:
-        # Only SimulEval's convention leaves delays beyond |x| in `z`.
+        # Only SimulEval's convention leaves delays beyond |x| in `z`; there such a first delay is
+        # the lagging.
         late = self.z[:, 0] > self.x
         return numpy.where(late, self.z[:, 0], _average(self._lags(target), self.before_cut))
 
@@ -225,9 +232,9 @@ def reference_words(reference: str) -> int:
     return len(reference.split(" "))
 
 
-def _blocks(kept: NDArray[numpy.intp], lengths: Numbers) -> Iterator[NDArray[numpy.intp]]:
+def _blocks(rows: NDArray[numpy.intp], lengths: Numbers) -> Iterator[NDArray[numpy.intp]]:
     """Yield the sentences, short ones first, in blocks that pad to a bounded size."""
-    order = kept[numpy.argsort(lengths[kept], kind="stable")]
+    order = rows[numpy.argsort(lengths[rows], kind="stable")]
     start = 0
     while start < len(order):
         stop = start + 1
@@ -250,7 +257,8 @@ def _padded(rows: Sequence[Sequence[float]]) -> Numbers:
 
 
 def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
-    """Return the mean of each row's chosen values, NaN where none is chosen."""
+    """Return the mean of each row's values where True, NaN where none is."""
+    # Zeros, not NaN, are summed, so that padding takes no part; the divisor avoids a warning.
     counts = where.sum(1)
     sums = numpy.where(where, values, 0).sum(1)
     return numpy.where(counts > 0, sums / numpy.maximum(counts, 1), numpy.nan)
@@ -287,16 +295,12 @@ def word_delays(
     if len(delays) - len(target_pieces) not in (0, 1):
         raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")
     counts = words_arrived(word_sizes)
-    ends = _word_ends(target_pieces, joiner)
+    # The last piece of all ends a word in any case.
+    last = len(target_pieces) - 1
+    ends = [i for i, piece in enumerate(target_pieces) if i == last or not _goes_on(piece, joiner)]
     if ends and _goes_on(target_pieces[-1], joiner):
         ends[-1] = len(delays) - 1
     return [counts[min(delays[end], len(counts) - 1)] for end in ends]
-
-
-def _word_ends(pieces: Sequence[str], joiner: str) -> list[int]:
-    """Return the last piece of each word; the last of all ends one in any case."""
-    last = len(pieces) - 1
-    return [i for i, piece in enumerate(pieces) if i == last or not _goes_on(piece, joiner)]
 
 
 def _goes_on(piece: str, joiner: str) -> bool:

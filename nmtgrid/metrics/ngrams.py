@@ -1,4 +1,9 @@
-"""N-grams that two texts share, counted for all lines at once; statistics of BLEU and chrF."""
+"""Clipped n-gram matches of two texts, for all lines at once; sufficient statistics of BLEU, chrF.
+
+An n-gram is an integer: its line, then its symbols, as digits. Sorting the integers of both texts
+counts the matches of all lines without a loop over lines. `analysis` uses it for significance tests
+on sentence statistics, smoothing for the BLEU of samples; both agree with sacreBLEU.
+"""
 
 from __future__ import annotations
 
@@ -57,20 +62,20 @@ def characters(lines: Sequence[str]) -> Ragged:
     return Ragged(numpy.frombuffer(codes, numpy.int32), lengths)
 
 
-def totals(lengths: NDArray[numpy.int64], most: int) -> NDArray[numpy.int64]:
-    """Return how many n-grams of order 1 to `most` lines have [lines, most]."""
-    counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(most), 0)
+def totals(lengths: NDArray[numpy.int64], max_order: int) -> NDArray[numpy.int64]:
+    """Return how many n-grams of order 1 to `max_order` lines have [lines, max_order]."""
+    counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(max_order), 0)
     return counts
 
 
-def matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
-    """Return the n-grams of order 1 to `most` that both texts have in each line [lines, most].
+def matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int64]:
+    """Return the matches of order 1 to `max_order` of both texts in each line [lines, max_order].
 
     One that stands twice in a line of both counts twice.
     """
-    counts = numpy.zeros((len(first.lengths), most), numpy.int64)
+    counts = numpy.zeros((len(first.lengths), max_order), numpy.int64)
     for start, end in _chunks(first.lengths + second.lengths):
-        counts[start:end] = _matches(first.part(start, end), second.part(start, end), most)
+        counts[start:end] = _matches(first.part(start, end), second.part(start, end), max_order)
     return counts
 
 
@@ -85,28 +90,31 @@ def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
         start, before = end, int(reached[end - 1])
 
 
-def _matches(first: Ragged, second: Ragged, most: int) -> NDArray[numpy.int64]:
+def _matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int64]:
     count = len(first.lengths)
-    matched = numpy.zeros((count, most), numpy.int64)
+    matched = numpy.zeros((count, max_order), numpy.int64)
+    # Symbols without gaps keep the integers small: more orders fit before keys must be renumbered.
     symbols, size = _ranked(numpy.concatenate([first.symbols, second.symbols]))
     lengths = numpy.concatenate([first.lengths, second.lengths])
     keys = numpy.repeat(numpy.tile(numpy.arange(count), 2), lengths)
     # How many symbols there are from each to the end of its line, itself counted.
     ends = numpy.repeat(numpy.cumsum(lengths), lengths)
     left = ends - numpy.arange(len(symbols))
-    places = numpy.arange(len(symbols))
-    is_second = (places >= len(first.symbols)).astype(numpy.int64)
+    starts = numpy.arange(len(symbols))
+    is_second = (starts >= len(first.symbols)).astype(numpy.int64)
     bound = count
-    for order in range(1, most + 1):
-        stay = left[places] >= order
-        places, keys = places[stay], keys[stay]
-        if not len(places):
+    for order in range(1, max_order + 1):
+        # An n-gram is the (n-1)-gram at the same start, one symbol longer, if the line goes on.
+        fits = left[starts] >= order
+        starts, keys = starts[fits], keys[fits]
+        if not len(starts):
             break
-        keys, bound = longer(keys, bound, symbols[places + order - 1], size)
+        keys, bound = longer(keys, bound, symbols[starts + order - 1], size)
+        # The line is the first digit, so sorted keys are in the order of the lines.
         grams = totals(first.lengths, order)[:, -1] + totals(second.lengths, order)[:, -1]
         line = numpy.repeat(numpy.arange(count), grams)
-        where, shared, _ = common(keys, is_second[places])
-        matched[:, order - 1] = numpy.bincount(line[where], weights=shared, minlength=count)
+        ranks, shared, _ = common(keys, is_second[starts])
+        matched[:, order - 1] = numpy.bincount(line[ranks], weights=shared, minlength=count)
     return matched
 
 
@@ -115,6 +123,7 @@ def longer(
 ) -> tuple[NDArray[numpy.int64], int]:
     """Return n-grams (below `bound`) made longer by one symbol (below `size`), and their bound."""
     if bound * size > _MOST:
+        # Before an overflow the keys in use are numbered anew, in the same order.
         kinds, keys = numpy.unique(keys, return_inverse=True)
         bound = len(kinds)
     return keys * size + symbols, bound * size
@@ -123,19 +132,21 @@ def longer(
 def common(
     keys: NDArray[numpy.int64], is_second: NDArray[numpy.int64]
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Return for each key of both texts its place among all in order, how often, and the key."""
+    """Return for each key of both texts its rank among all sorted, how often, and the key."""
+    # The text is the last bit: a key of both stands as two neighbours that differ in that bit.
     tagged = numpy.sort(keys * 2 + is_second)
     is_new = numpy.ones(len(tagged), bool)
     numpy.not_equal(tagged[1:], tagged[:-1], out=is_new[1:])
     starts = numpy.flatnonzero(is_new)
     counts = numpy.diff(starts, append=len(tagged))
     kinds = tagged[starts]
-    both = numpy.flatnonzero((kinds[:-1] + 1 == kinds[1:]) & (kinds[:-1] & 1 == 0))
-    return starts[both], numpy.minimum(counts[both], counts[both + 1]), kinds[both] >> 1
+    shared = numpy.flatnonzero((kinds[:-1] + 1 == kinds[1:]) & (kinds[:-1] & 1 == 0))
+    return starts[shared], numpy.minimum(counts[shared], counts[shared + 1]), kinds[shared] >> 1
 
 
 def _ranked(symbols: NDArray[numpy.int32]) -> tuple[NDArray[numpy.int64], int]:
     """Return the symbols numbered without gaps, and how many there are."""
+    # A table of all symbols instead of `unique`: linear, without a sort.
     if not len(symbols):
         return symbols.astype(numpy.int64), 1
     is_used = numpy.zeros(int(symbols.max()) + 1, bool)
@@ -167,10 +178,11 @@ def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
 
     As in sacreBLEU, those of the hypothesis do not count where the reference has none.
     """
-    theirs = totals(references.lengths, CHRF_ORDER)
-    ours = numpy.where(theirs > 0, totals(hypotheses.lengths, CHRF_ORDER), 0)
-    both = matches(hypotheses, references, CHRF_ORDER)
-    return numpy.stack([ours, theirs, both], axis=2).reshape(len(ours), -1)
+    in_reference = totals(references.lengths, CHRF_ORDER)
+    in_hypothesis = numpy.where(in_reference > 0, totals(hypotheses.lengths, CHRF_ORDER), 0)
+    matched = matches(hypotheses, references, CHRF_ORDER)
+    counts = numpy.stack([in_hypothesis, in_reference, matched], axis=2)
+    return counts.reshape(len(counts), -1)
 
 
 def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
@@ -188,9 +200,11 @@ def sentence_bleus(counts: Counts) -> NDArray[numpy.float64]:
     correct, total = counts[:, 2 : 2 + BLEU_ORDER], counts[:, 2 + BLEU_ORDER :]
     is_there = total > 0
     halves = numpy.cumsum((correct == 0) & is_there, axis=1)
-    shown = numpy.where(correct > 0, correct, 0.5**halves)
-    logs = numpy.log(numpy.where(is_there, shown / numpy.maximum(total, 1), 1.0))
+    smoothed = numpy.where(correct > 0, correct, 0.5**halves)
+    # Orders that the hypothesis is too short for have a logarithm of 0 and are not averaged.
+    logs = numpy.log(numpy.where(is_there, smoothed / numpy.maximum(total, 1), 1.0))
     orders = numpy.maximum(is_there.sum(axis=1), 1)
-    short = numpy.minimum(0.0, 1.0 - reference_length / numpy.maximum(length, 1))
-    scores = 100.0 * numpy.exp(short + logs.sum(axis=1) / orders)
+    brevity = numpy.minimum(0.0, 1.0 - reference_length / numpy.maximum(length, 1))
+    scores = 100.0 * numpy.exp(brevity + logs.sum(axis=1) / orders)
+    # Smoothing is for single orders: without any match the score is 0.
     return numpy.where(correct.any(axis=1), scores, 0.0)

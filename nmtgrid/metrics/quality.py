@@ -1,7 +1,8 @@
 """Translation quality against references, by sacreBLEU; each score carries its signature.
 
 Corpus and sentence scores, scores of captions with several references, significance tests of
-several systems, and the mean and deviation of a score over runs.
+several systems, and the mean and deviation of a score over runs. Tests resample statistics of
+sentences that are counted once (`ngrams`); sacreBLEU draws and scores.
 """
 
 from __future__ import annotations
@@ -232,6 +233,8 @@ def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Metric:
         metric = TER(case_sensitive=not lowercase)
     metric.num_refs = 1
 
+    # SacreBLEU's test asks its metrics for the statistics of each line once and then only sums
+    # resampled rows; here they are there already.
     def counts(lines: _Lines, _: object) -> list[list[float]]:
         statistics: list[list[float]] = lines.counts[name].tolist()
         return statistics
@@ -241,14 +244,15 @@ def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Metric:
 
 
 def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) -> None:
-    # The numbers of the sentences drawn and their counts; or two choices, and one as integers.
-    each = 8 + 4 * columns if kind == "bootstrap" else 10
-    if samples * sentences * each > _MOST_BYTES:
-        most = _MOST_BYTES // (sentences * each)
+    # Bytes a sentence and sample. Bootstrap: the index drawn and the counts gathered by it.
+    # Randomisation: two boolean choices, and one of them as an integer.
+    bytes_each = 8 + 4 * columns if kind == "bootstrap" else 10
+    if samples * sentences * bytes_each > _MOST_BYTES:
+        fitting = _MOST_BYTES // (sentences * bytes_each)
         raise ConfigError(
             f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take "
-            f"{samples * sentences * each / 2**30:.0f} GiB of memory.",
-            f"Ask for {most:,} samples or fewer." if most else "Test on fewer sentences.",
+            f"{samples * sentences * bytes_each / 2**30:.0f} GiB of memory.",
+            f"Ask for {fitting:,} samples or fewer." if fitting else "Test on fewer sentences.",
         )
 
 
@@ -256,6 +260,7 @@ def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) ->
 def _seeded(seed: int) -> Iterator[None]:
     """Set the seed where sacreBLEU looks for it; and let it work without a word."""
     name = "SACREBLEU_SEED"
+    # It reads the environment at each test; whatever stood there is put back.
     before, logger = os.environ.get(name), logging.getLogger("sacrebleu")
     level = logger.level
     os.environ[name] = str(seed)

@@ -1,4 +1,8 @@
-"""The one protocol that every architecture obeys; search, training and analysis know only this.
+"""The interface of every architecture, which is all that search, training and analysis know of it.
+
+`Traits` say what a model can do; `PredictionSites` which predictions are computed (with limited
+reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass of
+training and the steps of decoding; `ExitModel` adds early exits, decided by a `Halt` (section 5.3).
 
 Letters: B sentences, R rows (sentences x beam), T target positions, S source positions,
 D features, V target vocabulary, M sites, N blocks.
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.probes import ProbePoint as ProbePoint
 
@@ -81,7 +86,7 @@ class Halt(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PredictionSites:
-    """Which predictions are wanted: M of them, one for each entry.
+    """Which predictions are computed: M of them, one for each entry.
 
     sentence [M] and position [M] (int64) name the row of the grid: position t predicts
     `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
@@ -102,14 +107,14 @@ class PredictionSites:
     @classmethod
     def offline(cls, batch: Batch) -> PredictionSites:
         """One prediction for each target position, end symbol included, with the whole source."""
-        places = batch.is_target.nonzero()
-        return cls(places[:, 0], places[:, 1])
+        sentence, position = batch.is_target.nonzero(as_tuple=True)
+        return cls(sentence, position)
 
     @classmethod
     def along(cls, batch: Batch, path: Tensor) -> PredictionSites:
         """Return one prediction for each target position, with the reads of `path` [B, T]."""
-        places = batch.is_target.nonzero()
-        return cls(places[:, 0], places[:, 1], path[places[:, 0], places[:, 1]])
+        sentence, position = batch.is_target.nonzero(as_tuple=True)
+        return cls(sentence, position, path[sentence, position])
 
     def __len__(self) -> int:
         return self.sentence.shape[0]
@@ -120,12 +125,13 @@ def check_reads(batch: Batch, sites: PredictionSites, least: int = 1) -> None:
     if sites.reads is None or not len(sites):
         return
     lengths = batch.source_lengths[sites.sentence]
-    wrong = (sites.reads < least) | (sites.reads > lengths)
-    if bool(wrong.any()):
-        at = int(wrong.nonzero()[0, 0])
+    out_of_range = (sites.reads < least) | (sites.reads > lengths)
+    # One synchronisation with the device for each batch; what is wrong is looked up only then.
+    if bool(out_of_range.any()):
+        site = int(out_of_range.nonzero()[0, 0])
         raise ValueError(
             f"reads must be from {least} to the length of their source, which is "
-            f"{int(lengths[at])} tokens with its end symbol, but are {int(sites.reads[at])}"
+            f"{int(lengths[site])} tokens with its end symbol, but are {int(sites.reads[site])}"
         )
 
 
@@ -141,19 +147,23 @@ def path_of(batch: Batch, sites: PredictionSites, least: int = 1) -> Tensor:
     assert sites.reads is not None
     check_reads(batch, sites, least)
     count, length = batch.target_input.shape
-    path = sites.reads.new_full((count * length,), -1)
-    places = sites.sentence * length + sites.position
-    path[places] = sites.reads
-    if not torch.equal(path[places], sites.reads):
+    path = sites.reads.new_full((count * length,), -1)  # -1: no site at this position
+    cells = sites.sentence * length + sites.position
+    path[cells] = sites.reads
+    # Two sites at one position write to the same cell, and one of them does not find its reads.
+    if not torch.equal(path[cells], sites.reads):
         raise ValueError(
             "this model's predictions depend on the path: a position cannot have two different "
             "reads in one pass; ask for them in passes of their own"
         )
     path = path.view(count, length)
-    here = torch.arange(length, device=path.device).expand(count, length)
-    last = torch.where(path >= 0, here, -1).cummax(1).values
-    first = torch.where(path >= 0, here, length - 1).amin(1, keepdim=True)
+    # Positions without a site copy the last site before them; the running maximum finds it. Before
+    # the first site they copy that one, as a path that never falls allows.
+    positions = torch.arange(length, device=path.device).expand(count, length)
+    last = torch.where(path >= 0, positions, -1).cummax(1).values
+    first = torch.where(path >= 0, positions, length - 1).amin(1, keepdim=True)
     path = path.gather(1, torch.where(last >= 0, last, first))
+    # A sentence without any site still holds -1: it reads its whole source.
     path = torch.where(path >= 0, path, batch.source_lengths[:, None].to(path.dtype))
     if bool((path[:, 1:] < path[:, :-1]).any()):
         raise ValueError("along a path reads never become fewer, but these do")
@@ -164,10 +174,10 @@ def check_depth(sites: PredictionSites, exits: int) -> None:
     """Raise ValueError unless all depths are from 1 to `exits`."""
     if sites.depth is None or not len(sites):
         return
-    wrong = (sites.depth < 1) | (sites.depth > exits)
-    if bool(wrong.any()):
-        at = int(sites.depth[wrong][0])
-        raise ValueError(f"exits count from 1 to {exits}, but a site has exit {at}")
+    out_of_range = (sites.depth < 1) | (sites.depth > exits)
+    if bool(out_of_range.any()):
+        depth = int(sites.depth[out_of_range][0])
+        raise ValueError(f"exits count from 1 to {exits}, but a site has exit {depth}")
 
 
 def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
@@ -178,10 +188,11 @@ def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
     assert sites.depth is not None
     check_depth(sites, exits)
     count, length = batch.target_input.shape
+    # Positions without a site run through all blocks. Duplicates are found as in `path_of`.
     depths = sites.depth.new_full((count * length,), exits)
-    places = sites.sentence * length + sites.position
-    depths[places] = sites.depth
-    if not torch.equal(depths[places], sites.depth):
+    cells = sites.sentence * length + sites.position
+    depths[cells] = sites.depth
+    if not torch.equal(depths[cells], sites.depth):
         raise ValueError(
             "a position cannot have left at two exits in one pass; ask for them in passes of their "
             "own"
@@ -206,7 +217,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """The output map: weight [V, D] and bias [V] (or None), read by the fused loss."""
+    """The output projection: weight [V, D] and bias [V] (or None), read by the fused loss."""
 
     weight: Tensor
     bias: Tensor | None
@@ -232,23 +243,28 @@ class TranslationModel(nn.Module):
     """A model of p(y | x): teacher-forced features for training, steps for decoding.
 
     Subclasses set `traits` and `config` (a frozen dataclass) in their constructor and implement
-    `features`, `classifier`, `begin`, `step`, and, where `traits.aligns`, `alignments`.
+    `features`, `begin`, `step`, and, where `traits.aligns`, `alignments`.
     """
 
     architecture: ClassVar[str]
     traits: Traits
     config: Any
+    target_embedding: Embedding
+    output_weight: nn.Parameter | None
+    output_bias: nn.Parameter | None
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
 
     def classifier(self) -> Classifier:
-        """Return the output map, for the fused loss."""
-        raise NotImplementedError
+        """Return the output projection, tied to the target embeddings unless `tie` is none."""
+        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
+        return Classifier(weight, self.output_bias)
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits [M, V] for features [M, D]."""
+        # Under autocast features may be bf16; the kernel wants one type for all of its operands.
         classifier = self.classifier()
         bias = None if classifier.bias is None else classifier.bias.to(features.dtype)
         return linear(features, classifier.weight.to(features.dtype), bias)
@@ -287,6 +303,7 @@ class TranslationModel(nn.Module):
 
         Without `learn_features` the first have no gradient.
         """
+        # Never switches gradients on inside of a caller's `no_grad`.
         with torch.set_grad_enabled(learn_features and torch.is_grad_enabled()):
             features = self.features(batch, sites)
         return features, self.reading(batch)
@@ -353,6 +370,7 @@ class TranslationModel(nn.Module):
         Names begin with the part of the network and, where there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
         """
+        # Enough for architectures without more to show between their stages.
         return {name: ProbePoint(module) for name, module in self.stages().items()}
 
     def refusal(self) -> ConfigError:
@@ -389,8 +407,8 @@ class ExitModel(TranslationModel):
     """A model that can predict after each of its N blocks, where `traits.num_exits` is above 1."""
 
     def classifier(self, exit: int | None = None) -> Classifier:
-        """Return the output map of `exit`, from 1 to N (None: the last)."""
-        raise NotImplementedError
+        """Return the output projection of `exit`, from 1 to N (None: the last)."""
+        return super().classifier()
 
     def exit_features(
         self,
@@ -441,6 +459,7 @@ class ExitModel(TranslationModel):
 
 def with_exits(model: TranslationModel) -> ExitModel:
     """Return `model`. Raises ConfigError where it has one exit alone."""
+    # A Transformer is an `ExitModel` whatever its config says, so the number of exits decides.
     if isinstance(model, ExitModel) and model.traits.num_exits > 1:
         return model
     raise model.no_exits()

@@ -1,5 +1,9 @@
 """The Bi-LSTM encoder-decoder with attention, called RNNsearch in the CoNLL paper (section 2.6.1).
 
+Training runs the whole target in one loop (`layers.recurrent.input_feeding`), whose backward pass
+is written out; `benchmarks/kernels.py` and `training_speed.py` measure it. Decoding repeats the
+same arithmetic step by step from `StepWeights`.
+
 Where the texts are silent, the published count of 8.50M decides: the last output is fed back into
 the first decoder layer, the query is mapped to the size of the encoder's states without a bias,
 the output is tanh(W [context, state]) without a bias, and one pair of maps, shared by all layers,
@@ -9,7 +13,7 @@ turns the last states of an encoder layer into the first ones of the decoder lay
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +40,10 @@ from nmtgrid.layers.recurrent.lstm import (
     run_lstm,
 )
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.config_checks import first_alias
-from nmtgrid.models.cost_report import properties
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -63,12 +67,13 @@ class BiLSTM(TranslationModel):
     ) -> None:
         super().__init__()
         self.config = config
-        both, decoded, classified = config.encoded, config.decoded, config.classified
+        encoded, decoded, classified = config.encoded, config.decoded, config.classified
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         self.source_embedding = _embedding(config, source_vocab_size)
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
         )
-        sizes = [config.embedded] + [both] * (config.encoder_depth - 1)
+        sizes = [config.embedded] + [encoded] * (config.encoder_depth - 1)
         layers = (BidirectionalLSTM(size, config.size, config.both_ways) for size in sizes)
         self.encoder = nn.ModuleList(layers)
         self.encoder_outputs = nn.ModuleList(LayerOutput(config.dropout) for _ in sizes)
@@ -77,10 +82,10 @@ class BiLSTM(TranslationModel):
         self.decoder = nn.ModuleList(nn.LSTMCell(size, decoded) for size in sizes)
         self.decoder_output = LayerOutput(0.0)
         if config.initial == "mapped":
-            self.initial_hidden = nn.Linear(both, decoded)
-            self.initial_cell = nn.Linear(both, decoded)
-        self.query_map = nn.Linear(decoded, both, bias=False)
-        self.output_map = nn.Linear(both + decoded, classified, bias=False)
+            self.initial_hidden = nn.Linear(encoded, decoded)
+            self.initial_cell = nn.Linear(encoded, decoded)
+        self.query_map = nn.Linear(decoded, encoded, bias=False)
+        self.output_map = nn.Linear(encoded + decoded, classified, bias=False)
         matrix = torch.empty(target_vocab_size, classified)
         self.output_weight = nn.Parameter(matrix) if config.tie == "none" else None
         bias = torch.empty(target_vocab_size)
@@ -102,19 +107,14 @@ class BiLSTM(TranslationModel):
         if sites.reads is not None or sites.depth is not None:
             raise self.refusal()
         outputs, _ = self._run(batch)
-        places = sites.position * outputs.shape[1] + sites.sentence
-        return outputs.flatten(0, 1).index_select(0, places)
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
+        cells = sites.position * outputs.shape[1] + sites.sentence  # time comes first
+        return outputs.flatten(0, 1).index_select(0, cells)
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         keys, values, start, mask = self._encode(source, source_lengths)
-        # In fp32: a step's products with the source are too thin for bf16 to be faster.
+        # The caches are fp32: a step's products with the source are too thin for bf16 to pay.
         high = torch.promote_types(keys.dtype, torch.float32)
         layers = tuple((hidden.to(high), cell.to(high)) for hidden, cell in start)
         keys, values = keys[:, None].to(high), values[:, None].to(high)
@@ -140,6 +140,7 @@ class BiLSTM(TranslationModel):
             inputs = torch.cat([inputs, state.output], 1)
         layers = state.weights.advance(inputs, state.layers)
         query = layers[-1][0][:, None]
+        # The query's projection is in the keys already (`_encode`), so the state itself asks.
         context = state.memory.attend(0, query, scale=1.0)[:, 0]
         output = state.weights.read_out(context, query[:, 0])
         alignment = state.memory.weights(0, query, scale=1.0)[:, 0] if align else None
@@ -163,20 +164,17 @@ class BiLSTM(TranslationModel):
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
-        row = properties("RNN + attention")
         config = self.config
         source = sum(p.numel() for p in self.encoder.parameters() if p.dim() > 1)
+        # Keys and values are projected once for each source token, see `_encode`.
         source += config.encoded * (config.decoded + config.classified)
         target = sum(p.numel() for p in self.decoder.parameters() if p.dim() > 1)
         target += config.decoded * config.classified + self.classifier().weight.numel()
         attended = (config.decoded + config.classified) * source_length * target_length
-        return Report(
-            flops_per_pair=6.0 * (source * source_length + target * target_length + attended),
-            receptive_field="the whole source and the whole target prefix",
-            computation=row.computation,
-            sequential=row.sequential,
-            target_path=row.target_path,
-            source_path=row.source_path,
+        return table_report(
+            "RNN + attention",
+            6.0 * (source * source_length + target * target_length + attended),
+            "the whole source and the whole target prefix",
         )
 
     def stages(self) -> dict[str, nn.Module]:
@@ -201,22 +199,29 @@ class BiLSTM(TranslationModel):
         """
         config = self.config
         is_source = is_token(lengths, source.shape[1])
+        # Longest first: at each position the sentences still running are then the first rows, and
+        # the LSTM computes no padding. `inverse` restores the batch's order.
         order = lengths.argsort(descending=True, stable=True)
         inverse, lengths = order.argsort(), lengths[order]
         rows = Rows.of_lengths(lengths)
         states = self.source_embedding(source[order, : len(rows.counts)].t())
-        lasts = []
+        last_states = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
             states, hidden, cell = layer(states, lengths, rows)
             states = output(states)
-            lasts.append((hidden[inverse], cell[inverse]))
+            last_states.append((hidden[inverse], cell[inverse]))
         states = states.index_select(1, inverse)
         keys = linear(states, self.query_map.weight.t())
         values = linear(states, self.output_map.weight[:, : config.encoded].contiguous())
         shift = config.encoder_depth - config.decoder_depth
-        start = tuple(self._start(*lasts[max(n + shift, 0)]) for n in range(config.decoder_depth))
-        beyond = (0, 0, 0, source.shape[1] - len(rows.counts))
-        keys, values = (nn.functional.pad(x.transpose(0, 1), beyond) for x in (keys, values))
+        # Stacks of different depths are aligned at their tops; lower decoder layers share the
+        # encoder's first layer.
+        start = tuple(
+            self._start(*last_states[max(n + shift, 0)]) for n in range(config.decoder_depth)
+        )
+        # The loop ends at the longest sentence; the batch may be padded beyond that.
+        padding = (0, 0, 0, source.shape[1] - len(rows.counts))
+        keys, values = (nn.functional.pad(x.transpose(0, 1), padding) for x in (keys, values))
         return keys.contiguous(), values.contiguous(), start, source_mask(is_source, keys)
 
     def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,26 +233,28 @@ class BiLSTM(TranslationModel):
 
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return outputs [T, B, O] and attention [B, T, S]."""
-        keys, values, start, hide = batch.encode_source(self._encode)
+        keys, values, start, mask = batch.encode_source(self._encode)
         embedded = self.target_embedding(batch.target_input).transpose(0, 1)
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)
+        # The true prefix is known, so its part of the first layer is one product over all
+        # positions; only the fed output's part waits for the loop.
         inputs = linear(
             embedded,
             first.weight_ih[:, : self.config.embedded].contiguous(),
             first.bias_ih + first.bias_hh,
         )
         if self.config.input_feeding:
-            hide = None if hide is None else hide[:, 0]
+            mask = None if mask is None else mask[:, 0]
             outputs, attention = run_input_feeding(
-                inputs, keys, values, hide, start, self._weights(), self._masks(inputs)
+                inputs, keys, values, mask, start, self._weights(), self._masks(inputs)
             )
         else:
-            outputs, attention = self._parallel(inputs, keys, values, hide, start)
+            outputs, attention = self._parallel(inputs, keys, values, mask, start)
         return self.decoder_output(outputs), attention
 
     def _parallel(
-        self, inputs: Tensor, keys: Tensor, values: Tensor, hide: Tensor | None, start: States
+        self, inputs: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, start: States
     ) -> tuple[Tensor, Tensor]:
         """Return outputs [T, B, O] and attention [B, T, S] without input feeding."""
         config, rows = self.config, Rows.full(*inputs.shape[:2])
@@ -260,14 +267,18 @@ class BiLSTM(TranslationModel):
             states = dropout(states, config.dropout, self.training)
         query = states.transpose(0, 1)[:, None]
         keys, values = keys[:, None], values[:, None]
-        context = attend(query.to(keys.dtype), keys, values, hide, scale=1.0)[:, 0].transpose(0, 1)
+        # No position waits for the output before it, so attention runs once for all of them.
+        context = attend(query.to(keys.dtype), keys, values, mask, scale=1.0)[:, 0].transpose(0, 1)
         outputs = torch.tanh(context + linear(states, self._readout()))
         with torch.no_grad():
-            attention = attention_weights(query, keys, hide, scale=1.0)[:, 0]
+            # The fused attention returns no weights; alignments alone need them, and no gradient.
+            attention = attention_weights(query, keys, mask, scale=1.0)[:, 0]
         return dropout(outputs, config.output_dropout, self.training), attention
 
     def _weights(self) -> InputFeedingWeights:
         """Return what the decoder's loop multiplies with."""
+        # [W_ih W_hh] side by side: one product a layer and step. The first layer's W_ih has only
+        # the fed output's part left, and its bias is in the inputs, see `_run`.
         joined, biases = [], []
         for n, cell in enumerate(self.decoder):
             assert isinstance(cell, nn.LSTMCell)
@@ -278,6 +289,8 @@ class BiLSTM(TranslationModel):
 
     def _masks(self, like: Tensor) -> InputFeedingMasks:
         """Return dropout masks of all positions for inputs [T, B, ...]."""
+        # Drawn before the loop, layer by layer and then for the output: the backward pass reads
+        # them again, and the order of the draws is a run's reproducibility.
         config = self.config
 
         def draw(rate: float, size: int) -> Tensor | None:
@@ -291,11 +304,6 @@ class BiLSTM(TranslationModel):
     def _readout(self) -> Tensor:
         """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""
         return self.output_map.weight[:, self.config.encoded :].contiguous()
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> BiLSTM:
-    """Return a new model with drawn weights."""
-    return BiLSTM(config, source_vocab_size, target_vocab_size)
 
 
 def _embedding(config: BiLSTMConfig, count: int) -> Embedding:

@@ -1,4 +1,7 @@
-"""The symbol that stands before the target: `<s>`, or `</s>` as in other programs' models."""
+"""Checks that the architectures' configurations share, and the decoder's start token.
+
+Each check returns faults instead of raising the first one, so that a user sees all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ def too_small(config: Any, *names: str) -> list[str]:
     ]
 
 
-def too_large(config: Any, most: int, *names: str) -> list[str]:
-    """Return a fault for each setting above `most`."""
+def too_large(config: Any, limit: int, *names: str) -> list[str]:
+    """Return a fault for each setting above `limit`."""
     return [
-        f"`model.{name}` must be at most {most}, but is {getattr(config, name)}."
+        f"`model.{name}` must be at most {limit}, but is {getattr(config, name)}."
         for name in names
-        if getattr(config, name) > most
+        if getattr(config, name) > limit
     ]
 
 
@@ -35,6 +38,7 @@ def no_kernels(config: Any, *names: str) -> list[str]:
     for name in names:
         value = getattr(config, name)
         if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
+            # The odd numbers on both sides of the value, within the bounds.
             near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
             faults.append(
                 f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
@@ -60,4 +64,5 @@ def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
 
     Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
     """
+    # An alias instead of another token in the batches: data and search need not know the model.
     return (BEGIN, END) if first == "end" else None

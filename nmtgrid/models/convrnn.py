@@ -9,13 +9,13 @@ says, and a recurrent network that also reads the words written so far chooses a
 What the chapter leaves open, and what is done here:
 * The length model is a line, m = a |x| + b. There is no loss on lengths but the likelihood itself,
   so m enters the prediction in two smooth ways: it stretches the transfer (layers/
-  phrase_convolution.py, Resample), and the recurrent network is told how far it is from the
-  predicted end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
+  convolution.py, Resample), and the recurrent network reads how far it is from the predicted
+  end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
   from both. Rounded, m is the number of target words that the reverse convolutions make; beyond
   it the recurrent network reads the last one.
-* A kernel for each length would rarely be trained. L has `merge` places, each reading the mean of
-  the phrases around it, and its reverse unfolds as many, stretched to the number of phrases
-  wanted; a row shorter than a kernel K_i skips it.
+* A kernel for each length would rarely be trained. L has `merge` bins, each reading the mean of
+  the phrases around it, and its reverse unfolds as many, stretched to the predicted number of
+  phrases; a row shorter than a kernel K_i skips it.
 * Each convolution is followed by tanh and dropout; the recurrent network is plain, as in 2013
   (`cell` lstm makes it an LSTM), starts at zero, and its output goes through a map if tied.
 """
@@ -23,7 +23,6 @@ What the chapter leaves open, and what is done here:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,14 +34,14 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
 _LONGEST = (4.0, 16.0)
 """The predicted length is at most so many times the source's, plus so many words."""
 _NEAR = 4.0
-"""Words over which the distance from the predicted end is told apart."""
+"""Words over which the distance from the predicted end is resolved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +75,15 @@ class ConvRNN(TranslationModel):
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
         )
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         self.source_map = nn.Linear(embedded, size) if embedded != size else nn.Identity()
         kernels = range(2, config.encoder_depth + 2)
-        options = (size, config.convolution, config.dropout)
+        options = (config.convolution, config.dropout)
         self.encoder = nn.ModuleList(
-            PhraseConvolution(options[0], kernel, *options[1:]) for kernel in kernels
+            PhraseConvolution(size, kernel, *options) for kernel in kernels
         )
         self.decoder = nn.ModuleList(
-            ReverseConvolution(options[0], kernel, *options[1:]) for kernel in reversed(kernels)
+            ReverseConvolution(size, kernel, *options) for kernel in reversed(kernels)
         )
         self.stretch = Resample()
         self.transfer = nn.Linear(size, size)
@@ -115,7 +115,10 @@ class ConvRNN(TranslationModel):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias) if module.bias is not None else None
+        # A tanh follows, whose gain is 5/3. The transfer has been drawn above already: a second
+        # draw.
         nn.init.xavier_uniform_(self.transfer.weight, gain=5 / 3)
+        # Each gate's matrix is orthogonal for itself.
         for part in self.recurrent.data.split(self.config.size):
             nn.init.orthogonal_(part)
         nn.init.normal_(self.distance, std=0.5)
@@ -130,29 +133,27 @@ class ConvRNN(TranslationModel):
         if sites.depth is not None:
             raise NotImplementedError("this network has one exit; it serves no other site")
         words, predicted, last = batch.encode_source(self._words)
-        places = torch.arange(batch.target_input.shape[1], device=words.device)
-        read = places[None].minimum(last[:, None])
+        # Beyond the predicted length the last word is read again and again.
+        positions = torch.arange(batch.target_input.shape[1], device=words.device)
+        read = positions[None].minimum(last[:, None])
         read_words = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
         history = linear(self.target_embedding(batch.target_input), self.history_map.weight)
-        inputs = read_words + history + self._distance(predicted[:, None] - places)
-        inputs = inputs.transpose(0, 1).contiguous()
+        inputs = read_words + history + self._distance(predicted[:, None] - positions)
+        inputs = inputs.transpose(0, 1).contiguous()  # the recurrence reads time first
         if self.config.cell == "lstm":
             states = run_lstm(inputs, self.recurrent, Rows.full(*inputs.shape[:2]))[0]
         else:
             states = run_rnn(inputs, self.recurrent)
         states = self.decoder_output(states)
-        chosen = sites.position * states.shape[1] + sites.sentence
-        return self._finish(states.flatten(0, 1).index_select(0, chosen))
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
+        cells = sites.position * states.shape[1] + sites.sentence
+        finished: Tensor = self.output_map(states.flatten(0, 1).index_select(0, cells))
+        return finished
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
         words, predicted, last = self._words(source, source_lengths)
+        # Steps run in fp32 at least: their products are too thin for bf16 to pay.
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         zeros = words.new_zeros(source.shape[0], self.config.size)
         memory = SourceCache((words[:, None],), (), None)
@@ -171,8 +172,10 @@ class ConvRNN(TranslationModel):
         if reads is not None:
             raise self.refusal()
         keys, width = state.words.keys[0][:, 0], state.words.width
-        places = state.last[::width].clamp(max=state.position)
-        read_word = keys[torch.arange(len(keys), device=keys.device), places]
+        # The words are cached once a sentence and shared by the `width` rows of its beam, which
+        # all stand at the same position.
+        positions = state.last[::width].clamp(max=state.position)
+        read_word = keys[torch.arange(len(keys), device=keys.device), positions]
         read_word = read_word.repeat_interleave(width, 0) if width > 1 else read_word
         history = linear(self.target_embedding(tokens[:, None])[:, 0], self.history_map.weight)
         inputs = read_word + history + self._distance(state.predicted - state.position)
@@ -180,11 +183,12 @@ class ConvRNN(TranslationModel):
         inputs = inputs.to(state.hidden.dtype)
         hidden, cell = torch.empty_like(state.hidden), state.cell
         if self.config.cell == "lstm":
+            # The kernel writes into new tensors: other hypotheses may share the old state.
             cell, squashed = torch.empty_like(cell), hidden
             hidden = cell_forward(inputs, state.cell, cell, squashed) * squashed
         else:
             squash(inputs, hidden)
-        logits = self.classify(self._finish(hidden))
+        logits = self.classify(self.output_map(hidden))
         state = dataclasses.replace(state, hidden=hidden, cell=cell, position=state.position + 1)
         return Step(logits, state)
 
@@ -227,9 +231,10 @@ class ConvRNN(TranslationModel):
         return line.clamp(min=1.0).minimum(_LONGEST[0] * lengths + _LONGEST[1])
 
     def _words(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what target words give [B, P, G], predicted lengths [B] and last places [B]."""
+        """Return what target words give [B, P, G], predicted lengths and last indices [B]."""
         config = self.config
         predicted = self.predict_lengths(lengths)
+        # Each convolution leaves fewer phrases than it read; `left` counts them for each sentence.
         states, left = self.source_map(self.source_embedding(source)), lengths
         for layer in self.encoder:
             assert isinstance(layer, PhraseConvolution)
@@ -237,6 +242,8 @@ class ConvRNN(TranslationModel):
             left = layer.lengths_after(left)
         if config.form == "sentence":
             states, left = self._one_vector(states, left)
+        # The real-valued length stretches the transfer and has a gradient; the rounded one counts
+        # words.
         merged_lengths = (predicted - config.lost).clamp(min=1.0)
         counts = (predicted.detach().round().long() - config.lost).clamp(min=1)
         states = self.stretch(states, left, merged_lengths, int(counts.max()))
@@ -251,30 +258,20 @@ class ConvRNN(TranslationModel):
     def _one_vector(self, phrases: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return [B, merge, D] unfolded from the vector that the phrases [B, S, D] merge into."""
         count = self.config.merge
-        places = torch.full_like(lengths, count)
-        gathered = self.gather(phrases, lengths, places, count).flatten(1)
+        bins = torch.full_like(lengths, count)
+        gathered = self.gather(phrases, lengths, bins, count).flatten(1)
         sentence = torch.tanh(linear(gathered, self.merge.weight, self.merge.bias))
         sentence = dropout(sentence, self.config.dropout, self.training)
         unfolded = torch.tanh(linear(sentence, self.unfold.weight, self.unfold.bias))
-        return unfolded.unflatten(1, (count, -1)), places
+        return unfolded.unflatten(1, (count, -1)), bins
 
     def _distance(self, words: Tensor) -> Tensor:
         """Return [..., G]: what the distance [...] from the predicted end gives."""
         return torch.tanh(words / _NEAR)[..., None] * self.distance
 
-    def _finish(self, states: Tensor) -> Tensor:
-        """Return what the classifier reads."""
-        mapped: Tensor = self.output_map(states)
-        return mapped
-
 
 _ONCE = ("merge.", "unfold.")
 """Parameters that are read once for a sentence."""
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> ConvRNN:
-    """Return a new model with drawn weights."""
-    return ConvRNN(config, source_vocab_size, target_vocab_size)
 
 
 def _embedding(config: ConvRNNConfig, count: int) -> Embedding:

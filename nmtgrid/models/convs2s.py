@@ -1,8 +1,12 @@
 """ConvS2S (Gehring et al., 2017; thesis section 2.6.2): gated convolutions on both sides.
 
 The decoder attends to the source in each of its layers: keys are the encoder's output S^N, values
-are S^N + S^0, the same for all layers; the queries are mapped into their space, so that nothing
+are S^N + S^0, the same for all layers; the queries are projected into their space, so that nothing
 of the source is computed more than once. gamma is sqrt(1/2) throughout.
+
+Training runs `EncoderLayer` and `DecoderLayer` over whole sequences. Decoding runs `ReadyDecoder`,
+the same layers with weight normalisation and every gamma multiplied into their matrices: a step is
+a few products of one row (benchmarks/decoding_speed.py).
 """
 
 from __future__ import annotations
@@ -64,7 +68,8 @@ class DecoderLayer(nn.Module):
         self.convolution = _convolution(config)
         self.query_map = make_map(config, config.size, config.embedding_size)
         self.output_map = make_map(config, config.embedding_size, config.size)
-        self.scale = attention_scale(config)
+        # The factor of the products of queries and keys.
+        self.scale = 1.0 if config.attention_scale == "none" else config.embedding_size**-0.5
 
     def forward(
         self,
@@ -78,11 +83,14 @@ class DecoderLayer(nn.Module):
 
         All of one type. The attention's weights [B, T, S] are added to `weights` if it is given.
         """
+        # Eq. (2.36) sums around the convolution; the published system sums around convolution and
+        # attention, below.
         middle = self.convolution(h, window, None if self.spans_attention else GAMMA)
         query = add_scaled(embedded, self.query_map(middle))
         query = query[:, None]
         read = attend(query, source.keys, source.values, source.mask, scale=self.scale)[:, 0]
         if weights is not None:
+            # Computed beside the fused attention, which returns no weights.
             attention = attention_weights(query, source.keys, source.mask, scale=self.scale)
             weights.append(attention[:, 0])
         result = add_scaled(middle, self.output_map(read))
@@ -98,13 +106,10 @@ def make_map(
     config: ConvS2SConfig, inputs: int, outputs: int, dropped: float = 0.0
 ) -> NormalisedProjection:
     """Return an affine map of inputs of which a share `dropped` is dropped."""
+    # Dropout multiplies what remains by 1 / (1 - dropped), and so the variance; the initialisation
+    # of Gehring et al. (2017) allows for it.
     gain = 1.0 - dropped
     return NormalisedProjection(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
-
-
-def attention_scale(config: ConvS2SConfig) -> float:
-    """Return the factor of the products of queries and keys."""
-    return 1.0 if config.attention_scale == "none" else config.embedding_size**-0.5
 
 
 def _convolution(config: ConvS2SConfig) -> GatedConvolution:
@@ -152,6 +157,8 @@ class ReadyDecoder:
         dtype: torch.dtype,
     ) -> ReadyDecoder:
         """Return the weights of a decoder and its classifier in `dtype`."""
+        # All layers' queries contain gamma (bias + embedded token): one sum for all of them in each
+        # step.
         biases = torch.stack([layer.query_map.bias for layer in layers]) * GAMMA
         return cls(
             enter.scaled(1.0, dtype),
@@ -189,6 +196,8 @@ class ReadyDecoder:
         cache.advance()
         alignments: list[Tensor] = []
         for index, layer in enumerate(self.layers):
+            # The cache holds the last k inputs of a layer side by side, so the convolution of the
+            # newest position is one product.
             gated = nn.functional.glu(linear(cache.push(index, h), *layer.convolution), -1)
             if not self.spans_attention:
                 gated.add_(h, alpha=GAMMA)
@@ -197,6 +206,7 @@ class ReadyDecoder:
             if alignment == "average" or (alignment and index == len(self.layers) - 1):
                 alignments.append(memory.weights(0, query, scale=self.scale)[:, 0])
             mapped = linear(read, *layer.output)
+            # In place: the products above own their results.
             if self.spans_attention:
                 h = mapped.add_(gated).add_(h, alpha=GAMMA)
             else:
@@ -213,6 +223,7 @@ def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
     """
     passed = GAMMA**2 if layer.spans_attention else GAMMA
     of_query = GAMMA / passed if layer.spans_attention else GAMMA
+    # Only the first half, the values: the second half goes through the gate's sigmoid.
     factors = torch.ones_like(layer.convolution.bias)
     factors[: len(factors) // 2] = passed
     return ReadyLayer(
@@ -242,15 +253,18 @@ class ConvS2S(TranslationModel):
     ) -> None:
         super().__init__()
         self.config, self.traits = config, convs2s_traits(config)
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         self.source_embedding = _embedding(config, source_vocab_size)
         self.target_embedding = _embedding(config, target_vocab_size)
         if config.tie == "all":
+            # Token vectors are shared; each side has positions of its own.
             self.source_embedding.weight = self.target_embedding.weight
         embedded, size = config.embedding_size, config.size
         self.encoder_enter = make_map(config, embedded, size, config.embedding_dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_depth))
         self.encoder_leave = make_map(config, size, embedded)
         self.decoder_enter = make_map(config, embedded, size, config.embedding_dropout)
+        # Also as a list, which keeps the layers' type; a plain list adds no names to the weights.
         self._decoder_layers = [DecoderLayer(config) for _ in range(config.decoder_depth)]
         self.decoder = nn.ModuleList(self._decoder_layers)
         self.decoder_leave = make_map(config, size, config.classified)
@@ -270,14 +284,9 @@ class ConvS2S(TranslationModel):
         if sites.depth is not None:
             raise NotImplementedError("ConvS2S has one exit; it serves no other site")
         top = self._decode(batch)
-        places = sites.sentence * top.shape[1] + sites.position
-        mapped = self.decoder_leave(top.flatten(0, 1).index_select(0, places))
+        cells = sites.sentence * top.shape[1] + sites.position
+        mapped = self.decoder_leave(top.flatten(0, 1).index_select(0, cells))
         return dropout(mapped, self.config.output_dropout, self.training)
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
@@ -325,9 +334,9 @@ class ConvS2S(TranslationModel):
             )
         weights: list[Tensor] = []
         self._decode(batch, weights)
-        kept = weights if self.config.alignment == "average" else weights[-1:]
+        layers = weights if self.config.alignment == "average" else weights[-1:]
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return torch.stack(kept).mean(0).masked_fill(~present, 0.0)
+        return torch.stack(layers).mean(0).masked_fill(~present, 0.0)
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
@@ -345,6 +354,7 @@ class ConvS2S(TranslationModel):
     def _encode(self, source: Tensor, lengths: Tensor) -> Source:
         """Return S^N as keys, and gamma (S^N + S^0) as values, Eq. (2.37)."""
         real = is_token(lengths, source.shape[1])
+        # Sentences are batched by length: most batches have no source padding and need no mask.
         padded = None if bool(real.all()) else real
         embedded = self.source_embedding(source)
         h = self.encoder_enter(embedded)
@@ -353,10 +363,13 @@ class ConvS2S(TranslationModel):
             h = layer(h, window)
         top = self.encoder_leave(h)
         if self.config.gradient_scale and self.training:
+            # Every decoder layer sends a gradient into the encoder (Gehring et al., 2017, section
+            # 3.4).
             factor = 0.5 / len(self.decoder)
             top = _ScaledGradient.apply(top, factor)  # type: ignore[no-untyped-call]
         values = add_scaled(top, embedded)
         if self.config.length_scale:
+            # An even attention averages |x| values, whose variance is then 1 / |x| of theirs.
             values = values * lengths.to(values.dtype).sqrt()[:, None, None]
         return Source(top[:, None], values[:, None], source_mask(padded, top))
 
@@ -375,12 +388,8 @@ class ConvS2S(TranslationModel):
         return h
 
 
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> ConvS2S:
-    """Return a new model with drawn weights."""
-    return ConvS2S(config, source_vocab_size, target_vocab_size)
-
-
 class _ScaledGradient(torch.autograd.Function):
+    # x * f + x.detach() * (1 - f) has the same gradient, but rounds the value.
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
@@ -403,6 +412,7 @@ def _embedding(config: ConvS2SConfig, count: int) -> Embedding:
         max_positions=config.max_positions,
         alias=first_alias(config.first_symbol),
     )
+    # Drawn again over the embedding's own initialisation, token vectors before positions.
     for parameter in embedding.parameters():
         nn.init.normal_(parameter, std=0.1)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Presets of ConvS2S (thesis section 3.3.1 and tables 3.7 and 3.11, CoNLL table 3)."""
+"""Configuration, traits, costs and presets of ConvS2S (sections 2.6.2, 3.3.1; CoNLL table 3)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nmtgrid.models.config_checks import (
     too_large,
     too_small,
 )
-from nmtgrid.models.cost_report import properties
-from nmtgrid.models.presets import HALF_HOUR, Preset
+from nmtgrid.models.cost_report import table_report
+from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
 
 MOST_POSITIONS = 65536
 """A bound against slips: far above what any text has tried."""
@@ -86,6 +86,7 @@ class ConvS2SConfig:
             "max_positions",
         )  # fmt: skip
         faults = too_small(self, *counts)
+        # A tied classifier reads vectors as wide as an embedding.
         if self.tie != "none" and self.output_size not in (None, self.embedding_size):
             faults.append(
                 f"`model.tie` {self.tie} makes the classifier of the embeddings, so "
@@ -114,31 +115,30 @@ def convs2s_report(
 
     Products count as two FLOPs; the backward pass costs twice the forward one.
     """
-    row = properties("ConvS2S")
     size, embedded = config.size, config.embedding_size
+    # A gated convolution makes 2 C channels of k C. Each stack is entered and left by a projection
+    # between embedding and channels.
     convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
     leaving = 2 * size * (embedded + config.classified)
+    # Two projections around the attention, then products with the keys and with the values.
     attention = 4 * size * embedded + 4 * embedded * source_length
     source = config.encoder_depth * convolution + stack_maps
     target = config.decoder_depth * (convolution + attention) + leaving
     classified = 2 * target_types * config.classified
+    # Attention sees every source token; the encoder's reach says what is mixed into each of them.
     reach = 1 + config.encoder_depth * (config.kernel - 1)
-    return Report(
-        flops_per_pair=3.0 * (source_length * source + target_length * (target + classified)),
-        receptive_field=(
-            f"{convs2s_traits(config).target_receptive_field} target tokens, and all source "
-            f"tokens, each encoded with {reach - 1} neighbours"
-        ),
-        computation=row.computation,
-        sequential=row.sequential,
-        target_path=row.target_path,
-        source_path=row.source_path,
+    return table_report(
+        "ConvS2S",
+        3.0 * (source_length * source + target_length * (target + classified)),
+        f"{convs2s_traits(config).target_receptive_field} target tokens, and all source "
+        f"tokens, each encoded with {reach - 1} neighbours",
     )
 
 
 # Gehring et al. (2017), section 4.2, and the CoNLL paper: the rate falls to a tenth whenever an
 # epoch brings no improvement.
 _PUBLISHED_TRAINING: dict[str, Any] = {
+    # The published system's form; the print's is the config's default.
     "model.residual": "layer",
     "training.optimiser": "nesterov",
     "training.learning_rate": 0.25,
@@ -165,13 +165,12 @@ _CONLL: dict[str, Any] = {
     **_PUBLISHED_TRAINING,
     "model.decoder_depth": 12,
     "model.tie": "none",
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
+    **dropout_rates(0.2),
     "objective.label_smoothing": 0.0,
     "search.length_penalty": 0.0,
 }
 
+# Half an hour of one core, as every architecture's `multi30k` has it.
 _SMALL: dict[str, Any] = {
     **HALF_HOUR,
     "model.encoder_depth": 5,
@@ -179,9 +178,7 @@ _SMALL: dict[str, Any] = {
     "model.size": 160,
     "model.embedding_size": 160,
     "model.max_positions": 256,
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
+    **dropout_rates(0.2),
     "training.learning_rate": 0.003,
 }
 
@@ -195,9 +192,7 @@ CONVS2S = (
             "model.size": 128,
             "model.embedding_size": 128,
             "model.max_positions": 128,
-            "model.dropout": 0.1,
-            "model.embedding_dropout": 0.1,
-            "model.output_dropout": 0.1,
+            **dropout_rates(0.1),
             "objective.label_smoothing": 0.1,
             "training.learning_rate": 0.003,
             "training.schedule": "cosine",
@@ -239,9 +234,7 @@ CONVS2S = (
             "model.decoder_depth": 20,
             "model.size": 512,
             "model.embedding_size": 512,
-            "model.dropout": 0.2,
-            "model.embedding_dropout": 0.2,
-            "model.output_dropout": 0.2,
+            **dropout_rates(0.2),
             "objective.label_smoothing": 0.0,
             "batches.accumulation": 2,
         },

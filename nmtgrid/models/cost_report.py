@@ -1,4 +1,8 @@
-"""Properties and costs of sequence-to-sequence models: tables 2.1 and 3.1, and counts of FLOPs."""
+"""Properties and costs of sequence-to-sequence models: tables 2.1 and 3.1, and counts of FLOPs.
+
+Each architecture's `report`, which `train --dry-run` prints, is a row of the table with its own
+count of FLOPs: a product and a sum are two, and the backward pass costs twice the forward one.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +56,19 @@ TABLE = (
 )  # fmt: skip
 
 
-def properties(model: str) -> Properties:
-    """Return the row of table 2.1 / 3.1 that is called `model`."""
-    return next(row for row in TABLE if row.model == model)
+def table_report(
+    model: str, flops_per_pair: float, receptive_field: str, computation: str | None = None
+) -> Report:
+    """Return a report with the orders of growth of table 3.1's row `model`."""
+    row = next(row for row in TABLE if row.model == model)
+    return Report(
+        flops_per_pair,
+        receptive_field,
+        computation or row.computation,
+        row.sequential,
+        row.target_path,
+        row.source_path,
+    )
 
 
 def pervasive_report(
@@ -68,28 +82,23 @@ def pervasive_report(
 
     Products count as two FLOPs; the backward pass costs twice the forward one.
     """
-    row = properties("Pervasive Attention")
     embedded = config.embedding_size or config.size
+    # Both sides are projected apart, so the first cells cost |x| + |y| products, not |x||y|.
     sides = 2.0 * config.size * embedded * (source_length + target_length)
-    cells = source_length * target_length * (pervasive_cell_flops(config))
+    cells = source_length * target_length * pervasive_cell_flops(config)
     classified = (
         2.0 * target_types * target_length * (embedded if config.tie != "none" else config.size)
     )
-    return Report(
-        flops_per_pair=3.0 * (sides + cells + classified),
-        receptive_field=(
-            f"{traits.source_receptive_field} source and "
-            f"{traits.target_receptive_field} target tokens"
-        ),
-        computation=row.computation,
-        sequential=row.sequential,
-        target_path=row.target_path,
-        source_path=row.source_path,
+    return table_report(
+        "Pervasive Attention",
+        3.0 * (sides + cells + classified),
+        f"{traits.source_receptive_field} source and {traits.target_receptive_field} target tokens",
     )
 
 
 def pervasive_cell_flops(config: PervasiveConfig) -> float:
     """Return the FLOPs of the forward pass in one cell of the grid, aggregation included."""
+    # Only live taps count: the masked half of a filter is never multiplied.
     size, taps = config.size, (config.target_kernel // 2 + 1) * config.source_kernel
     if config.source_causal:
         taps = (config.target_kernel // 2 + 1) * (config.source_kernel // 2 + 1)
@@ -98,9 +107,10 @@ def pervasive_cell_flops(config: PervasiveConfig) -> float:
     if config.skip != "dense":
         block = 2 * size * size + 2 * taps * size + 4 * size * config.feed_forward_size
         return float(config.depth * block + pooled)
+    # Dense layer n reads the d + n g features of all layers before it.
     growth, middle = config.growth, config.bottleneck * config.growth
     total = 0
     for layer in range(config.depth):
         total += 2 * (size + layer * growth) * middle + 2 * middle * growth + 2 * taps * growth
-    wide = size + config.depth * growth
-    return float(total + 2 * config.feed_forward_size * (wide + size) + pooled)
+    grown_size = size + config.depth * growth
+    return float(total + 2 * config.feed_forward_size * (grown_size + size) + pooled)

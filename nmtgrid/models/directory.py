@@ -1,7 +1,9 @@
 """A model directory: all that is needed to translate raw text, and nothing that can run code.
 
-`config.json` says what built the model, `model.safetensors` holds the chosen weights
+`config.json` says what built the model, `model.safetensors` holds the best weights
 (`last.safetensors`, `average.safetensors` others), and the text pipeline stands beside them.
+Loading builds the model on the meta device first (shapes only), compares these with the file's
+header, and only then takes memory and reads values.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ from nmtgrid.text.pipeline import Pipeline
 Built = TypeVar("Built")
 
 
-class _Undrawn(TorchFunctionMode):
-    """Lets functions that change a tensor in place, or measure it, return it as it is."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Makes in-place functions (`normal_`, `zero_`, ...) and norms return their tensor as it is.
+
+    On the meta device there are no values: initialisation would cost time, and weight
+    normalisation measures the vectors that it has drawn.
+    """
 
     def __torch_function__(
         self,
@@ -46,7 +52,7 @@ class _Undrawn(TorchFunctionMode):
 
 def meta_model(make: Callable[[], Built]) -> Built:
     """Return what `make` builds, its tensors being shapes without values."""
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInitialisation():
         return make()
 
 
@@ -117,18 +123,24 @@ def load_model(
         _check_vocabularies(folder, config, pipeline)
         path = weights_file(folder, weights)
         model = _shapes_of(folder, config)
-        # Before memory is taken: what the file holds has to be what the settings ask for.
+        # Before memory is taken: the file's tensors have to be those that the settings ask for.
         entries, _, _ = read_header(path)
         shapes = {name: entry.get("shape") for name, entry in entries.items()}
         _check_fit(model.state_dict(), shapes, path)
     except (StorageError, ConfigError) as fault:
-        raise ModelError(_placed(folder, fault.problem), fault.advice) from fault
+        # The folder's name comes first, unless the problem begins with it already.
+        is_placed = fault.problem.startswith(str(folder))
+        problem = fault.problem if is_placed else f"{folder}: {fault.problem}"
+        raise ModelError(problem, fault.advice) from fault
     load_weights(model, path)
     model.eval()
     if device is not None:
         model.to(device)
     settings = config.get("settings") or {}
-    return LoadedModel(model, pipeline, settings, folder, weights, _checksum(path))
+    # Files of other programs, and old ones, have no checksum.
+    checksum = read_header(path)[1].get(CHECKSUM)
+    checksum = checksum if isinstance(checksum, str) else None
+    return LoadedModel(model, pipeline, settings, folder, weights, checksum)
 
 
 def weights_file(folder: Path, weights: str = "best") -> Path:
@@ -161,6 +173,8 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice) from fault
     expected = model.state_dict()
+    # A part counts as lacking only if nothing of it is in the file: a file that has half of a
+    # reader is damaged, which `_check_fit` says.
     counterparts = model.counterparts() if begin else {}
     present = {name.split(".")[0] for name in tensors}
     tensors |= {
@@ -178,6 +192,7 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
 
 def _fill(model: TranslationModel, tensors: Mapping[str, Tensor]) -> None:
     """Turn a `meta_model` into a model with the values of `tensors`."""
+    # Names by parameter, in the order of the modules; a tied one has several.
     names_of: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(id(parameter), []).append(name)
@@ -207,6 +222,7 @@ def _shapes_of(folder: Path, config: Mapping[str, Any]) -> TranslationModel:
     """Return the model of the settings as shapes without values, whatever their size."""
     sizes = config["source_vocab_size"], config["target_vocab_size"]
     try:
+        # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
         return meta_model(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
     except (RuntimeError, OverflowError, TypeError) as fault:
         raise ModelError(
@@ -231,11 +247,6 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
         )
 
 
-def _checksum(path: Path) -> str | None:
-    checksum = read_header(path)[1].get(CHECKSUM)
-    return checksum if isinstance(checksum, str) else None
-
-
 def _read_config(folder: Path) -> dict[str, Any]:
     advice = "Name one that `train` wrote, or that `import-fairseq` made of a model of fairseq."
     if folder.is_file():
@@ -255,6 +266,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "Use the version of nmtgrid that wrote it.",
         )
     check_unaltered(folder / "config.json", config)
+    # Directories of old versions have no `settings`.
     expected = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
     expected |= {"settings": dict} if "settings" in config else {}
     for name, kind in expected.items():
@@ -271,11 +283,6 @@ def check_unaltered(path: Path, config: Mapping[str, Any]) -> None:
     if is_altered(config):
         fault = altered_error(path)
         raise ModelError(fault.problem, fault.advice)
-
-
-def _placed(folder: Path, problem: str) -> str:
-    """Return `problem` with the folder's name, unless it is there already."""
-    return problem if problem.startswith(str(folder)) else f"{folder}: {problem}"
 
 
 def _check_vocabularies(folder: Path, config: Mapping[str, Any], pipeline: Pipeline) -> None:

@@ -1,4 +1,4 @@
-"""Presets: settings named after the table or the data set that they answer to.
+"""Presets: settings named after the table or the data set that they reproduce.
 
 A preset's keys are dotted setting names, as `--set` takes them. `vocabulary` holds the
 publication's numbers of (source, target) types, special symbols included, and `parameters` the
@@ -30,6 +30,7 @@ class Preset:
 
 
 PUBLISHED: Mapping[str, Any] = {
+    # Inverse square root with 4000 updates of warm-up, as the Transformer was published.
     "training.learning_rate": 0.002,
     "training.schedule": "inverse-sqrt",
     "training.warmup_updates": 4000,
@@ -49,6 +50,7 @@ published checkpoint of Pervasive Attention."""
 
 HALF_HOUR: Mapping[str, Any] = {
     "objective.label_smoothing": 0.1,
+    # The schedule follows the clock, not the updates: each architecture uses its half hour fully.
     "training.schedule": "cosine-time",
     "training.warmup_fraction": 0.05,
     "training.final_learning_rate": 0.01,
@@ -67,3 +69,9 @@ HALF_HOUR: Mapping[str, Any] = {
     "search.length_penalty": 1.0,
 }
 """Half an hour of one CPU core, the same for every architecture (recipes/zoo.sh)."""
+
+
+def dropout_rates(rate: float) -> dict[str, Any]:
+    """Return the same rate of dropout between layers, on embeddings and before the classifier."""
+    names = ("dropout", "embedding_dropout", "output_dropout")
+    return {f"model.{name}": rate for name in names}

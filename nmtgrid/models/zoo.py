@@ -1,4 +1,7 @@
-"""The model zoo: every architecture under its name, with its presets."""
+"""The model zoo: every architecture under its name, with its config dataclass and presets.
+
+The command line, model directories and converters build models here alone.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,28 @@ from typing import Any
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.registry import Registry
-from nmtgrid.models import bilstm, convrnn, convs2s
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.bilstm import BiLSTM
 from nmtgrid.models.bilstm_config import BILSTM, BiLSTMConfig
-from nmtgrid.models.captioning import model as caption_lstm
-from nmtgrid.models.captioning import top_down
 from nmtgrid.models.captioning.config import (
     CAPTION_LSTM,
     CAPTION_TOP_DOWN,
     CaptionLSTMConfig,
     CaptionTopDownConfig,
 )
+from nmtgrid.models.captioning.model import CaptionLSTM
+from nmtgrid.models.captioning.top_down import CaptionTopDown
+from nmtgrid.models.convrnn import ConvRNN
 from nmtgrid.models.convrnn_config import CONVRNN, ConvRNNConfig
+from nmtgrid.models.convs2s import ConvS2S
 from nmtgrid.models.convs2s_config import CONVS2S, ConvS2SConfig
-from nmtgrid.models.pervasive import densenet as pervasive_densenet
-from nmtgrid.models.pervasive import model as pervasive
 from nmtgrid.models.pervasive.config import PERVASIVE, PervasiveConfig
+from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.models.pervasive.densenet_config import PERVASIVE_DENSENET, PervasiveDensenetConfig
+from nmtgrid.models.pervasive.model import PervasiveAttention
 from nmtgrid.models.presets import Preset
-from nmtgrid.models.transformer import model as transformer
 from nmtgrid.models.transformer.config import TRANSFORMER, TransformerConfig
+from nmtgrid.models.transformer.model import Transformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Architecture:
     """Its sources are pictures, not text."""
 
 
+# Filled at the end of this module; own architectures are added by `register` (docs).
 _ARCHITECTURES: Registry[Architecture] = Registry("architecture")
 
 
@@ -78,10 +84,10 @@ def presets(arch: str) -> Mapping[str, Preset]:
 
 def preset(arch: str, name: str) -> Preset:
     """Return a preset. Raises ConfigError naming the nearest known one."""
-    known = presets(arch)
-    if name not in known:
-        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, known))
-    return known[name]
+    by_name = presets(arch)
+    if name not in by_name:
+        raise ConfigError(f"`{arch}` has no preset `{name}`.", nearest(name, by_name))
+    return by_name[name]
 
 
 def configure(
@@ -113,6 +119,7 @@ def build(
     The sizes count the special symbols. `overrides` name the model's own settings; the prefix
     "model." may stand before them. Raises ConfigError for unknown names and faulty values.
     """
+    # The command line's names have the prefix, `configure` wants them without.
     settings = overrides or {}
     if isinstance(settings, Mapping):
         settings = {name.removeprefix("model."): value for name, value in settings.items()}
@@ -129,6 +136,7 @@ def from_config(
     architecture = _ARCHITECTURES.get(arch)
     if isinstance(config, Mapping):
         config = from_json(architecture.config, config, "model.")
+    # Checked here because a config does not know the vocabularies; captioning has no such option.
     if getattr(config, "tie", None) == "all" and source_vocab_size != target_vocab_size:
         raise ConfigError(
             "`model.tie` all shares one matrix between both languages, but the vocabularies have "
@@ -143,49 +151,49 @@ register(
     "pervasive",
     "Pervasive Attention: a causal 2-D convolutional network over the source-target grid",
     PervasiveConfig,
-    pervasive.build,
+    PervasiveAttention,
     PERVASIVE,
 )
 register(
     "pervasive-densenet",
     "Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid",
     PervasiveDensenetConfig,
-    pervasive_densenet.build,
+    PervasiveDensenet,
     PERVASIVE_DENSENET,
 )
 register(
     "transformer",
     "Transformer: encoder and decoder of attention blocks, transparent attention as an option",
     TransformerConfig,
-    transformer.build,
+    Transformer,
     TRANSFORMER,
 )
 register(
     "bilstm",
     "Bi-LSTM (RNNsearch): a bi-directional LSTM encoder, an LSTM decoder with attention",
     BiLSTMConfig,
-    bilstm.build,
+    BiLSTM,
     BILSTM,
 )
 register(
     "convs2s",
     "ConvS2S: gated 1-D convolutions on both sides, attention in each decoder layer",
     ConvS2SConfig,
-    convs2s.build,
+    ConvS2S,
     CONVS2S,
 )
 register(
     "convrnn",
     "Convolution-to-recurrent: growing kernels, a transfer, a predicted length, a recurrent net",
     ConvRNNConfig,
-    convrnn.build,
+    ConvRNN,
     CONVRNN,
 )
 register(
     "caption-lstm",
     "Captions of pictures: an LSTM that sees the mean region once, without attention",
     CaptionLSTMConfig,
-    caption_lstm.build,
+    CaptionLSTM,
     CAPTION_LSTM,
     of_pictures=True,
 )
@@ -193,7 +201,7 @@ register(
     "caption-top-down",
     "Captions of pictures: an attention LSTM over regions below a language LSTM",
     CaptionTopDownConfig,
-    top_down.build,
+    CaptionTopDown,
     CAPTION_TOP_DOWN,
     of_pictures=True,
 )

@@ -1,7 +1,8 @@
 """Dynamic agents: the translation model and the agent that reads for it, trained together.
 
 An oracle finds the cheapest path z* through what writing costs now; the model learns to write on it
-and right of it, the agent to read left of it and to write elsewhere (section 4.4.2).
+and right of it, the agent to read left of it and to write elsewhere (section 4.4.2). One pass over
+the grid serves all three: costs for the oracle, features for the model, logits for the agent.
 """
 
 from __future__ import annotations
@@ -113,29 +114,33 @@ class Dynamic:
         cells = grid_cells(batch)
         sites = area_sites(cells)
         features, logits = self._run(model, batch, sites)
+        # The oracle reads the same features, without gradient: no second pass over the grid.
         costs = cell_costs(model, batch, cells, features)
         paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
         total = costs.new_zeros(())
         extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
         if settings.alpha:
-            chosen = self._written(paths, batch)[cells]
-            written, _ = SiteTargets.at(batch, sites)[chosen].cross_entropy(
-                features[chosen], model.classifier(), label_smoothing=settings.label_smoothing
+            # `is_written` is in the order of the sites: those are the cells' `nonzero()`.
+            is_written = self._written(paths, batch)[cells]
+            write_loss, _ = SiteTargets.at(batch, sites)[is_written].cross_entropy(
+                features[is_written], model.classifier(), label_smoothing=settings.label_smoothing
             )
-            total = total + settings.alpha * written
-            extra["write_cells"] = chosen.sum()
+            total = total + settings.alpha * write_loss
+            extra["write_cells"] = is_written.sum()
         if logits is not None:
             arguments = logits, paths, *lengths, settings.agent_area
-            decided = agent_loss(*arguments)
-            total = total + settings.beta * decided
-            extra["agent_loss"] = decided.detach()
+            read_loss = agent_loss(*arguments)
+            total = total + settings.beta * read_loss
+            extra["agent_loss"] = read_loss.detach()
             extra["agent_hits"] = agent_hits(*arguments).sum()
             extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
             extra["oracle_nll"] = _along(costs, paths, batch)
+            # From here on `paths` are the agent's: `nll` judges model and agent together.
             rho = logits.detach().float().sigmoid()
             paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)
             extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
         nll = _along(costs, paths, batch)
+        # Without a price on delay, likelihood itself is what validation minimises.
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
@@ -147,6 +152,7 @@ class Dynamic:
         """Return the features of all cells and the logits of reading, if they are trained."""
         if not self.settings.beta:
             return model.features(batch, sites), None
+        # With alpha 0 the translation network is fixed: no gradient is kept for it.
         learns = bool(self.settings.alpha)
         return model.features_with_reading(batch, sites, learn_features=learns)
 
@@ -162,6 +168,7 @@ class Dynamic:
 
 def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum of costs [B, T, S] on paths [B, T]."""
+    # A path counts reads from 1, columns from 0; padding is left out by `is_target`.
     return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
 
 

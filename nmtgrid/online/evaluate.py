@@ -67,8 +67,8 @@ def read_sentences(
     A line that is tokenised whole has the dataset's units, of which a few need words to come: a
     full stop after an abbreviation is the word's or not by what follows.
 
-    Sources are cut after `longest` units, at the end of a word where there is one, and `warn` is
-    told so: a stream that is evaluated cannot be taken in pieces.
+    Sources are cut after `longest` units, at the end of a word where there is one, with a warning:
+    a stream that is evaluated cannot be split.
     """
     columns = zip(
         split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
@@ -78,16 +78,16 @@ def read_sentences(
     for line, (source, raw, tokenized) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
-        words = _units(pipeline, source, source_text)
-        shortened = _within(words, longest)
-        if sum(len(units) for _, units in shortened) < sum(len(units) for _, units in words):
+        all_words = _units(pipeline, source, source_text)
+        words = _within(all_words, longest)
+        if sum(len(units) for _, units in words) < sum(len(units) for _, units in all_words):
             cut_lines.append(line)
-        units = [unit for _, of_word in shortened for unit in of_word]
+        units = [unit for _, of_word in words for unit in of_word]
         sentences.append(
             Sentence(
                 line,
-                [word for word, _ in shortened],
-                [len(of_word) for _, of_word in shortened],
+                [word for word, _ in words],
+                [len(of_word) for _, of_word in words],
                 units,
                 pipeline.source_vocabulary.encode(units),
                 pipeline.target.encode_words(tokenized.split()),
@@ -96,15 +96,18 @@ def read_sentences(
             )
         )
     if cut_lines:
-        shown = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
-        warn(f"long-line: longer than {longest:,} source units and cut: line {shown}.")
+        lines = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
+        warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
     return sentences
 
 
 def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
     """Return a source's words with the units of each."""
+    # As a stream brings it: each raw word is tokenised and cut into subwords before the next is
+    # known.
     if source_text == "words":
         return list(zip(line.split(), pipeline.source_words(line), strict=True))
+    # Tokenised whole, as the training data was; its tokens then count as words.
     words = pipeline.source.moses.tokenize(line).split()
     return [(word, pipeline.source.units([word])) for word in words]
 
@@ -122,7 +125,7 @@ def _within(words: list[tuple[str, list[str]]], longest: int) -> list[tuple[str,
 
 
 _MOST_CELLS = 1 << 17
-"""Grid cells of a batch whose writing costs are asked for."""
+"""Grid cells of a batch for the oracle: all of them are classified."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +188,7 @@ class OnlineDecoder:
 
     def faults(self, settings: Sequence[Setting]) -> list[str]:
         """Return what the models cannot do of these settings."""
+        # Faults of every model of an ensemble are collected: the user sees all at once.
         faults: list[str] = []
         policies = {setting.policy for setting in settings if not setting.is_offline}
         for model in self.translator.models:
@@ -211,12 +215,13 @@ class OnlineDecoder:
     ) -> Iterator[Decoded]:
         """Yield what becomes of the sentences along each setting, in the settings' order.
 
-        `advance` is told of the sentences and target tokens of each batch. The oracle's paths are
+        `advance` gets the sentences and target tokens of each batch. The oracle's paths are
         made from costs that all its settings share.
         """
         weights = [setting.value for setting in settings if setting.policy == "oracle"]
         paths: dict[float, dict[int, list[int]]] = {}
         for setting in settings:
+            # All lambdas at once: the costs of the grid do not depend on them. Not timed.
             if setting.policy == "oracle" and not paths:
                 paths = self.oracle(sentences, weights)
             started = time.perf_counter()
@@ -236,6 +241,7 @@ class OnlineDecoder:
             batch = self._batch(group)
             with self._precision():
                 costs = torch.stack([writing_costs(m, batch) for m in self.translator.models])
+            # Costs of an ensemble are those of its mean probability, as its search has it.
             costs = -((-costs).logsumexp(0) - math.log(len(costs)))
             lengths = batch.source_lengths, batch.target_lengths
             for weight in weights:
@@ -259,16 +265,17 @@ class OnlineDecoder:
             for sentence, best in zip(group, hypotheses, strict=True):
                 outcomes[sentence.line] = self._restore(sentence, best)
             advance(setting, len(group), sum(len(best.tokens) + 1 for best in hypotheses))
+        # Empty sources are not decoded, but count as done.
         advance(setting, sum(not sentence.source for sentence in sentences), 0)
-        nothing = Outcome([], "", "", [], [])
-        return [outcomes.get(sentence.line, nothing) for sentence in sentences]
+        empty = Outcome([], "", "", [], [])
+        return [outcomes.get(sentence.line, empty) for sentence in sentences]
 
     def _search(
         self, group: Sequence[Sentence], setting: Setting, paths: list[list[int]]
     ) -> list[Hypothesis]:
         batch = self._batch(group)
         with self._precision():
-            hypotheses = engine.search(
+            nbest_lists = engine.search(
                 self.translator.models,
                 batch.source,
                 batch.source_lengths,
@@ -276,7 +283,7 @@ class OnlineDecoder:
                 agent=self._agent(setting, paths),
                 halt=self.translator.halt,
             )
-        return [hypotheses[0] for hypotheses in hypotheses]
+        return [hypotheses[0] for hypotheses in nbest_lists]
 
     def _agent(self, setting: Setting, paths: list[list[int]]) -> Agent | None:
         if setting.is_offline:
@@ -288,7 +295,10 @@ class OnlineDecoder:
             return Bounded(agent, self.translator.plan, hides_the_end(self.translator.models))
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
-        return AlongPaths(_padded(paths).to(device), lengths, self.finish_reading)
+        # Padded with a path's last value; beyond its length the whole source is read anyway.
+        size = max(map(len, paths))
+        padded = [[*path, *[path[-1]] * (size - len(path))] for path in paths]
+        return AlongPaths(torch.tensor(padded).to(device), lengths, self.finish_reading)
 
     def _restore(self, sentence: Sentence, best: Hypothesis) -> Outcome:
         pipeline, whole = self.translator.pipeline, len(sentence.source) + 1
@@ -314,6 +324,7 @@ class OnlineDecoder:
         """Yield the sentences that have a source, in batches of alike lengths."""
         source = numpy.array([len(sentence.source) for sentence in sentences])
         target = numpy.array([len(sentence.target) for sentence in sentences])
+        # A search has `beam` rows for each sentence; the oracle one grid for each pair.
         width = self.translator.plan.beam if not cells else 1
         limit = max(1, self.translator.options.batch_tokens // width)
         columns = (source, target) if cells else (source, source)
@@ -325,21 +336,15 @@ class OnlineDecoder:
         return torch.autocast(kind, torch.bfloat16, enabled=bf16)
 
 
-def _padded(paths: Sequence[Sequence[int]]) -> Tensor:
-    """Return the paths as [B, T], their last value repeated."""
-    size = max(map(len, paths))
-    return torch.tensor([[*path, *[path[-1]] * (size - len(path))] for path in paths])
-
-
-WAYS: tuple[tuple[Unit, Convention], ...] = (
+COUNTINGS: tuple[tuple[Unit, Convention], ...] = (
     ("token", "thesis"), ("word", "thesis"), ("word", "simuleval"),
 )  # fmt: skip
-"""The ways to count that make sense: SimulEval's convention knows words only."""
+"""Units and conventions that latency is reported in: SimulEval's convention knows words only."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The scores of a decoding: BLEU of tokenised and of raw text, latency in each of `WAYS`."""
+    """The scores of a decoding: BLEU of tokenised and of raw text, latency in each counting."""
 
     decoded: Decoded
     tokenized: Score
@@ -347,7 +352,7 @@ class Measured:
     latencies: dict[tuple[Unit, Convention], Latency]
 
     def values(self, unit: Unit, convention: Convention) -> dict[str, Any]:
-        """Return JSON keys: the latency in one way, and in all of them under `latencies`."""
+        """Return JSON keys: the latency in one counting, and in all under `latencies`."""
         seconds, tokens = self.decoded.seconds, self.decoded.target_tokens
         average = self.decoded.average_exit
         return {
@@ -361,7 +366,7 @@ class Measured:
             "tokens_per_second": tokens / max(seconds, 1e-9),
             "signature_bleu_tokenized": self.tokenized.signature,
             "signature_bleu": self.raw.signature,
-            "latencies": [way.values() for way in self.latencies.values()],
+            "latencies": [latency.values() for latency in self.latencies.values()],
         }
 
 
@@ -373,6 +378,7 @@ def measure(
     Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more.
     """
     outcomes = decoded.outcomes
+    # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
     tokenized = bleu(
         [outcome.words for outcome in outcomes],
         [sentence.reference for sentence in sentences],
@@ -397,7 +403,7 @@ def measure(
         "thesis": [len(sentence.reference.split()) for sentence in sentences],
         "simuleval": [reference_words(sentence.reference) for sentence in sentences],
     }
-    for unit, convention in WAYS[1:]:
+    for unit, convention in COUNTINGS[1:]:
         latencies[unit, convention] = latency(
             words, lengths, counts[convention], unit=unit, convention=convention
         )

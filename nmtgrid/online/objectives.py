@@ -1,7 +1,8 @@
-"""Objectives of online translation: along one wait-k path, along sampled ones, right of one.
+"""Objectives of simultaneous translation (section 4.3): wait-k paths, one, sampled, or an area.
 
-All are sums over sites of weight x cross-entropy, as maximum likelihood is: training/likelihood.py;
-the sites have limited reads. `k` is in tokens, the end symbol of a source being its last.
+All are sums over sites of weight x cross-entropy, as maximum likelihood is (training/likelihood),
+with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), at all cells
+right of one (4.34). `k` is in tokens, the end symbol of a source being its last.
 """
 
 from __future__ import annotations
@@ -115,14 +116,19 @@ class SampledWaitK:
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         settings, count = self.settings, self.settings.paths
+        # Training draws from the global generator, whose state checkpoints hold. Validation has its
+        # own with a fixed seed: its losses are comparable, and it does not disturb training's
+        # draws.
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         k = sample_k(batch.source_lengths, count, generator)
+        # M paths of a sentence are M rows of a larger batch, whose source is encoded once.
         rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
         several = batch if count == 1 else batch.with_shared_source().select(rows)
         sites = PredictionSites.along(several, _wait_k(several, k, settings.finish_reading))
         tokens = int(batch.target_lengths.sum())
         if count > 1 and model.traits.every_cell:
-            # One grid holds the paths of all draws.
+            # One grid holds the paths of all draws: the sites point back to the sentences' rows,
+            # and the network runs once over the batch as it came.
             sites = dataclasses.replace(sites, sentence=rows[sites.sentence])
             several = batch
         weights = sites.position.new_full((len(sites),), 1 / count, dtype=torch.float32)
@@ -148,27 +154,20 @@ class AreaSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [
-            *_whole("k", self.k),
-            *_whole("validate_k", self.validate_k),
-            *self._draw_faults(),
-            *label_smoothing_faults(self.label_smoothing),
-        ]
-
-    def _draw_faults(self) -> list[str]:
-        if 0 <= self.cells_per_token < math.inf:
-            return []
-        return [
-            "`objective.cells_per_token` must be a number from 0 on, but is "
-            f"{self.cells_per_token}."
-        ]
+        faults = [*_whole("k", self.k), *_whole("validate_k", self.validate_k)]
+        if not 0 <= self.cells_per_token < math.inf:
+            faults.append(
+                "`objective.cells_per_token` must be a number from 0 on, but is "
+                f"{self.cells_per_token}."
+            )
+        return [*faults, *label_smoothing_faults(self.label_smoothing)]
 
 
 class WaitKArea:
     """The likelihood at every cell right of a wait-k path, weighted. Eq. (4.34), (4.35).
 
     The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
-    weights; the likelihood told beside it is the weighted mean over a batch's cells, times tokens.
+    weights; the logged likelihood is the weighted mean over a batch's cells, times tokens.
 
     Departs: the exact weights are the shares that enumeration gives, not the print's.
     """
@@ -199,20 +198,23 @@ class WaitKArea:
         if model.training and settings.cells_per_token:
             shares = _thinned(shares, settings.cells_per_token * int(batch.target_lengths.sum()))
         area = shares > 0
-        kept = shares[area]
+        weights = shares[area]
         sites = area_sites(area)
-        parts = site_loss(model, batch, sites, kept, settings.label_smoothing)
-        cells = kept.sum().clamp(min=1e-9)
+        parts = site_loss(model, batch, sites, weights, settings.label_smoothing)
+        # The logged likelihood is a mean over cells times tokens: comparable with other objectives.
+        # No cell may be left where few are drawn.
+        cells = weights.sum().clamp(min=1e-9)
         return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / cells))
 
 
 def _thinned(shares: Tensor, expected_cells: float) -> Tensor:
-    """Return weights of about `wanted` cells drawn from `shares` [B, T, S], the same on average."""
+    """Return weights of about `expected_cells` cells of `shares` [B, T, S], the same on average."""
     chance = expected_cells / max(int((shares > 0).sum()), 1)
     if chance >= 1:
         return shares
-    drawn = torch.rand(shares.shape, device=shares.device) < chance
-    return shares * drawn / chance
+    # Divided by the chance, a cell's expected weight is its share: the gradient stays unbiased.
+    is_drawn = torch.rand(shares.shape, device=shares.device) < chance
+    return shares * is_drawn / chance
 
 
 def _wait_k(batch: Batch, k: int | Tensor, to_the_end: bool = False) -> Tensor:

@@ -3,6 +3,10 @@
 Costs [B, T, S]: cell (b, t, j) (0-based) is the cost -log p of writing target token t with j + 1
 source tokens read; dynamic programming finds the path. Lengths count what the caller counts, the
 end symbols included or not.
+
+The recursions run over the rows of a batch at once. Within a row reading is free, so that "the
+cheapest of all columns from here on" is a running minimum: columns are stored from last to first,
+and one `cummin` a row replaces the print's loop over columns.
 """
 
 from __future__ import annotations
@@ -58,6 +62,8 @@ def cell_costs(model: TranslationModel, batch: Batch, cells: Tensor, features: T
     positions = cells.nonzero()
     classifier = model.classifier()
     targets = batch.target_output[positions[:, 0], positions[:, 1]]
+    # The fused loss computes -log p cell by cell in chunks: the logits [M, V] of a whole grid of
+    # cells would not fit into memory.
     costs = torch.zeros(cells.shape, device=features.device)
     costs[cells] = linear_nll(features, classifier.weight, classifier.bias, targets).float()
     return costs
@@ -93,7 +99,12 @@ def oracle_paths(
     else:
         costs = _by_rows(write_costs, source_lengths, target_lengths, delay_weight)
         choices = _cheapest_ends(costs)[1]
-    return continue_paths(_follow(choices), source_lengths, target_lengths, write_costs.shape[1])
+    # From one token read (the last column, in reverse) each row's choice leads to the next.
+    columns = choices.shape[-1]
+    column = choices.new_full((choices.shape[1], 1), columns - 1)
+    columns_of_writes = [column := row.gather(1, column) for row in choices]
+    paths = columns - torch.cat(columns_of_writes, 1)
+    return continue_paths(paths, source_lengths, target_lengths, write_costs.shape[1])
 
 
 def path_costs(
@@ -111,6 +122,7 @@ def path_costs(
 
 def _penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
     """Return [B, 1, S]: the share of the delay cost that each write with j + 1 reads pays."""
+    # The first token's reads are free: column 0 pays nothing.
     reads = torch.arange(columns, dtype=torch.float64, device=source_lengths.device)
     return delay_weight * reads / source_lengths[:, None, None]
 
@@ -122,6 +134,7 @@ def _by_rows(
 
     Rows beyond the target cost nothing, columns beyond the source can never be had.
     """
+    # In float64: sums over long sentences decide between paths of nearly equal cost.
     size, columns = costs.shape[1:]
     reversed_costs = costs.detach().transpose(0, 1).flip(-1).double()
     if delay_weight:
@@ -134,7 +147,7 @@ def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
     """Return what is left to pay, and where to write, for costs [T, B, S] as `_by_rows` has them.
 
     best [T + 1, B, S] is the least cost from a state to the end, reading being free (Eq. 4.42);
-    choices [T, B, S] the place where the next token is then written, the earliest of equals.
+    choices [T, B, S] the column where the next token is then written, the earliest of equals.
     """
     best = costs.new_zeros(len(costs) + 1, *costs.shape[1:])
     choices = torch.empty_like(costs, dtype=torch.int64)
@@ -144,18 +157,10 @@ def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
     return best, choices
 
 
-def _follow(choices: Tensor) -> Tensor:
-    """Return paths [B, T] from one token read on, for the place [T, B, S] of each next write."""
-    columns = choices.shape[-1]
-    column = choices.new_full((choices.shape[1], 1), columns - 1)
-    columns_of_writes = [column := row.gather(1, column) for row in choices]
-    return columns - torch.cat(columns_of_writes, 1)
-
-
 def _printed_choices(
     write_costs: Tensor, source_lengths: Tensor, target_lengths: Tensor, delay_weight: float
 ) -> Tensor:
-    """Return the place [T, B, S], columns from last to first, of the print's next write.
+    """Return the column [T, B, S], counted from last to first, of the print's next write.
 
     The printed reading costs of a column are the same in every row. So F(t, j) less what the
     columns up to j cost, and B(t, j) less what those after it cost, obey recursions in which
@@ -169,10 +174,14 @@ def _printed_choices(
         arrived = before[t - 1] + costs[t]
         before[t] = arrived.flip(-1).cummin(-1).values.flip(-1)
     through = before + _cheapest_ends(costs)[0][1:]
+    # At a state the print compares the best path through the next column with the best through the
+    # next row, and writes unless reading is cheaper.
     reading = torch.full_like(through, torch.inf)
     reading[..., 1:] = through[..., :-1]
     writes = ~(reading[:-1] < through[1:])
     columns = torch.arange(costs.shape[-1], device=costs.device)
+    # The next column that writes, at or after each one: a running maximum over the reversed
+    # columns. Row 0 stays at one token read, which is the print's fault that "delay" repairs.
     choices = torch.full_like(costs, len(columns) - 1, dtype=torch.int64)
     choices[1:] = (writes * columns).cummax(-1).values
     return choices

@@ -3,6 +3,9 @@
 Wait-k paths and paths sampled for training (section 4.2), areas of grid cells right of a path, and
 the share of all paths that pass through a cell (`exact_weights`), which weights training on such an
 area (section 4.3). Reads count from 1; whether they count the end symbol is up to the caller.
+
+Two conventions of indices meet here: a path holds counts z_t >= 1, a grid has columns from 0, so
+that column j is the state with j + 1 tokens read.
 """
 
 from __future__ import annotations
@@ -29,15 +32,17 @@ def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor
 
     Raises ConfigError for a k below 1 or not whole.
     """
-    first = torch.as_tensor(k, dtype=torch.float64, device=source_lengths.device)
-    faulty = first[~((first >= 1) & ((first == first.floor()) | first.isinf()))]
-    if faulty.numel():
+    # Doubles, because k may be infinite; negated, so that NaN is invalid too.
+    reads = torch.as_tensor(k, dtype=torch.float64, device=source_lengths.device)
+    invalid = reads[~((reads >= 1) & ((reads == reads.floor()) | reads.isinf()))]
+    if invalid.numel():
         raise ConfigError(
-            f"`k` must be a whole number of at least 1, or inf, but is {faulty[0].item():g}."
+            f"`k` must be a whole number of at least 1, or inf, but is {invalid[0].item():g}."
         )
-    first = torch.minimum(first, source_lengths).long()
+    # Limited by the length before the cast: infinity has no integer.
+    first_reads = torch.minimum(reads, source_lengths).long()
     steps = torch.arange(size, device=source_lengths.device)
-    return torch.minimum(first[:, None] + steps, source_lengths[:, None])
+    return torch.minimum(first_reads[:, None] + steps, source_lengths[:, None])
 
 
 def sample_k(
@@ -52,9 +57,10 @@ def sample_k(
     """
     device = source_lengths.device if generator is None else generator.device
     lengths = source_lengths.repeat_interleave(paths_per_sentence)
-    drawn = torch.rand(len(lengths), dtype=torch.float64, device=device, generator=generator)
+    # Drawn on the generator's device, so that validation draws the same numbers everywhere.
+    uniform = torch.rand(len(lengths), dtype=torch.float64, device=device, generator=generator)
     # A product may be rounded up to the length itself.
-    return torch.minimum((drawn.to(lengths.device) * lengths).long() + 1, lengths)
+    return torch.minimum((uniform.to(lengths.device) * lengths).long() + 1, lengths)
 
 
 def finish_reading(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
@@ -82,27 +88,29 @@ def continue_paths(
 
 
 def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> None:
-    """Raise NmtgridError at the first place that no path can have; both count from 1."""
+    """Raise NmtgridError at the first position that no path can have; both count from 1."""
     inside = is_token(target_lengths, paths.shape[1])
+    # A path begins with one token read, so a first write with none falls below that.
     before = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
     faulty = ((paths < before) | (paths > source_lengths[:, None])) & inside
     if len(paths) and int(target_lengths.max()) > paths.shape[1]:
         sentence, position = int(target_lengths.argmax()), paths.shape[1]
-        what = f"ends before target position {position + 1}"
+        problem = f"ends before target position {position + 1}"
     elif bool(faulty.any()):
         sentence, position = faulty.nonzero()[0].tolist()
         reads, length = int(paths[sentence, position]), int(source_lengths[sentence])
         where = f"at target position {position + 1}"
         if reads > length:
-            what = f"has read {reads} source tokens {where}, but the source has {length}"
+            problem = f"has read {reads} source tokens {where}, but the source has {length}"
         elif reads < 1:
-            what = f"has read {reads} source tokens {where}"
+            problem = f"has read {reads} source tokens {where}"
         else:
-            what = f"falls from {int(before[sentence, position])} to {reads} source tokens {where}"
+            last = int(before[sentence, position])
+            problem = f"falls from {last} to {reads} source tokens {where}"
     else:
         return
     raise NmtgridError(
-        f"The path of sentence {sentence + 1} {what}.",
+        f"The path of sentence {sentence + 1} {problem}.",
         "A path starts with at least 1 token read, never falls, and ends within the source.",
     )
 
@@ -145,13 +153,13 @@ def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
 
     The reads after the last write are shown where the source's length is given.
     """
-    ends = [0, *path]
-    shown = "".join(READ * (ends[write + 1] - ends[write]) + WRITE for write in range(len(path)))
-    return shown if source_length is None else shown + READ * (source_length - ends[-1])
+    reads = [0, *path]
+    actions = "".join(READ * (reads[t + 1] - reads[t]) + WRITE for t in range(len(path)))
+    return actions if source_length is None else actions + READ * (source_length - reads[-1])
 
 
 def from_actions(actions: str, source_length: int | None = None) -> list[int]:
-    """Return the path that a string of R (READ) and W (WRITE) takes; places count from 1.
+    """Return the path that a string of R (READ) and W (WRITE) takes; messages count from 1.
 
     Raises NmtgridError for another letter, a write before the first read, and a read beyond the
     source where its length is given.
@@ -179,6 +187,8 @@ def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
 
     Departs: the printed difference of binomials counts another set of paths.
     """
+    # The ballot problem: orders of writes and reads that never cross the diagonal, counted by
+    # reflecting those that do. Writes after the last READ leave no choice and count one way.
     beyond = max(source_length - k, 0)
     writes = min(target_length, beyond + 1)
     crossing = math.comb(writes + beyond, writes - 2) if writes >= 2 else 0
@@ -201,23 +211,27 @@ def exact_weights(
     """Return [B, T, columns]: the share of all paths nowhere left of `paths` that write at a cell.
 
     Each row of a sentence sums to 1; padding is 0. For wait-k paths this is Eq. (4.35), computed
-    in logarithms by counting the ways that lead to a cell and from it. Lengths count what the
+    in logarithms by counting the paths that lead to a cell and from it. Lengths count what the
     caller counts.
 
     Departs: the printed closed form is not the share of paths, see `occupancy`.
     """
+    # Counts of paths overflow any integer for long sentences, so sums are of logarithms, in
+    # float64: in float32 the shares of a row of 100 cells would not sum to 1.
     allowed = is_right_of(paths, source_lengths, target_lengths, columns).transpose(0, 1)
     barred = torch.full_like(allowed, -torch.inf, dtype=torch.float64).masked_fill(allowed, 0.0)
     size = len(barred)
+    # A path to cell (t, j) has come from any cell of row t - 1 with at most its reads, so the sum
+    # over predecessors is a running one along the row; from the cell on it is the same backwards.
     leading, following = barred.clone(), barred.clone()
     for t in range(1, size):
         leading[t] += leading[t - 1].logcumsumexp(-1)
     # The first row after a sentence's end starts its count: nothing follows the last write.
     ended = is_padding(target_lengths, size + 1).T[..., None]
     for t in range(size - 2, -1, -1):
-        ways = following[t + 1].flip(-1).logcumsumexp(-1).flip(-1)
-        following[t] += ways.masked_fill(ended[t + 1], 0.0)
-    # Padding rows have no way through; any finite number will do there.
+        paths_on = following[t + 1].flip(-1).logcumsumexp(-1).flip(-1)
+        following[t] += paths_on.masked_fill(ended[t + 1], 0.0)
+    # Padding rows have no path through; any finite number avoids NaN, the mask removes it.
     through = (leading + following).masked_fill(ended[:size], 0.0)
     weights = through.softmax(-1).masked_fill(~allowed, 0.0)
     return weights.transpose(0, 1).float()
@@ -230,6 +244,7 @@ def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) ->
 
     Departs: the print multiplies no count of the paths from the cell to the end.
     """
+    # Fractions of Python's integers: the reference that `exact_weights` is tested against.
     k = min(k, source_length)
     if not min(k + t - 1, source_length) <= j <= source_length:
         return Fraction(0)
@@ -239,7 +254,7 @@ def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) ->
 
 
 def _count(writes: int, reads: int, margin: int) -> int:
-    """Return N(m, n, c): ways to order the writes and reads that never cross the diagonal."""
+    """Return N(m, n, c): orders of the writes and reads that never cross the diagonal."""
     if reads == 0:
         return 1
     writes = min(writes, reads + margin)

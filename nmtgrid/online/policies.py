@@ -1,8 +1,9 @@
 """Reading policies (section 4.4): wait-k, a threshold on reading probabilities, and given paths.
 
-A policy is what `search.api.Agent` describes: before each write it says how much of the source is
-to be read. Beside the policies stand the functions of reading probabilities rho that train the
-learned policy (`agent_loss`) and evaluate it along a batch of grids (`threshold_paths`).
+A policy implements `search.api.Agent`: before each write it says how much of the source is to be
+read. Beside the policies stand the functions of reading probabilities rho that train the learned
+policy (`agent_loss`, for online/dynamic) and evaluate it along a batch of grids
+(`threshold_paths`).
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ def agent_cells(
     "path" leaves the states that paths [B, T] visit.
     """
     reads = torch.arange(1, columns + 1, device=paths.device)
+    # In the last column there is nothing left to decide: the agent writes.
     counts = is_cell(source_lengths - 1, target_lengths, paths.shape[1], columns)
     if area == "path":
+        # Row t is entered with the reads of the write before it, the first one with one token read.
         start = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
         counts = counts & (reads >= start[..., None]) & (reads <= paths[..., None])
     return counts
@@ -87,6 +90,7 @@ def agent_hits(
     columns = logits.shape[2]
     counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     reads = torch.arange(1, columns + 1, device=logits.device)
+    # rho > 1/2 is a positive logit; left of the path reading is right.
     return ((logits > 0) == (reads < paths[..., None])) & counts
 
 
@@ -99,8 +103,9 @@ def _scores(
     # Cells that do not count may hold anything; filled first, they give no gradient either.
     decided_logits = logits.float().masked_fill(~counts, 0.0)
     reads = torch.arange(1, columns + 1, device=logits.device)
-    right = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
-    return logsigmoid(right).masked_fill(~counts, 0.0)
+    # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
+    action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
+    return logsigmoid(action_logits).masked_fill(~counts, 0.0)
 
 
 def check_threshold(threshold: float) -> None:
@@ -149,6 +154,7 @@ class WaitK:
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return min(k + step, length)."""
+        # Every row stands at the same step, so one number serves all of them.
         return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
 
 
@@ -189,6 +195,7 @@ class AlongPaths:
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return the path's reads, or the whole source beyond its end."""
+        # Rows are hypotheses: `sentence` says whose path each of them follows.
         arguments = self.paths[sentence], lengths, self.target_lengths[sentence]
         return continue_paths(*arguments, step + 1)[:, step]
 
@@ -226,6 +233,7 @@ class Bounded:
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""
+        # The limit is a line a + b |x|, so its inverse is computed; the loop below mends rounding.
         least = step + 1 if self.end_is_hidden else 1
         share = self.plan.max_length_b
         if share == 0 or self._limit(least) > step:

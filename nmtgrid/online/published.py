@@ -1,4 +1,4 @@
-"""Published curves of quality against latency, to lay under ours.
+"""Published curves of quality against latency, for plots beside one's own.
 
 Test sets; greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where it says so; AL
 in source tokens (BPE) by the hypothesis' length. Tables are those of the thesis (004), appendix D.
@@ -56,6 +56,7 @@ def names() -> list[str]:
     return list(dict.fromkeys(curve.data for curve in CURVES))
 
 
+# The tables' models, by how they were trained and, for agents, from which weights they started.
 _PERVASIVE = "Pervasive Attention, multi-path wait-k"
 _TRANSFORMER = "Transformer, multi-path wait-k"
 _OFFLINE_START = "Dynamic agent (offline start"
@@ -65,21 +66,15 @@ _PATHS_START = "Dynamic agent (multi-path start"
 def _wait_k(
     data: str, label: str, table: str, bleu: tuple[float, ...], al: tuple[float, ...]
 ) -> Curve:
-    return _curve(data, label, "wait-k", table, (1, 3, 5, 7, 9), bleu, al)
+    return _dynamic(data, label, table, (1, 3, 5, 7, 9), bleu, al, "wait-k")
 
 
 def _dynamic(
-    data: str, label: str, table: str, thresholds: tuple[float, ...],
-    bleu: tuple[float, ...], al: tuple[float, ...],
-) -> Curve:  # fmt: skip
-    return _curve(data, label, "dynamic", table, thresholds, bleu, al)
-
-
-def _curve(
-    data: str, label: str, policy: Policy, table: str, settings: tuple[float, ...],
-    bleu: tuple[float, ...], al: tuple[float, ...],
+    data: str, label: str, table: str, settings: tuple[float, ...],
+    bleu: tuple[float, ...], al: tuple[float, ...], policy: Policy = "dynamic",
 ) -> Curve:  # fmt: skip
     points = tuple(Point(b, a, s) for b, a, s in zip(bleu, al, settings, strict=True))
+    # The thesis lower-cases IWSLT'14 and keeps the case of WMT.
     return Curve(data, label, policy, f"table {table}", data.startswith("iwslt14"), points)
 
 
@@ -95,7 +90,7 @@ CURVES: tuple[Curve, ...] = (
     ),
     _dynamic(
         "iwslt14-de-en", f"{_OFFLINE_START}, λ = 0)", "D.8",
-        (0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2),  # the last one's place is cut off in print
+        (0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2),  # the print cuts the last column off
         (23.60, 26.00, 27.50, 29.39, 30.56, 31.14, 31.63, 32.02, 32.24),
         (0.66, 1.40, 1.91, 2.67, 3.32, 3.98, 4.73, 5.65, 6.86),
     ),

@@ -1,4 +1,4 @@
-"""How to decide when to read: wait-k, an agent's threshold, or the oracle's paths."""
+"""Evaluated policies on the command line: wait-k's k, an agent's threshold, the oracle's lambda."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LETTERS = {"wait-k": "k", "threshold": "τ", "oracle": "λ"}
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One way to decide when to read: k (infinity: offline), tau, or the oracle's lambda."""
+    """A policy with its parameter: k (infinity: offline), tau, or the oracle's lambda."""
 
     policy: Policy
     value: float
@@ -70,11 +70,13 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
         ),
     ]
     settings: list[Setting] = []
+    # All three lists are read before anything is raised, so that one message names every fault.
     faults: list[str] = []
     advice: list[str] = []
     for policy, text, read in readers:
         if text is None:
             continue
+        # A range such as `1..9:2` may be wrong in several of the lists at once.
         try:
             settings += [Setting(policy, float(value)) for value in read(text)]
         except ConfigError as error:

@@ -26,7 +26,7 @@ LOG, CONFIG = "instances.log", "config.yaml"
 
 _END = "</s>"
 _HUGE = 2**53  # up to here floats are exact
-_MEND = "Give the `instances.log` of a text-to-text run with latency in words."
+_ADVICE = "Give the `instances.log` of a text-to-text run with latency in words."
 _THESIS = ("ap", "al", "dal", "cw", "max_cw")
 _SIMULEVAL = ("ap", "al", "dal", "laal")
 
@@ -72,7 +72,7 @@ def score(instances: Sequence[Instance]) -> LogScore:
     """Return the latency of a log's sentences.
 
     SimulEval skips sentences without a prediction as well; it cannot score a log with an empty
-    source, where ours skips it.
+    source, where this function skips it.
     """
     columns = (
         [instance.delays for instance in instances],
@@ -103,7 +103,7 @@ def read_log(path: str | Path) -> list[Instance]:
                     f"`index` {instance.index} stands in line {lines[instance.index]} already."
                 )
         except ValueError as fault:
-            raise InputError(str(fault), _MEND, path=path, line=number) from fault
+            raise InputError(str(fault), _ADVICE, path=path, line=number) from fault
         lines[instance.index] = number
         instances.append(instance)
     return instances
@@ -112,14 +112,19 @@ def read_log(path: str | Path) -> list[Instance]:
 def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
     """Write a folder that `simuleval --score-only --output FOLDER` scores.
 
-    What a log in `folder` held before is replaced. Raises InputError, before anything is written,
+    An earlier log in `folder` is replaced. Raises InputError, before anything is written,
     for a sentence that SimulEval could not read: delays that do not fit the words, no reference,
     or words for an empty source. StorageError when the disk refuses.
     """
+    # All sentences are checked before the first byte is written: a half log is worse than none.
     lines = []
     for instance in instances:
         try:
-            _check(instance)
+            _check_delays(list(instance.delays), instance.prediction)
+            if instance.reference is None:
+                raise ValueError("it has no reference.")
+            if instance.delays and not instance.source_length:
+                raise ValueError("it has words for an empty source, which SimulEval cannot score.")
         except ValueError as fault:
             raise InputError(f"Sentence {instance.index + 1}: {fault}") from fault
         lines.append(json.dumps(_record(instance)) + "\n")
@@ -142,17 +147,10 @@ def _record(instance: Instance) -> dict[str, Any]:
     }
 
 
-def _check(instance: Instance) -> None:
-    _check_delays(list(instance.delays), instance.prediction)
-    if instance.reference is None:
-        raise ValueError("it has no reference.")
-    if instance.delays and not instance.source_length:
-        raise ValueError("it has words for an empty source, which SimulEval cannot score.")
-
-
 def _parse(line: str) -> Instance:
     """Return one line's sentence. Raises ValueError that says what is wrong with it."""
     try:
+        # Python reads NaN and Infinity, which are not JSON.
         values = json.loads(line, parse_constant=_refuse)
     except RecursionError as fault:
         raise ValueError("this is not JSON (nested too deep).") from fault
@@ -169,20 +167,18 @@ def _parse(line: str) -> Instance:
         raise ValueError("`source_length` is missing.")
     length = _whole(values, "source_length") if "source_length" in values else len(source.split())
     if "metric" in values and prediction.split()[-1:] == [_END]:
-        prediction, delays = _without_end(prediction, delays, length)
+        # Only SimulEval before 1.0 writes `metric`. Its delays count the source's end as a word.
+        _check_delays(delays, prediction)
+        prediction = " ".join(prediction.split()[:-1])
+        delays = [min(delay, length) for delay in delays[:-1]]
     _check_delays(delays, prediction)
     reference = None if values.get("reference", "") is None else _text(values, "reference")
     return Instance(_whole(values, "index"), prediction, delays, length, source, reference)
 
 
-def _without_end(prediction: str, delays: list[Any], length: int) -> tuple[str, list[Any]]:
-    words = prediction.split()
-    _check_delays(delays, prediction)
-    return " ".join(words[:-1]), [min(delay, length) for delay in delays[:-1]]
-
-
 def _check_delays(delays: list[Any], prediction: str) -> None:
     for delay in delays:
+        # JSON's `true` is an int to Python.
         if isinstance(delay, bool) or not isinstance(delay, (int, float)):
             raise ValueError(f"`delays` must be a list of numbers, but holds {_shown(delay)}.")
         if not 0 <= delay < _HUGE:

@@ -1,4 +1,4 @@
-"""An agent that SimulEval (1.1) drives, text to text; the only door to that program.
+"""An agent for SimulEval (1.1), text to text; the only module that imports that program.
 
     simuleval --agent nmtgrid/online/simuleval_agent.py --model MODEL --k 3 \\
         --source test.de --target test.en --output DIR
@@ -10,7 +10,7 @@ may come that belongs to it. With `--tokenized` predictions are tokenised words,
 they are final, for tokenised references and `--sacrebleu-tokenizer none`.
 `policy()` is called once for each word that has come: all that is final by then goes out in one
 action. This module loads without SimulEval; only the class needs it, and
-`python -m nmtgrid.online.simuleval_agent` says what SimulEval is to be told, or how to install it.
+`python -m nmtgrid.online.simuleval_agent` prints SimulEval's command line, or how to install it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The sentence under way: takes all source words so far, returns what is to be written."""
+    """The sentence being translated: takes all source words so far, returns words to write."""
 
     def __init__(self, translator: StreamTranslator, tokenized: bool = False) -> None:
         """`tokenized` leaves the words as the Moses tokenizer has them, with its escapes."""
@@ -68,6 +68,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
     if (arguments.k is None) == (arguments.threshold is None):
         raise ConfigError("Give one of `--k` and `--threshold`.")
+    # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
     from nmtgrid.online.policies import Threshold, WaitK
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
@@ -79,7 +80,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     translator = StreamTranslator(loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device)
-    translator.begin()  # faults of the model are told before the first sentence
+    translator.begin()  # a model that cannot stream is an error before the first sentence
     return translator
 
 
@@ -131,12 +132,14 @@ def agent_class() -> type[Any]:
             action = self.session.turn(self.states.source, self.states.source_finished)
             return ReadAction() if action is None else WriteAction(action[0], finished=action[1])
 
+    # SimulEval names the class in its log: as if the module had defined it.
     StreamAgent.__module__ = __name__
     StreamAgent.__qualname__ = "StreamAgent"
     return StreamAgent
 
 
 def __getattr__(name: str) -> Any:
+    # `--agent-class` looks the name up here; the class is made then, not on import.
     if name == "StreamAgent":
         globals()[name] = agent_class()
         return globals()[name]

@@ -1,4 +1,7 @@
-"""Streams: sentences translated while they arrive, by any model that goes online and any agent.
+"""Streaming decoding: sentences translated while they arrive, by a prefix-safe model and an agent.
+
+`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` begins them. The command
+line (`nmtgrid stream`) and the SimulEval agent use it.
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
 What is written, and after how many reads, is what a batched search (search/engine.py, beam 1) with
@@ -28,7 +31,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 
 class TokenStream:
-    """One sentence under way, in ids: takes source tokens, returns target tokens.
+    """A sentence being translated, in ids: takes source tokens, returns target tokens.
 
     `tokens`, their `log_probabilities` and `reads` grow; the end symbol's are the last of the
     latter two, once it `is_finished`. Reads count the source's end symbol.
@@ -49,6 +52,7 @@ class TokenStream:
         `halt` says where tokens leave the decoder early (None: nowhere). Raises ConfigError where a
         model, the agent or the halt cannot go online.
         """
+        # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), False, agent, halt)
         for model in models if agent.wants_reading else ():
             if not model.traits.reads:
@@ -56,6 +60,7 @@ class TokenStream:
         self._end_is_hidden = hides_the_end(models)
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
+        # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
         self._halt = halt
         self._first = torch.zeros(1, dtype=torch.long, device=self._device)
@@ -93,6 +98,7 @@ class TokenStream:
 
     @torch.no_grad()
     def _go_on(self) -> list[int]:
+        # READ and WRITE alternate until the agent wants a token that has not arrived.
         before = len(self.tokens)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             while not self.is_finished:
@@ -109,6 +115,7 @@ class TokenStream:
         if not self._columns or self._source_has_ended:
             return not self._columns
         rho = self._reading() if self._agent.wants_reading else None
+        # One column more than there are: an agent that answers with that wants to read.
         before = self._first + (self.reads[-1] if self.reads else 1)
         length = self._first + self._columns + 1
         next_reads = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
@@ -116,19 +123,17 @@ class TokenStream:
 
     def _reading(self) -> Tensor:
         """Return [1, S]: the probability of reading on, for each column, in the present row."""
+        # The reader's row is fed once for each written token; later READs extend it by columns.
         if not self._is_considered:
             last = self._last_token()
-            pairs = zip(self._models, self._states, strict=True)
-            self._states = [model.consider(last, state) for model, state in pairs]
+            self._states = [model.consider(last, state) for model, state in self._pairs()]
             self._is_considered = True
-        pairs = zip(self._models, self._states, strict=True)
-        rows = [model.reading_row(state).float().sigmoid() for model, state in pairs]
+        rows = [model.reading_row(state).float().sigmoid() for model, state in self._pairs()]
         return torch.stack(rows).mean(0)
 
     def _read(self, token: int) -> None:
-        column = self._first + token
-        pairs = zip(self._models, self._states, strict=True)
-        self._states = [model.extend(column, state) for model, state in pairs]
+        column = self._first + token  # `_first` is a zero [1] on the device
+        self._states = [model.extend(column, state) for model, state in self._pairs()]
         self._columns += 1
         self._source_has_ended = token == END
 
@@ -136,11 +141,11 @@ class TokenStream:
         if self._agent.wants_reading:
             self._reading()  # the reader has to see every token, also where nothing is left to read
         last = self._last_token()
-        pairs = zip(self._models, self._states, strict=True)
-        steps = [self._step(model, last, state) for model, state in pairs]
+        steps = [self._step(model, last, state) for model, state in self._pairs()]
         self._states = [step.state for step in steps]
+        # An ensemble averages probabilities, as the batched search does.
         values = torch.stack([step.logits.float().log_softmax(1) for step in steps])
-        following = self._ruled(values.logsumexp(0) - math.log(len(steps)))
+        following = self._constrain(values.logsumexp(0) - math.log(len(steps)))
         value, token = following.max(1)
         self.log_probabilities.append(float(value))
         self.reads.append(self._columns)
@@ -160,7 +165,7 @@ class TokenStream:
             self._exit_scores.append(step.scores)
         return step
 
-    def _ruled(self, following: Tensor) -> Tensor:
+    def _constrain(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
         step, end = len(self.tokens), following[:, END].clone()
         # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
@@ -172,16 +177,20 @@ class TokenStream:
         for rule in (Banned((PAD, BEGIN)), MinLength(least)):
             following = rule.apply(following, step, self._first)
         if int(most) <= step:
+            # At the limit nothing but the end may follow, with the value that it had.
             following = torch.full_like(following, -math.inf)
             following[:, END] = end
         return following
+
+    def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
+        return zip(self._models, self._states, strict=True)
 
     def _last_token(self) -> Tensor:
         return self._first + (self.tokens[-1] if self.tokens else BEGIN)
 
 
 class Stream:
-    """One raw sentence under way: takes raw words, returns tokenised target words.
+    """A raw sentence being translated: takes raw words, returns tokenised target words.
 
     A target word is returned once it is final: with its last unit.
     """
@@ -235,13 +244,14 @@ class Stream:
             self.target.append(unit)
             self._units.append(unit)
             if not joiner or not unit.endswith(joiner):
-                words += self._whole_word(joiner)
+                words += self._take_word(joiner)
+        # A last unit that asks for another one is final with the end symbol.
         if self.is_finished:
-            words += self._whole_word(joiner)
+            words += self._take_word(joiner)
         return words
 
-    def _whole_word(self, joiner: str) -> list[str]:
-        """Return the word of the units that are held; none for no units."""
+    def _take_word(self, joiner: str) -> list[str]:
+        """Return the word of the units that are buffered, and clear these; nothing for no units."""
         text, self._units = " ".join(self._units), []
         return (remove_bpe(text) if joiner else text).split()
 

@@ -1,4 +1,9 @@
-"""Any objective, smoothed: what it is trained on is spread around the truth (Appendix E)."""
+"""Loss smoothing of any objective (appendix E): credit for outputs near the reference.
+
+`Smoothed` wraps an objective. The token level (E.2.2) gives mass to types like the true one; the
+sequence level (E.2.1) trains on sampled sentences near the true one, weighted by a reward. `smooth`
+makes it from a run's settings; the trainer finds it in the registry of wrappers.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +94,7 @@ class Smoothed:
         settings = self.settings.sequence
         if not settings.alpha:
             return self.base.loss(model, self._aimed(batch))
+        # The order of the draws (distances, positions, substitutes) is `draw_samples`'.
         samples = self.draw(batch)
         shares = self.weigh(batch, samples)
         weights = settings.alpha * shares
@@ -98,12 +104,14 @@ class Smoothed:
         if settings.lazy:
             parts = self.base.loss(model, self._lazy(batch, samples.tokens, weights))
         else:
+            # One encoding for the true sentences and their samples. The samples' pass comes first,
+            # which is the order of the dropout draws.
             batch = batch.with_shared_source()
-            drawn = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
-            parts = drawn
+            sampled = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
+            parts = sampled
             if settings.alpha < 1:
                 parts = self.base.loss(model, self._aimed(batch))
-                total = (1 - settings.alpha) * parts.total + drawn.total
+                total = (1 - settings.alpha) * parts.total + sampled.total
                 parts = dataclasses.replace(parts, total=total)
         tokens = int(batch.target_lengths.sum())
         return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **statistics})
@@ -130,8 +138,10 @@ class Smoothed:
         if not settings.rescale:
             rewards = self.reward(batch, samples.tokens) / settings.temperature
             return importance_weights(rewards, samples.logs)
-        both = torch.cat([batch.target_output[:, None], samples.tokens], 1)
-        own, rewards = self.reward(batch, both).split([1, both.shape[1] - 1], 1)
+        # Rescaled, what counts is how many substitutions a sample's reward is short of the truth's,
+        # so the truth is scored beside its samples.
+        truth_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
+        own, rewards = self.reward(batch, truth_first).split([1, truth_first.shape[1] - 1], 1)
         lengths = (batch.target_lengths - 1).tolist()
         losses = rewards.new_tensor([self.reward.loss_of_one(n) for n in lengths])
         lacking = in_substitutions(rewards, own[:, 0], losses)
@@ -146,7 +156,7 @@ class Smoothed:
         )
 
     def _aimed(self, batch: Batch) -> Batch:
-        """Return the batch, each of its targets spread."""
+        """Return the batch with soft targets, where tokens are smoothed."""
         if not (self.settings.token.alpha or self.settings.entropy):
             return batch
         tokens = batch.target_output[..., None]
@@ -157,8 +167,8 @@ class Smoothed:
         """Return the batch with the truth and the samples [B, L, T] as one mixture. Eq. (E.16)."""
         truth = batch.target_output[..., None]
         tokens = torch.cat([truth, drawn.transpose(1, 2)], 2)
-        own = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
-        shares = torch.cat([own, weights], 1)[:, None].expand(tokens.shape)
+        truth_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
+        shares = torch.cat([truth_weight, weights], 1)[:, None].expand(tokens.shape)
         return dataclasses.replace(batch, soft_targets=self._aims(tokens, shares))
 
 
@@ -180,6 +190,7 @@ def smooth(
     if smoothing.needs_spread:
         token = smoothing.token
         frequencies = type_frequencies(train, size)
+        # A resumed run reads the vectors that it began with; the file they came from may be gone.
         if run_folder is not None and (run_folder / OBJECTIVE_FILE).is_file():
             vectors = load_tensors(run_folder / OBJECTIVE_FILE)["vectors"]
         else:

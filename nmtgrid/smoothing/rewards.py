@@ -1,4 +1,4 @@
-"""What drawn sentences are worth: BLEU and CIDEr, and the weights that correct for the drawing."""
+"""Rewards of sampled sentences (E.10, E.11): BLEU and CIDEr, and their importance weights (E.8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reward(Protocol):
     def loss_of_one(self, length: int) -> float:
         """Return the share of its reward that a sentence of `length` tokens loses by a change.
 
-        It is the mean over the places of one substitution, where all tokens are different and
+        It is the mean over the positions of one substitution, where all tokens are different and
         weigh the same.
         """
         ...
@@ -45,20 +45,30 @@ class BleuReward:
         """See `Reward`."""
         count = tokens.shape[1]
         lengths = (batch.target_lengths - 1).cpu()
-        ours = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
+        # Samples have their truth's length: substitutions alone are drawn.
+        samples = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
         best = torch.zeros(tokens.shape[:2], dtype=torch.double)
         for references, reference_lengths in _reference_sets(batch):
             reference = _ragged(
                 references.repeat_interleave(count, 0), reference_lengths.repeat_interleave(count)
             )
-            scores = torch.from_numpy(sentence_bleus(bleu_counts(ours, reference)) / 100.0)
+            scores = torch.from_numpy(sentence_bleus(bleu_counts(samples, reference)) / 100.0)
+            # Pictures have different numbers of references; missing ones are empty.
             scores = scores.view_as(best).masked_fill(reference_lengths[:, None] == 0, 0.0)
             best = torch.maximum(best, scores)
         return best.to(tokens.device)
 
-    def loss_of_one(self, length: int) -> float:
+    @staticmethod
+    @functools.cache
+    def loss_of_one(length: int) -> float:
         """See `Reward`."""
-        return _bleu_of_one(length)
+        if not length:
+            return 1.0
+        # Computed exactly, by scoring every single substitution, and cached by length.
+        lengths = torch.full((length,), length)
+        truth = torch.arange(length).expand(length, -1)
+        changed, references = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+        return 1.0 - float(sentence_bleus(bleu_counts(changed, references)).mean()) / 100.0
 
 
 class CiderReward:
@@ -78,45 +88,31 @@ class CiderReward:
         references = [[truth] for truth in truths]
         if batch.references is not None:
             references = [
+                # `PAD` is 0: a reference of nothing else is missing.
                 [
-                    [token for token in tokens_of if token != PAD]
-                    for tokens_of in several
-                    if any(tokens_of)
+                    [token for token in reference if token != PAD]
+                    for reference in picture_references
+                    if any(reference)
                 ]
-                for several in batch.references.tolist()
+                for picture_references in batch.references.tolist()
             ]
         rewards = [
-            self._scorer.scores([sample[:n] for sample in several], theirs)
-            for several, n, theirs in zip(rows, lengths, references, strict=True)
+            self._scorer.scores([sample[:n] for sample in samples], sentence_references)
+            for samples, n, sentence_references in zip(rows, lengths, references, strict=True)
         ]
         return torch.tensor(rewards, dtype=torch.double, device=tokens.device)
 
-    def loss_of_one(self, length: int) -> float:
+    @staticmethod
+    @functools.cache
+    def loss_of_one(length: int) -> float:
         """See `Reward`."""
-        return _cider_of_one(length)
-
-
-@functools.cache
-def _bleu_of_one(length: int) -> float:
-    """Return what `BleuReward.loss_of_one` does."""
-    if not length:
-        return 1.0
-    lengths = torch.full((length,), length)
-    truth = torch.arange(length).expand(length, -1)
-    ours, theirs = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
-    return 1.0 - float(sentence_bleus(bleu_counts(ours, theirs)).mean()) / 100.0
-
-
-@functools.cache
-def _cider_of_one(length: int) -> float:
-    """Return what `CiderReward.loss_of_one` does."""
-    if not length:
-        return 1.0
-    # Nothing is known of any n-gram, so that all weigh the same.
-    even = Cider(DocumentFrequencies({}, pictures=3))
-    truth = list(range(length))
-    own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
-    return 1.0 - sum(scores) / (own * length)
+        if not length:
+            return 1.0
+        # Nothing is known of any n-gram, so that all weigh the same.
+        even = Cider(DocumentFrequencies({}, pictures=3))
+        truth = list(range(length))
+        own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
+        return 1.0 - sum(scores) / (own * length)
 
 
 def _each_changed(length: int) -> Tensor:
@@ -167,5 +163,5 @@ def in_substitutions(rewards: Tensor, own: Tensor, losses: Tensor) -> Tensor:
     own [B] is the truth's reward, losses [B] the share of it that one substitution costs. Where the
     truth has no reward nothing is lacking.
     """
-    kept = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
-    return (1.0 - kept) / losses[:, None]
+    share = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
+    return (1.0 - share) / losses[:, None]

@@ -26,7 +26,7 @@ _SPECIAL = len(SPECIALS)
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """The types that may take a token's place.
+    """The types that may replace a token.
 
     types [B or 1, W] rise in each row and are padded with a large number; counts [B or 1] say how
     many there are. The true tokens of a sentence are among its types, but for unknown ones.
@@ -54,6 +54,7 @@ class Choices:
     @classmethod
     def _by_row(cls, texts: Tensor) -> Choices:
         """Return the distinct types of each row of texts [B, N]."""
+        # Sort, mark repetitions, sort again: distinct types in front, padding behind, no loop.
         rising = texts.masked_fill(texts < _SPECIAL, _NONE).sort(1).values
         is_new = torch.ones_like(rising, dtype=torch.bool)
         is_new[:, 1:] = rising[:, 1:] != rising[:, :-1]
@@ -63,12 +64,13 @@ class Choices:
 
     def others(self, tokens: Tensor, number: Tensor) -> Tensor:
         """Return another type for each of tokens [B, L, T]; `number` in [0, 1) says which."""
+        # In double: a float32 number cannot tell the types of a large vocabulary apart.
         rows = len(tokens)
         types = self.types.expand(rows, -1).contiguous()
         flat = tokens.reshape(rows, -1)
         others = (self.counts - 1).clamp(min=1)[:, None]
         index = (number.reshape(rows, -1).double() * others).long().clamp(max=others - 1)
-        # The true token's own place is skipped, so that each other one has the same chance.
+        # The true token's own index is skipped, so that each other one has the same chance.
         index = index + (index >= torch.searchsorted(types, flat))
         index = index.clamp(max=types.shape[1] - 1)
         return types.gather(1, index).view_as(tokens)
@@ -83,20 +85,21 @@ def _references(batch: Batch) -> list[Tensor]:
     return references if batch.references is None else [*references, batch.references]
 
 
-def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, most: int) -> Tensor:
-    """Return the log-probabilities [B, most + 1] of the distances 0 to `most`.
+def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: int) -> Tensor:
+    """Return the log-probabilities [B, D + 1] of the distances 0 to D, `max_distance`.
 
     lengths [B] are the tokens that may change, others [B] the substitutes of each, cost [B] what a
     change costs, in nats.
     """
-    distance = torch.arange(most + 1, device=lengths.device)
+    # log C(n, d) by the gamma function; binomials of long sentences overflow otherwise.
+    distance = torch.arange(max_distance + 1, device=lengths.device)
     n = lengths[:, None].double()
-    kept = n - distance
-    ways = (n + 1).lgamma() - (distance + 1.0).lgamma() - (kept.clamp(min=0) + 1).lgamma()
+    unchanged = n - distance
+    subsets = (n + 1).lgamma() - (distance + 1.0).lgamma() - (unchanged.clamp(min=0) + 1).lgamma()
     each = others.double().log() - cost.double()
     # None can change where nothing else is there: 0 times -inf is meant to be 0.
     chances = torch.where(distance > 0, distance * each[:, None], 0.0)
-    logs = (ways + chances).masked_fill(kept < 0, -torch.inf)
+    logs = (subsets + chances).masked_fill(unchanged < 0, -torch.inf)
     return logs.log_softmax(1)
 
 
@@ -141,6 +144,7 @@ def draw_samples(
     others = (choices.counts - 1).expand(len(batch))
     may_change = batch.is_target & (truth >= _SPECIAL)
     if spread is not None:
+        # Types without a vector have no neighbours (-inf): they stay, and do not count in n.
         types, type_index = truth.unique(return_inverse=True)
         _, logs = spread.sample(types, torch.zeros(len(types), device=truth.device))
         may_change &= logs.isfinite()[type_index]
@@ -148,24 +152,28 @@ def draw_samples(
     cost = change_cost(others, temperature, rescale)
     priors = distance_logs(lengths, others, cost, truth.shape[1])
     distances = torch.multinomial(priors.exp(), count, replacement=True)
+    # Ranks of random numbers: the d smallest are d positions, evenly. Tokens that may not change
+    # get 2 and so the last ranks.
     order = torch.rand(len(batch), count, truth.shape[1], device=truth.device)
     order = order.masked_fill(~may_change[:, None], 2.0).argsort(2).argsort(2)
     changed = order < distances[..., None]
     tokens = truth[:, None].expand(-1, count, -1)
     number = torch.rand(tokens.shape, device=truth.device)
+    # The chance of one sentence: of its distance, of these d positions among all subsets, and of
+    # the substitutes.
     n, d = lengths[:, None].double(), distances.double()
-    ways = (n + 1).lgamma() - (d + 1).lgamma() - (n - d + 1).lgamma()
-    logs = priors.gather(1, distances) - ways
+    subsets = (n + 1).lgamma() - (d + 1).lgamma() - (n - d + 1).lgamma()
+    logs = priors.gather(1, distances) - subsets
     if spread is None:
-        drawn = choices.others(tokens, number)
+        substitutes = choices.others(tokens, number)
         logs = logs - torch.where(distances > 0, d * others[:, None].double().log(), 0.0)
     else:
-        drawn = tokens.clone()
-        drawn[changed], chances = spread.sample(tokens[changed], number[changed])
+        substitutes = tokens.clone()
+        substitutes[changed], chances = spread.sample(tokens[changed], number[changed])
         chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
         chance_logs[changed] = chances.double()
         logs = logs + chance_logs.sum(2)
-    return Samples(torch.where(changed, drawn, tokens), distances, logs)
+    return Samples(torch.where(changed, substitutes, tokens), distances, logs)
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
@@ -177,11 +185,11 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     rows = torch.arange(len(batch), device=tokens.device).repeat_interleave(count)
     several = batch.select(rows)
     output = tokens.flatten(0, 1)
-    moved = torch.full_like(output, BEGIN)
-    moved[:, 1:] = output[:, :-1]
+    shifted = torch.full_like(output, BEGIN)
+    shifted[:, 1:] = output[:, :-1]
     return dataclasses.replace(
         several,
-        target_input=moved.masked_fill(~several.is_target, PAD),
+        target_input=shifted.masked_fill(~several.is_target, PAD),
         target_output=output,
         weights=weights.flatten(),
     )

@@ -1,4 +1,7 @@
-"""Vectors of types, whose cosines say how like each other they are (section E.2.2)."""
+"""Word vectors of the target types, whose cosines measure similarity (section E.2.2).
+
+Learnt from the training targets, read from a file of word2vec or GloVe, or taken from a model.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def type_vectors(name: str, dataset: Dataset) -> Tensor:
 
 def type_frequencies(train: Split, size: int) -> Tensor:
     """Return how often each of `size` types stands in the training targets [size]."""
+    # The pieces are memory-mapped shards: counted one by one, no corpus is read at once.
     counts = numpy.zeros(size, numpy.int64)
     for piece in _sentences(train):
         counts += numpy.bincount(piece[piece >= 0], minlength=size)
@@ -56,9 +60,9 @@ def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
     share = float(seen[has_vector].sum() / seen.sum().clamp(min=1.0))
     if share >= _ENOUGH:
         return []
-    known, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
+    with_vector, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
     return [
-        f"{_SETTING}: {known:,} of {types:,} target types have "
+        f"{_SETTING}: {with_vector:,} of {types:,} target types have "
         f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
         "there were no smoothing. Vectors must be of the same units, in the same case."
     ]
@@ -75,29 +79,32 @@ def learn_vectors(train: Split, size: int) -> Tensor:
     counts: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
     for piece in _sentences(train, _MOST):
         pairs = []
-        for apart in range(1, _WINDOW + 1):
-            first, second = piece[:-apart], piece[apart:]
+        for distance in range(1, _WINDOW + 1):
+            first, second = piece[:-distance], piece[distance:]
             # -1 stands for the end of a sentence, as often as the window is wide.
             inside = (first >= 0) & (second >= 0)
             pairs += [first[inside] * size + second[inside], second[inside] * size + first[inside]]
-        new, times = numpy.unique(numpy.concatenate(pairs), return_counts=True)
-        keys, cell = numpy.unique(numpy.concatenate([keys, new]), return_inverse=True)
-        together = numpy.concatenate([counts, times])
-        counts = numpy.bincount(cell, together, len(keys)).astype(numpy.int64)
+        # Counts stay sparse: sorted keys row * V + column, merged piece by piece.
+        new_keys, new_counts = numpy.unique(numpy.concatenate(pairs), return_counts=True)
+        keys, cell = numpy.unique(numpy.concatenate([keys, new_keys]), return_inverse=True)
+        all_counts = numpy.concatenate([counts, new_counts])
+        counts = numpy.bincount(cell, all_counts, len(keys)).astype(numpy.int64)
     if not len(keys):
         return torch.zeros(size, 1)
     row, column = keys // size, keys % size
     by_row = numpy.bincount(row, counts, size)
+    # The power keeps rare contexts from having the largest information (Levy et al., 2015).
     by_column = by_row**_POWER
-    known = numpy.log(counts * (by_column.sum() / (by_row[row] * by_column[column])))
-    is_positive = known > 0
-    places = torch.from_numpy(numpy.stack([row[is_positive], column[is_positive]]))
-    values = torch.from_numpy(known[is_positive]).float()
-    matrix = torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True)
+    information = numpy.log(counts * (by_column.sum() / (by_row[row] * by_column[column])))
+    is_positive = information > 0
+    indices = torch.from_numpy(numpy.stack([row[is_positive], column[is_positive]]))
+    values = torch.from_numpy(information[is_positive]).float()
+    matrix = torch.sparse_coo_tensor(indices, values, (size, size), check_invariants=True)
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would seed the GPUs too, for good.
         torch.default_generator.manual_seed(_SEED)
         left, scales, _ = torch.svd_lowrank(matrix.coalesce(), q=min(_SIZE, size), niter=3)
+    # The root of the singular values, as is usual for such vectors (Levy et al., 2015).
     return left * scales.sqrt()
 
 
@@ -155,31 +162,32 @@ def _is_number(text: str) -> bool:
 
 
 def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
-    """Return the target embeddings [V, E] of a model of ours, for the types that it knows."""
+    """Return the target embeddings [V, E] of a model directory, for the types that it knows."""
     loaded = load_model(folder)
     embedding = getattr(loaded.model, "target_embedding", None)
     weight = loaded.model.classifier().weight if embedding is None else embedding.weight
-    index_there = {
-        token: index for index, token in enumerate(loaded.pipeline.target_vocabulary.types)
-    }
+    # The two vocabularies may number the same types differently.
+    model_types = loaded.pipeline.target_vocabulary.types
+    model_index = {token: index for index, token in enumerate(model_types)}
     vectors = torch.zeros(len(vocabulary), weight.shape[1])
-    both = [
-        (n, index_there[token]) for n, token in enumerate(vocabulary.types) if token in index_there
+    common = [
+        (n, model_index[token]) for n, token in enumerate(vocabulary.types) if token in model_index
     ]
-    if len(both) <= len(_SPECIAL):
+    # Special symbols are in every vocabulary.
+    if len(common) <= len(_SPECIAL):
         raise ConfigError(
             f"{_SETTING}: the model in {folder} knows none of the target types.",
             "Take a model that was trained on the same units.",
         )
-    mine, other = zip(*both, strict=True)
-    vectors[list(mine)] = weight.detach()[list(other)].float()
+    indices, model_indices = zip(*common, strict=True)
+    vectors[list(indices)] = weight.detach()[list(model_indices)].float()
     return vectors
 
 
-def _sentences(train: Split, most: int = 0) -> Iterator[NDArray[numpy.int64]]:
+def _sentences(train: Split, limit: int = 0) -> Iterator[NDArray[numpy.int64]]:
     """Yield the targets (0: all) in pieces, each target followed by -1 as often as a window."""
     tokens, offsets = train.target_tokens, train.target_offsets
-    count = min(most, len(offsets) - 1) if most else len(offsets) - 1
+    count = min(limit, len(offsets) - 1) if limit else len(offsets) - 1
     for start in range(0, count, _PIECE):
         bounds = numpy.asarray(offsets[start : min(start + _PIECE, count) + 1], numpy.int64)
         piece = numpy.asarray(tokens[bounds[0] : bounds[-1]], numpy.int64)

@@ -113,7 +113,7 @@ def test_positions_that_are_not_asked_keep_the_reads_before_them() -> None:
     plan = PrefixPlan.make(torch.tensor([[1, 2, 2, 5], [2, 2, 2, 2]]))
     pairs = set(zip(plan.sentence.tolist(), plan.reads.tolist(), strict=True))
     assert pairs == {(0, 1), (0, 2), (0, 5), (1, 2)} and len(plan.reads) == 4
-    flat = plan.slots.flatten()[plan.places]
+    flat = plan.slots.flatten()[plan.slot_of]
     assert flat.tolist() == list(range(8))
 
 

@@ -1,4 +1,4 @@
-"""Presets of the models that caption pictures (thesis, appendix E.3.1)."""
+"""Configurations and presets of the models that caption pictures (appendix E.3.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """What both have."""
+    """The options of both captioning models."""
 
     size: int = 512
     """Features of a state."""
@@ -88,7 +88,7 @@ class CaptionTopDownConfig(CaptionConfig):
         return [*super().faults(), *too_small(self, "attention_size")]
 
 
-# Beams of three, as table E.1 has them; how long training took is not told. No limit of length: it
+# Beams of three, as table E.1 has them; the text has no length of training. No limit of length: it
 # would be one of regions, too.
 _MSCOCO: dict[str, Any] = {
     "objective.label_smoothing": 0.0,
@@ -115,6 +115,8 @@ _TOY: dict[str, Any] = {
     "search.beam": 3,
     "search.length_penalty": 0.0,
 }
+# The "source vocabulary" of a picture counts its features, so that a model's two sizes mean the
+# same everywhere.
 _TYPES = (2048 + 4, 9800 + 4)
 """Features of a region and words that come five times, each with the special symbols."""
 

@@ -1,9 +1,13 @@
-"""An LSTM that sees the mean region of a picture once and then writes (Vinyals et al., 2015)."""
+"""Models that caption pictures: what both share, and the LSTM without attention (appendix E.3.1).
+
+A picture is a bag of regions [S, F] instead of a source; `CaptionModel` has embeddings, output
+and classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);
+`top_down.CaptionTopDown` attends to the regions at every word.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +26,7 @@ from nmtgrid.layers.recurrent.lstm import (
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
 from nmtgrid.models.captioning.config import CaptionConfig, CaptionLSTMConfig
 from nmtgrid.text.vocabulary import PAD, SPECIALS
 
@@ -50,6 +54,8 @@ class CaptionModel(TranslationModel):
             dropout_rate=config.embedding_dropout, padding=PAD,
         )  # fmt: skip
         self.decoder_output = LayerOutput(config.output_dropout)
+        # The order of construction is that of the random draws; the subclass draws all of it again
+        # at its end (`draw_uniform`), in this order of registration.
         is_mapped = config.classified != config.size
         self.output_map = nn.Linear(config.size, config.classified, False) if is_mapped else None
         matrix = torch.empty(target_vocab_size, config.classified)
@@ -66,11 +72,6 @@ class CaptionModel(TranslationModel):
             if self.output_bias is not None:
                 self.output_bias.zero_()
 
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the embeddings if `tie` is target."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
-
     def mean_region(self, source: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, F], the mean over the regions of each picture."""
         is_region = is_token(lengths, source.shape[1])[:, :, None]
@@ -84,8 +85,8 @@ class CaptionModel(TranslationModel):
     def at_sites(self, states: Tensor, sites: PredictionSites) -> Tensor:
         """Return the features [M, C] of sites, for the states [T, B, D] of all positions."""
         outputs: Tensor = self.decoder_output(self.classified(states))
-        places = sites.position * outputs.shape[1] + sites.sentence
-        return outputs.flatten(0, 1).index_select(0, places)
+        cells = sites.position * outputs.shape[1] + sites.sentence  # time comes first
+        return outputs.flatten(0, 1).index_select(0, cells)
 
     def check_sites(self, sites: PredictionSites) -> None:
         """Raise ConfigError for limited reads and early exits."""
@@ -126,8 +127,9 @@ class CaptionLSTM(CaptionModel):
         self, config: CaptionLSTMConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
         super().__init__(config, source_vocab_size, target_vocab_size)
-        shown = config.embedded if config.picture == "input" else 2 * config.depth * config.size
-        self.picture_map = nn.Linear(self.feature_size, shown)
+        # As states: one hidden and one cell state for each layer.
+        projected = config.embedded if config.picture == "input" else 2 * config.depth * config.size
+        self.picture_map = nn.Linear(self.feature_size, projected)
         sizes = [config.embedded] + [config.size] * (config.depth - 1)
         self.cells = nn.ModuleList(nn.LSTMCell(size, config.size) for size in sizes)
         self.traits = Traits(source_features=self.feature_size)
@@ -136,11 +138,12 @@ class CaptionLSTM(CaptionModel):
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
-        shown, states = batch.encode_source(self._picture), self.embedded(batch)
+        picture, states = batch.encode_source(self._picture), self.embedded(batch)
         is_input = self.config.picture == "input"
         if is_input:
-            states = torch.cat([shown[None].to(states.dtype), states])
-        starts = None if is_input else self._states(shown)
+            # The picture is a word before `<s>`; its own output is dropped below.
+            states = torch.cat([picture[None].to(states.dtype), states])
+        starts = None if is_input else self._states(picture)
         rows = Rows.full(*states.shape[:2])
         for n, cell in enumerate(self.cells):
             assert isinstance(cell, nn.LSTMCell)
@@ -158,13 +161,16 @@ class CaptionLSTM(CaptionModel):
         assert isinstance(first, nn.LSTMCell)
         # The output is mapped elsewhere: the step's own readout is not used.
         weights = CellWeights.make(self.cells, first.weight_hh)
-        shown = self._picture(source, source_lengths)
-        high = torch.promote_types(shown.dtype, torch.float32)
+        picture = self._picture(source, source_lengths)
+        # Steps run in fp32 at least: their products are too thin for bf16 to pay.
+        high = torch.promote_types(picture.dtype, torch.float32)
         if self.config.picture == "state":
-            states = tuple((hidden.to(high), cell.to(high)) for hidden, cell in self._states(shown))
+            states = tuple(
+                (hidden.to(high), cell.to(high)) for hidden, cell in self._states(picture)
+            )
             return CaptionLSTMState(states, weights)
-        zeros = shown.new_zeros(len(source), self.config.size, dtype=high)
-        layers = weights.advance(shown, ((zeros, zeros),) * self.config.depth)
+        zeros = picture.new_zeros(len(source), self.config.size, dtype=high)
+        layers = weights.advance(picture, ((zeros, zeros),) * self.config.depth)
         return CaptionLSTMState(layers, weights)
 
     @torch.no_grad()
@@ -212,16 +218,11 @@ class CaptionLSTM(CaptionModel):
         }
 
     def _picture(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """Return the map of the pictures' mean regions [B, ..]."""
-        shown: Tensor = self.picture_map(self.mean_region(source, lengths))
-        return shown
+        """Return the projection of the pictures' mean regions [B, ..]."""
+        picture: Tensor = self.picture_map(self.mean_region(source, lengths))
+        return picture
 
-    def _states(self, shown: Tensor) -> States:
+    def _states(self, picture: Tensor) -> States:
         """Return the first hidden state and cell [B, D] of each layer."""
-        parts = shown.chunk(2 * self.config.depth, 1)
+        parts = picture.chunk(2 * self.config.depth, 1)
         return tuple(zip(parts[::2], parts[1::2], strict=True))
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionLSTM:
-    """Return a new model with drawn weights."""
-    return CaptionLSTM(config, source_vocab_size, target_vocab_size)

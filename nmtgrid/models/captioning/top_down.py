@@ -8,7 +8,7 @@ weighted mean and h1. The equation numbers below are that paper's.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +46,13 @@ class CaptionTopDown(CaptionModel):
         self, config: CaptionTopDownConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
         super().__init__(config, source_vocab_size, target_vocab_size)
-        size, shown = config.size, self.feature_size
-        self.attention_lstm = nn.LSTMCell(size + shown + config.embedded, size)
-        self.region_map = nn.Linear(shown, config.compared, bias=False)
+        size, features = config.size, self.feature_size
+        # Inputs side by side, as eq. (2) has them: language state, mean region, word.
+        self.attention_lstm = nn.LSTMCell(size + features + config.embedded, size)
+        self.region_map = nn.Linear(features, config.compared, bias=False)
         self.query_map = nn.Linear(size, config.compared, bias=False)
         self.score = nn.Parameter(torch.empty(config.compared))
-        self.language_lstm = nn.LSTMCell(shown + size, size)
+        self.language_lstm = nn.LSTMCell(features + size, size)
         self.traits = Traits(source_features=self.feature_size, aligns=True)
         self.reset_parameters()
 
@@ -82,6 +83,7 @@ class CaptionTopDown(CaptionModel):
         if reads is not None:
             raise self.refusal()
         words = self.target_embedding(tokens[:, None])[:, 0]
+        # The mean region never changes, so its part of the gates is in the state.
         below = linear(words, self._of_word()) + state.mean
         layers, shares = state.weights.advance(below, state.layers, state.memory)
         outputs = self.classified(layers[1][0])
@@ -137,6 +139,7 @@ class CaptionTopDown(CaptionModel):
         """Return the language LSTM's states [T, B, D] and the attention [B, T, S]."""
         mean, keys, regions, mask = batch.encode_source(self._see)
         memory = SourceCache((keys,), (regions,), mask)
+        # The true words are known, so their part of the gates is one product over all positions.
         below = linear(self.embedded(batch), self._of_word()) + mean
         states, shares = run_top_down(below, memory, self._weights())
         return states, shares.transpose(0, 1)
@@ -146,6 +149,8 @@ class CaptionTopDown(CaptionModel):
 
         These are keys [B, 1, S, H], regions [B, 1, S, F] and the mask of padding or None.
         """
+        # Everything that depends on the picture alone is computed once for each: the mean region's
+        # part of the gates, with both biases, and the keys.
         lstm = self.attention_lstm
         first, last = self.config.size, self.config.size + self.feature_size
         of_mean = lstm.weight_ih[:, first:last].contiguous()
@@ -161,14 +166,10 @@ class CaptionTopDown(CaptionModel):
     def _weights(self) -> TopDownWeights:
         first, second = self.attention_lstm, self.language_lstm
         return TopDownWeights(
+            # [W_ih W_hh] side by side: one product for each LSTM and step.
             torch.cat([first.weight_ih[:, : self.config.size], first.weight_hh], 1),
             self.query_map.weight,
             self.score,
             torch.cat([second.weight_ih, second.weight_hh], 1),
             second.bias_ih + second.bias_hh,
         )
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> CaptionTopDown:
-    """Return a new model with drawn weights."""
-    return CaptionTopDown(config, source_vocab_size, target_vocab_size)

@@ -7,8 +7,6 @@ re-read the source on the basis of the target so far; a pooling over the source,
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -18,13 +16,13 @@ from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import Report, Traits
-from nmtgrid.models.cost_report import properties
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.densenet_config import (
     PervasiveDensenetConfig,
     dense_cell_flops,
     dense_plan,
 )
-from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -43,6 +41,7 @@ class PervasiveDensenet(GridModel):
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else self._embedding(target_vocab_size)
         )
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         self.grid_map: nn.Linear | None = None
         if config.halve_input:
             self.grid_map = nn.Linear(2 * size, config.input_size)
@@ -55,6 +54,7 @@ class PervasiveDensenet(GridModel):
         pooled = self.aggregator.output_size
         self.output_map = nn.Identity() if config.tie == "none" else output_map(pooled, size)
         self.output_weight = (
+            # As small as `output_map`: the first loss is log V.
             nn.Parameter(torch.randn(target_vocab_size, pooled) * 0.003)
             if config.tie == "none"
             else None
@@ -63,6 +63,7 @@ class PervasiveDensenet(GridModel):
             nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         )
         self.traits = Traits(
+            # Filters see both sides of the source, but only the past of the target.
             source_receptive_field=1 + config.depth * (config.kernel - 1),
             target_receptive_field=1 + config.depth * (config.kernel // 2),
             aligns=True,
@@ -74,23 +75,18 @@ class PervasiveDensenet(GridModel):
 
         Products count as two FLOPs; the backward pass costs twice the forward one.
         """
-        row, weight = properties("Pervasive Attention"), self.classifier().weight
         sides = 0.0
         if self.grid_map is not None:
             sides = float(self.grid_map.weight.numel()) * (source_length + target_length)
         cells = source_length * target_length * dense_cell_flops(self.config)
-        classified = 2.0 * weight.numel() * target_length
-        return Report(
-            flops_per_pair=3.0 * (sides + cells + classified),
-            receptive_field=(
-                f"{self.traits.source_receptive_field} source and "
-                f"{self.traits.target_receptive_field} target tokens"
-            ),
+        classified = 2.0 * self.classifier().weight.numel() * target_length
+        return table_report(
+            "Pervasive Attention",
+            3.0 * (sides + cells + classified),
+            f"{self.traits.source_receptive_field} source and "
+            f"{self.traits.target_receptive_field} target tokens",
             # With L layers of g features that all read all before them, d = f_0 + L g.
             computation="O(L² g² |x||y| + L k² g² |x||y|)",
-            sequential=row.sequential,
-            target_path=row.target_path,
-            source_path=row.source_path,
         )
 
     def stages(self) -> dict[str, nn.Module]:
@@ -101,10 +97,15 @@ class PervasiveDensenet(GridModel):
         return stages
 
     def _embedding(self, count: int) -> Embedding:
-        # Beside positions of size one, vectors of variance 1/d would not be heard.
-        scale = self.config.positions != "none"
-        return grid_embedding(
-            self.config, count, self.config.embedding_size, scale=scale, padding=PAD
+        config = self.config
+        return Embedding(
+            count,
+            config.embedding_size,
+            positions=config.positions,
+            # Beside positions of size one, vectors of variance 1/d would be lost.
+            scale=config.positions != "none",
+            dropout_rate=config.embedding_dropout,
+            padding=PAD,
         )
 
     def _columns(self, source: Tensor) -> Tensor:
@@ -130,11 +131,7 @@ class PervasiveDensenet(GridModel):
         if self.grid_map is not None:
             cells = rows + columns
         else:
-            places = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1])
-            cells = torch.cat([rows.expand(*places, -1), columns.expand(*places, -1)], -1)
+            # Nothing projects the two sides, so here the concatenation itself is the input.
+            grid = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1])
+            cells = torch.cat([rows.expand(*grid, -1), columns.expand(*grid, -1)], -1)
         return cells if self.grid_norm is None else self.grid_norm(cells)
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveDensenet:
-    """Return a new model with drawn weights."""
-    return PervasiveDensenet(config, source_vocab_size, target_vocab_size)

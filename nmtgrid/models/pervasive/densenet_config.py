@@ -1,4 +1,4 @@
-"""Presets of the Pervasive Attention of the CoNLL paper: both versions' set-ups, its tables.
+"""Configuration, costs and presets of the CoNLL paper's Pervasive Attention, both its versions.
 
 Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts cut them:
 what is cut off has no end, which the model would learn to write in the middle of a sentence.
@@ -13,7 +13,7 @@ from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.densenet import DensePlan, Gates, Normalisation
 from nmtgrid.models.config_checks import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
-from nmtgrid.models.presets import HALF_HOUR, Preset
+from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,7 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
     Live taps alone are counted; products count as two.
     """
     plan, taps = dense_plan(config), (config.kernel // 2 + 1) * config.kernel
+    # A gated linear unit needs twice the channels: of the convolution, or of both maps.
     middle = config.bottleneck * config.growth
     mapped = middle * (2 if config.gates == "both" else 1)
     grown = config.growth * (1 if config.gates == "none" else 2)
@@ -153,12 +154,10 @@ _V1 = {**_TABLE_3, "model.embedding_size": 256}
 _V2 = {
     **_TABLE_3,
     "model.embedding_size": 512,
-    "model.dropout": 0.3,
-    "model.embedding_dropout": 0.3,
-    "model.output_dropout": 0.3,
+    **dropout_rates(0.3),
 }
 
-# Half an hour of one core.
+# Half an hour of one core, as every architecture's `multi30k` has it.
 _SMALL: dict[str, Any] = {
     **HALF_HOUR,
     "model.depth": 10,
@@ -189,9 +188,7 @@ PERVASIVE_DENSENET = (
             "model.growth": 24,
             "model.kernel": 5,
             "model.embedding_size": 96,
-            "model.dropout": 0.05,
-            "model.embedding_dropout": 0.05,
-            "model.output_dropout": 0.05,
+            **dropout_rates(0.05),
             "training.learning_rate": 0.003,
             "training.schedule": "cosine",
             "training.clock": "wall",

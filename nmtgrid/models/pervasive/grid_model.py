@@ -11,7 +11,7 @@ to j hold, whatever path led there.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import (
-    Classifier,
     PredictionSites,
     ProbePoint,
     Step,
@@ -39,12 +38,9 @@ class GridModel(TranslationModel):
     """A network over the grid, pooled over the source; subclasses set the parts named here."""
 
     source_embedding: Embedding
-    target_embedding: Embedding
     network: nn.Module
     aggregator: Aggregator
     output_map: nn.Module
-    output_weight: nn.Parameter | None
-    output_bias: nn.Parameter | None
     area: Literal["cell", "row", "grid"] = "row"
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
@@ -54,11 +50,6 @@ class GridModel(TranslationModel):
         """
         self._check_sites(batch, sites)
         return self._at_sites(*self._run(batch), sites)
-
-    def classifier(self) -> Classifier:
-        """Return the output map, tied to the target embeddings unless `tie` is none."""
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row, for source [R, S] and lengths [R]."""
@@ -70,15 +61,18 @@ class GridModel(TranslationModel):
         """Add the row of the last written tokens [R] and return logits [R, V]."""
         if reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
+        # Without reads every real column is shown; the caches hold the row for all columns in any
+        # case, so a later step may show more of it.
         features, state = self._write(tokens, state)
-        shown = state.is_source if reads is None else is_token(reads, features.shape[1])
+        visible = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
             assert isinstance(state.position, int)
-            above, pooled = self._pool_area(features, state.above, shown, state.position)
+            above, pooled = self._pool_area(features, state.above, visible, state.position)
             state = dataclasses.replace(state, above=above)
         else:
-            pooled = self.aggregator(features, shown)
-        alignment = self.aggregator.weights(features, shown) if align else None
+            pooled = self.aggregator(features, visible)
+        # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
+        alignment = self.aggregator.weights(features, visible) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
     @torch.no_grad()
@@ -95,6 +89,8 @@ class GridModel(TranslationModel):
             scores = self.aggregator.weights(features, real)
         else:
             classifier = self.classifier()
+            # The output projection is linear, so a column's share of the true token's score is its
+            # share of the pooled vector times the token's row of classifier and projection.
             readout = classifier.weight[batch.target_output]
             if isinstance(self.output_map, nn.Linear):
                 readout = readout @ self.output_map.weight
@@ -160,15 +156,17 @@ class GridModel(TranslationModel):
 
     def _at_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
         """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
+        # Whole rows have an aggregation of their own, cheaper than a scan over all prefixes
+        # (benchmarks/training_speed.py measures the first, the online objectives use the second).
         if sites.reads is not None or self.area == "grid":
             return self._finish(self._pool_sites(features, layout, sites))
         pooled = self.aggregator(*self._grid(features, layout))
-        places = sites.sentence * pooled.shape[1] + sites.position
-        return self._finish(pooled.flatten(0, 1).index_select(0, places))
+        rows = sites.sentence * pooled.shape[1] + sites.position
+        return self._finish(pooled.flatten(0, 1).index_select(0, rows))
 
     def _grid(self, features: Tensor, layout: GridLayout) -> tuple[Tensor, Tensor | None]:
         """Return padded cells [B, T, S, D] and which columns are real [B, 1, S]."""
-        real = None
+        real = None  # no mask at all for a batch without padding: the kernels are faster without
         if not layout.is_full:
             real = is_token(layout.source_lengths, layout.source_size)[:, None, :]
         return layout.pad(features), real
@@ -178,31 +176,37 @@ class GridModel(TranslationModel):
         lengths = layout.source_lengths[sites.sentence]
         reads = lengths if sites.reads is None else sites.reads
         if self.area == "cell":
+            # Valid cells lie sentence after sentence, row after row of |x| cells, without padding.
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
+        # The aggregates of all prefixes come from one scan along the source (and, for "grid", one
+        # along the target); each site then picks its cell. Padding stands behind the last read of
+        # every site, so the scan needs no mask.
         running_form = prefix_pooling(self.aggregator)
         parts, counts = running_form.scan_source(layout.pad(features)), reads
         if self.area == "grid":
             parts, counts = running_form.scan_target(parts), reads * (sites.position + 1)
-        places = sites.sentence * layout.target_size + sites.position
-        places = places * layout.source_size + reads - 1
-        pooled = tuple(part.flatten(0, 2).index_select(0, places) for part in parts)
+        rows = sites.sentence * layout.target_size + sites.position
+        cells = rows * layout.source_size + reads - 1
+        pooled = tuple(part.flatten(0, 2).index_select(0, cells) for part in parts)
         return running_form.finalize(pooled, counts)
 
     def _pool_area(
-        self, features: Tensor, above: Partial | None, shown: Tensor | None, rows: int
+        self, features: Tensor, above: Partial | None, visible: Tensor | None, rows: int
     ) -> tuple[Partial, Tensor]:
-        """Return the aggregates of all `rows` so far for each column, and those shown [R, D']."""
+        """Return the aggregates of all `rows` so far for each column, and the visible [R, D']."""
+        # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
+        # rows above is of the size of one row.
         running_form = prefix_pooling(self.aggregator)
         parts = running_form.scan_source(features)
         if above is not None:
             parts = running_form.combine(above, parts)
-        if shown is None:
+        if visible is None:
             reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
         else:
-            reads = shown.sum(-1)
-        here = torch.arange(len(reads), device=reads.device)
-        pooled = tuple(part[here, reads - 1] for part in parts)
+            reads = visible.sum(-1)
+        batch_rows = torch.arange(len(reads), device=reads.device)
+        pooled = tuple(part[batch_rows, reads - 1] for part in parts)
         return parts, running_form.finalize(pooled, reads * rows)
 
     def _finish(self, pooled: Tensor) -> Tensor:
@@ -217,24 +221,3 @@ def output_map(input_size: int, output_size: int) -> nn.Linear:
     nn.init.normal_(projection.weight, std=0.003)
     nn.init.zeros_(projection.bias)
     return projection
-
-
-def grid_embedding(
-    config: Any,
-    count: int,
-    size: int,
-    *,
-    scale: bool,
-    padding: int,
-    alias: tuple[int, int] | None = None,
-) -> Embedding:
-    """Return embeddings as `config` says: `positions` and `embedding_dropout`."""
-    return Embedding(
-        count,
-        size,
-        positions=config.positions,
-        scale=scale,
-        dropout_rate=config.embedding_dropout,
-        padding=padding,
-        alias=alias,
-    )

@@ -1,14 +1,14 @@
-"""Pervasive Attention (chapter 3): source and target meet in a grid that a convolutional net reads.
+"""Pervasive Attention (chapter 3): a 2-D convolutional network over the source-target grid.
 
 Cell (t, j) of the grid holds what the model knows of the target prefix up to y_t and the source
-around x_j. `features` runs all rows at once over the valid cells of a batch; `step` adds one row
-from caches. Both go through the same modules, so neither depends on padding.
+around x_j. The network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. Online
+(section 4.3.2) the network is causal on the source side too; a reader, on the same grid or one of
+its own, then says at each cell whether to READ on (section 4.4.2).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import pervasive_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, network_plan
-from nmtgrid.models.pervasive.grid_model import GridModel, grid_embedding, output_map
+from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -49,15 +49,23 @@ class PervasiveGrid(nn.Module):
             if config.tie == "all"
             else self._embedding(target_vocab_size, embedded)
         )
+        # One matrix, as Eq. (3.1) has it and as checkpoints name it; `_columns` and `_rows` read
+        # its halves.
         self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
         self.network = NETWORKS[config.skip](network_plan(config, depth))
 
     def _embedding(self, count: int, size: int) -> Embedding:
-        scale = self.config.scale_embeddings
-        alias = first_alias(self.config.first_symbol)
-        return grid_embedding(self.config, count, size, scale=scale, padding=PAD, alias=alias)
+        return Embedding(
+            count,
+            size,
+            positions=self.config.positions,
+            scale=self.config.scale_embeddings,
+            dropout_rate=self.config.embedding_dropout,
+            padding=PAD,
+            alias=first_alias(self.config.first_symbol),
+        )
 
     def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
         """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
@@ -100,6 +108,7 @@ class OwnReader(PervasiveGrid):
         depth = config.reader_depth or config.depth
         self.make_grid(source_vocab_size, target_vocab_size, depth)
         self.decision = _decision(config.size)
+        # Target rows that a cell sees: a stream's caches need no more.
         self.span = 1 + depth * (config.target_kernel // 2)
 
     def decide(self, features: Tensor) -> Tensor:
@@ -127,20 +136,6 @@ class OwnReader(PervasiveGrid):
         """Return the features of one more source token [R] in the last rows, and the state."""
         column = self._columns(tokens[:, None], state.columns.shape[1])
         return state.add_column(self.network, column, is_source)
-
-
-Reader = SharedReader | OwnReader
-
-
-def make_reader(
-    config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
-) -> Reader | None:
-    """Return the reader that `config` asks for, with drawn weights."""
-    if config.reader == "none":
-        return None
-    if config.reader == "shared":
-        return SharedReader(config.size, detached=config.reader_detached)
-    return OwnReader(config, source_vocab_size, target_vocab_size)
 
 
 def _decision(size: int) -> nn.Linear:
@@ -172,7 +167,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         pooled = self.aggregator.output_size
         embedded = config.embedding_size or config.size
         classified = embedded if config.tie != "none" else config.size
-        # The map starts near zero: the first loss is log V, which lets large learning rates work.
+        # The projection starts near zero: the first loss is log V, so large learning rates work.
         self.output_map = (
             output_map(pooled, classified)
             if config.output_map or pooled != classified
@@ -197,7 +192,12 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             aligns=True,
             reads=config.reader != "none",
         )
-        self.reader = make_reader(config, source_vocab_size, target_vocab_size)
+        # A reader is drawn last: models without one have the same weights for the same seed.
+        self.reader: SharedReader | OwnReader | None = None
+        if config.reader == "shared":
+            self.reader = SharedReader(config.size, detached=config.reader_detached)
+        elif config.reader == "own":
+            self.reader = OwnReader(config, source_vocab_size, target_vocab_size)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
         """Return the state before the first row; a source of no columns begins a stream."""
@@ -207,7 +207,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             state = dataclasses.replace(state, reader=reader)
         if source.shape[1] or not self.config.source_causal:
             return state
-        # Where a prediction is made of all rows, a new column is wanted in all of them.
+        # Where a prediction is made of all rows, a new column has to be computed in all of them.
         return state.streaming(None if self.area == "grid" else self.traits.target_receptive_field)
 
     def extend(self, tokens: Tensor, state: GridState) -> GridState:
@@ -217,6 +217,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         is_source = tokens != PAD
         column = self._columns(tokens[:, None], state.columns.shape[1])
         features, state = state.add_column(self.network, column, is_source)
+        # The row last considered gets the new column's logit, so that the agent can decide again
+        # without a WRITE between two READs.
         considered = features
         if isinstance(self.reader, OwnReader):
             assert state.reader is not None
@@ -234,6 +236,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         if not isinstance(self.reader, SharedReader):
             return super().features_with_reading(batch, sites, learn_features=learn_features)
         self._check_sites(batch, sites)
+        # The grid needs a gradient where either of its two readers does: the classifier's features,
+        # or the decisions, unless these are detached. The pooling above it only for the features.
         learns = torch.is_grad_enabled()
         with torch.set_grad_enabled(learns and (learn_features or not self.reader.detached)):
             cells, layout = self._run(batch)
@@ -257,6 +261,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             features, reader = self.reader.write(tokens, state.reader)
             state = dataclasses.replace(state, reader=reader)
         else:
+            # A shared grid has its row now; `step` takes the features from the state and does not
+            # run the network again.
             features, state = self._write(tokens, state)
             state = dataclasses.replace(state, considered=features)
         return dataclasses.replace(state, logits=self.reader.decide(features))
@@ -271,10 +277,12 @@ class PervasiveAttention(PervasiveGrid, GridModel):
 
     def counterparts(self) -> dict[str, str | None]:
         """Return for each tensor of the reader that of the translation network, if there is one."""
-        known = self.state_dict()
-        counterparts = {name: name.removeprefix("reader.") for name in known}
+        # A reader of its own has the translation network's layout, so it may begin from its
+        # weights; the decision has no counterpart and stays as drawn.
+        names = self.state_dict().keys()
+        counterparts = {name: name.removeprefix("reader.") for name in names}
         return {
-            name: other if other in known else None
+            name: other if other in names else None
             for name, other in counterparts.items()
             if name != other
         }
@@ -308,6 +316,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             considered = torch.cat([considered, features[:, -1:]], 1)
             features = features[:, :-1]
         if above is not None:
+            # The new column's prefix over all rows is that of the last column merged with the new
+            # cells, themselves merged over the rows above.
             running_form = prefix_pooling(self.aggregator)
             new = tuple(part[:, -1:] for part in running_form.scan_source(features))
             merged = running_form.combine(tuple(part[:, -1:] for part in above), new)
@@ -318,8 +328,3 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
         assert self.reader is not None
         return layout.pad(self.reader.decide(features)[:, None])[..., 0]
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> PervasiveAttention:
-    """Return a new model with drawn weights."""
-    return PervasiveAttention(config, source_vocab_size, target_vocab_size)

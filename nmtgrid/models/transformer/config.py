@@ -1,4 +1,9 @@
-"""Presets of the Transformer: section 2.6.3, tables 3.3, 3.7, 3.8, 3.11, chapter 5, the poster."""
+"""Configuration and presets of the Transformer.
+
+Options: the model of section 2.6.3, encoders for simultaneous translation (4.3.1), source markers
+(appendix C), exits and their predictors (section 5.3). Presets: tables 3.3, 3.7, 3.8 and 3.11,
+chapter 5, the CoNLL paper and the poster on transparent attention.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +101,7 @@ class TransformerConfig:
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
         faults = too_small(self, *_SIZES)
+        # Values below 1 are faults already; they are no divisors here.
         if self.heads > 0 and self.size > 0 and self.size % self.heads:
             faults.append(
                 f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
@@ -107,6 +113,7 @@ class TransformerConfig:
                 f"`model.halting` is {self.halting}, but there is no exit to choose: set "
                 "`model.exits=tied` (or separate)."
             )
+        # The exit of the only block would be the model's own output.
         if self.exits != "none" and self.decoder_depth == 1:
             faults.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
         faults += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
@@ -161,6 +168,7 @@ def _dropped(rate: float) -> dict[str, Any]:
     return {"model.dropout": rate, "model.embedding_dropout": rate}
 
 
+# The thesis' small and big models beside the base model, which is the default.
 _SMALL = {"model.size": 256, "model.feed_forward_size": 1024, "model.heads": 4}
 _BIG = {"model.size": 1024, "model.feed_forward_size": 4096, "model.heads": 16}
 _EN_RO = {
@@ -221,6 +229,7 @@ _EN_DE = {
     "search.beam": 4,
     "search.length_penalty": 0.6,
 }
+# Depth of the encoder -> published count; `_poster` explains them.
 _POSTER_TYPES = (37000, 37000)
 _POSTER_COUNTS = {6: 94e6, 12: 120e6, 16: 137e6, 20: 154e6}
 
@@ -238,6 +247,7 @@ _CORE: dict[str, Any] = {
     "training.learning_rate": 0.005,
     "training.warmup_fraction": 0.08,
 }
+# Three times as deep an encoder at a slightly lower rate, and the same depth without its help.
 _TRANSPARENT = {
     **_CORE,
     "model.encoder_depth": 12,

@@ -1,8 +1,11 @@
-"""A decoding step of a Transformer whose rows leave as soon as they may (section 5.3).
+"""Early exits of a Transformer's decoder (chapter 5): training at every depth, halting steps.
 
-Each block runs on the rows that go on alone. Those that have left leave it keys and values of the
-state that they left with (section 5.2.1): beside those of the rows that go on, or, once none does,
-for all blocks that remain in one product.
+`TransformerExits` adds a classifier after each block (tied or separate), the halting network, and
+the teacher-forced passes of aligned and mixed training (section 5.2). `HaltingStep` is one decoding
+step whose rows leave as soon as they may (section 5.3): each block runs on the rows that go on
+alone. For the blocks that a row skips, keys and values are projected from the state that it left
+with (section 5.2.1): beside those of the rows that go on, or, once none does, for all blocks that
+remain in one product. `benchmarks/exits.py` measures what that saves.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
@@ -27,14 +29,13 @@ from nmtgrid.models.transformer.source import TransformerSource, TransformerStat
 class TransformerExits(TransformerSource):
     """What a Transformer does with its exits; the subclass sets the parts named here."""
 
-    target_embedding: Embedding
     decoder_norm: nn.Module
-    output_weight: nn.Parameter | None
-    output_bias: nn.Parameter | None
 
     def make_exits(self, types: int) -> None:
         """Add the parts of exits: classifiers before the last one, and the halting network."""
         config, blocks = self.config, len(self.decoder)
+        # The last classifier is the model's own; the lists have the N - 1 before it, none with tied
+        # exits.
         own = blocks - 1 if config.exits == "separate" else 0
         normed = own if config.norm == "pre" else 0
         self.exit_weights = nn.ParameterList(
@@ -60,8 +61,7 @@ class TransformerExits(TransformerSource):
             biases = self.exit_biases
             bias = biases[exit - 1] if len(biases) else None
             return Classifier(self.exit_weights[exit - 1], bias)
-        weight = self.target_embedding.weight if self.output_weight is None else self.output_weight
-        return Classifier(weight, self.output_bias)
+        return super().classifier()
 
     def classify(self, features: Tensor, exit: int | None = None) -> Tensor:
         """Return logits [M, V] for features [M, D] of `exit` (None: the last)."""
@@ -80,7 +80,7 @@ class TransformerExits(TransformerSource):
         check_depth(sites, blocks)
         memory = self._memory_for(batch, sites)
         features = narrowed(self.target_embedding(batch.target_input))
-        places = sites.sentence * features.shape[1] + sites.position
+        cells = sites.sentence * features.shape[1] + sites.position
         depths = depths_of(batch, sites, blocks)[..., None] if sites.mixed else None
         collected = features.new_empty(len(sites), features.shape[2])
         for number, block in enumerate(self.decoder):
@@ -89,12 +89,12 @@ class TransformerExits(TransformerSource):
                 # Positions that have left keep their state, so every block above sees a copy.
                 following = torch.where(depths > number, following, features)
             features = following
-            here = (sites.depth == number + 1).nonzero()[:, 0]
-            if len(here):
-                leaving = features.flatten(0, 1).index_select(0, places.index_select(0, here))
-                collected = collected.index_copy(0, here, self.normed(leaving, number + 1))
+            leaves_here = (sites.depth == number + 1).nonzero()[:, 0]
+            if len(leaves_here):
+                leaving = features.flatten(0, 1).index_select(0, cells.index_select(0, leaves_here))
+                collected = collected.index_copy(0, leaves_here, self.normed(leaving, number + 1))
             elif depths is None and not bool((sites.depth > number).any()):
-                break
+                break  # aligned sites: no deeper exit is asked for, so no deeper block runs
         return collected
 
     def exit_features(
@@ -108,21 +108,25 @@ class TransformerExits(TransformerSource):
         """Return N features [M, D], and with `own` N more (see `ExitModel`)."""
         if self.traits.num_exits == 1:
             raise self.no_exits()
-        encoded, shape = self._read_for(batch, sites)
-        memory = shape(self._remember(encoded))
-        apart = shape(self._remember(encoded.detached())) if own else memory
+        encoded, limited = self._read_for(batch, sites)
+        memory = limited(self._remember(encoded))
+        # The second memory's gradient reaches the projection of keys and values, which belongs to
+        # the blocks, but not the encoder.
+        detached = limited(self._remember(encoded.detached())) if own else memory
         features = narrowed(self.target_embedding(batch.target_input))
-        places = sites.sentence * features.shape[1] + sites.position
+        cells = sites.sentence * features.shape[1] + sites.position
         shared, owned = [], []
         for exit, block in enumerate(self.decoder, start=1):
-            draws = _Draws(features.device) if own else None
+            dropout_state = _RandomState(features.device) if own else None
             following = block(features, memory)
-            if draws is not None:
-                draws.again()
-                alone = block(features.detach(), apart).flatten(0, 1).index_select(0, places)
+            if dropout_state is not None:
+                # The block runs twice with the same dropout, so both passes have the same values.
+                dropout_state.restore()
+                alone = block(features.detach(), detached).flatten(0, 1).index_select(0, cells)
                 owned.append(self.normed(alone, exit, learns=False))
+            # Algorithm 2: gamma_n before the exit, 1 / gamma_{n+1} on the way to the next block.
             features = following if scales is None else _scaled(following, scales[exit - 1])
-            shared.append(self.normed(features.flatten(0, 1).index_select(0, places), exit))
+            shared.append(self.normed(features.flatten(0, 1).index_select(0, cells), exit))
             if scales is not None and exit < len(self.decoder):
                 features = _scaled(features, 1 / scales[exit])
         return shared + owned
@@ -136,7 +140,7 @@ class TransformerExits(TransformerSource):
                 "`--objective exits-halting`.",
             )
         if self.config.halting == "sequence":
-            return self._source_logits(batch.encode_source(self._read_whole))
+            return self._source_logits(batch.encode_source(self._encode))
         if self.config.halting == "multinomial":
             logits: Tensor = self.halting_map(states[0])
             return logits
@@ -144,11 +148,10 @@ class TransformerExits(TransformerSource):
 
     def counterparts(self) -> dict[str, str | None]:
         """Return where parts of exits begin when the weights lack them: at the last exit's."""
-        known = self.state_dict()
         tied = "target_embedding.weight"
         last = "output_weight" if self.output_weight is not None else tied
         counterparts: dict[str, str | None] = {}
-        for name in known:
+        for name in self.state_dict():
             if name.startswith("exit_weights."):
                 counterparts[name] = last
             elif name.startswith("exit_biases."):
@@ -188,6 +191,7 @@ class TransformerExits(TransformerSource):
         if learns or not isinstance(norm, PositionNorm):
             normalised: Tensor = norm(features)
             return normalised
+        # The norm belongs to the exit, not to the block whose own gradient this is.
         parameters = {name: value.detach() for name, value in norm.named_parameters()}
         normalised = torch.func.functional_call(norm, parameters, (features,))
         return normalised
@@ -211,11 +215,12 @@ class TransformerExits(TransformerSource):
         collected: Tensor | None = None
         for exit in range(1, len(self.decoder) + 1):
             rows = (exits == exit).nonzero()[:, 0]
+            # The usual case near the end of a search: all rows left together, nothing to gather.
             if len(rows) == len(exits):
                 return self.classify(self.normed(features, exit), exit)
             if len(rows):
-                some = self.normed(features.index_select(0, rows), exit)
-                logits = self.classify(some, exit)
+                leaving = self.normed(features.index_select(0, rows), exit)
+                logits = self.classify(leaving, exit)
                 if collected is None:
                     collected = logits.new_empty(len(exits), logits.shape[1])
                 collected = collected.index_copy_(0, rows, logits)
@@ -223,19 +228,19 @@ class TransformerExits(TransformerSource):
         return collected
 
 
-class _Draws:
-    """The state of the random numbers before a pass, to drop the same elements in another."""
+class _RandomState:
+    """The generators' state before a pass, so that another pass drops the same elements."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.state = torch.get_rng_state()
-        self.other = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        self.cpu_state = torch.get_rng_state()
+        self.cuda_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
-    def again(self) -> None:
-        """Return to it; a second pass that draws as much leaves the numbers as the first did."""
-        torch.set_rng_state(self.state)
-        if self.other is not None:
-            torch.cuda.set_rng_state(self.other, self.device)
+    def restore(self) -> None:
+        """A second pass that draws as much leaves the generators as the first one did."""
+        torch.set_rng_state(self.cpu_state)
+        if self.cuda_state is not None:
+            torch.cuda.set_rng_state(self.cuda_state, self.device)
 
 
 def _scaled(features: Tensor, factor: float) -> Tensor:
@@ -247,12 +252,13 @@ def without_lead(shares: Tensor, lead: int) -> Tensor:
     """Return shares [..., S] of the source without its first `lead` columns, which count as one."""
     if not lead:
         return shares
+    # All attention may have gone to the marker: 0 / tiny is 0, not NaN.
     shares = shares[..., lead:]
     return shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
 
 
 class HaltingStep:
-    """One step under way: the rows that go on, and what those that left have left."""
+    """A decoding step in progress: the rows that go on, and the results of those that left."""
 
     def __init__(
         self,
@@ -265,13 +271,14 @@ class HaltingStep:
     ) -> None:
         """`features` [R, D] are the embedded tokens, `memory` is what the rows may look at."""
         self.model, self.halt, self.state, self.memory = model, halt, state, memory
-        self.features, self.chosen, self.is_aligned = features, state.chosen, align
+        self.features, self.is_aligned = features, align
+        self.predicted_exits = state.sentence_exits
         self.depth = len(model.decoder)
         count, device = len(features), features.device
-        self.every = torch.arange(count, device=device)
+        self.all_rows = torch.arange(count, device=device)
         self.rows: Tensor | None = None
         """The rows [R'] that go on, None for all."""
-        self.exits = torch.ones_like(self.every)
+        self.exits = torch.ones_like(self.all_rows)
         self.logits: Tensor | None = None
         self.shares: Tensor | None = None
         self.scores: Tensor | None = None
@@ -282,75 +289,82 @@ class HaltingStep:
         """Run blocks until all rows have left."""
         for exit, block in enumerate(self.model.decoder, start=1):
             assert isinstance(block, DecoderBlock)
-            some = self._enter(block, exit)
-            if exit == self.depth or not self._leave(some, exit):
+            running = self._run_block(block, exit)
+            if exit == self.depth or not self._let_rows_leave(running, exit):
                 break
         self.state.cache.advance()
+        # Thresholds on confidence have classified every state already; else each row is classified
+        # once, by the exit that it took.
         logits = self.logits
         if logits is None:
             logits = self.model.classify_exits(self.features, self.exits)
         return Step(logits, self.state, self._alignment(), self.exits, self.scores)
 
-    def _enter(self, block: DecoderBlock, exit: int) -> Tensor:
+    def _run_block(self, block: DecoderBlock, exit: int) -> Tensor:
         """Run block `exit` on the rows that go on and return their states [R', D]."""
         weights: list[Tensor] | None = [] if self.is_aligned else None
         cache, rows = self.state.cache, self.rows
         if rows is None:
-            some = self.features = block.step(self.features, cache, self.memory, weights)
+            running = self.features = block.step(self.features, cache, self.memory, weights)
         else:
             assert self.state.maps is not None
             maps = self.state.maps.of(exit - 1)
-            some = block.step(self.features, cache, self.memory, weights, rows, maps)
+            running = block.step(self.features, cache, self.memory, weights, rows, maps)
+            # In place in a search; autograd, where a test asks for it, needs the old values.
             copied = self.features.clone() if torch.is_grad_enabled() else self.features
-            self.features = copied.index_copy_(0, rows, some)
+            self.features = copied.index_copy_(0, rows, running)
         if weights is not None:
             self._add_shares(weights[0])
         if self.halt.needs == "confidence":
-            self._predict(some, exit)
-        return some
+            self._predict(running, exit)
+        return running
 
-    def _leave(self, some: Tensor, exit: int) -> bool:
+    def _let_rows_leave(self, running: Tensor, exit: int) -> bool:
         """Let rows leave after block `exit`; return False when none goes on."""
-        rows = self.every if self.rows is None else self.rows
-        scores = self._scores(some, exit)
+        rows = self.all_rows if self.rows is None else self.rows
+        scores = self._scores(running, exit)
         going = (~self.halt.exits(exit, self.state.cache.filled, rows, scores)).nonzero()[:, 0]
         if not len(going):
+            # Nobody reaches the blocks above: their keys and values are copied at once.
             assert self.state.maps is not None
             self.state.maps.copy(self.features, self.state.cache, exit)
             return False
+        # Only when rows leave: while all go on, `rows` stays None and nothing is indexed.
         if len(going) < len(rows):
             rows = self.rows = rows.index_select(0, going)
         self.exits.index_fill_(0, rows, exit + 1)
         return True
 
-    def _scores(self, some: Tensor, exit: int) -> Tensor | None:
+    def _scores(self, running: Tensor, exit: int) -> Tensor | None:
         """Return what `halt` decides from [R']."""
         needs = self.halt.needs
         if needs == "nothing":
             return None
         if needs in ("multinomial", "sequence"):
             if needs == "multinomial" and exit == 1:
-                self.chosen = self.model.choose_exits(some)
-            assert self.chosen is not None
-            return self.chosen if self.rows is None else self.chosen.index_select(0, self.rows)
+                # (5.19) decides once, from the first block's states, for the whole token.
+                self.predicted_exits = self.model.choose_exits(running)
+            exits = self.predicted_exits
+            assert exits is not None
+            return exits if self.rows is None else exits.index_select(0, self.rows)
         assert self.scores is not None
         if needs == "geometric":
-            self._keep(self.scores[:, exit - 1], self.model.stopping_chance(some, exit))
+            self._record(self.scores[:, exit - 1], self.model.stopping_chance(running, exit))
         scores = self.scores[:, exit - 1]
         return scores if self.rows is None else scores.index_select(0, self.rows)
 
-    def _predict(self, some: Tensor, exit: int) -> None:
-        """Predict from block `exit`, and keep how sure the prediction is. Eq. (5.18)."""
+    def _predict(self, running: Tensor, exit: int) -> None:
+        """Predict from block `exit`, and record how sure the prediction is. Eq. (5.18)."""
         assert self.scores is not None
-        logits = self.model.classify(self.model.normed(some, exit), exit)
-        sure = logits.float().log_softmax(1).amax(1).exp()
-        self._keep(self.scores[:, exit - 1], sure)
+        logits = self.model.classify(self.model.normed(running, exit), exit)
+        confidence = logits.float().log_softmax(1).amax(1).exp()
+        self._record(self.scores[:, exit - 1], confidence)
         if self.rows is None or self.logits is None:
             self.logits = logits
         else:
             self.logits.index_copy_(0, self.rows, logits)
 
-    def _keep(self, column: Tensor, values: Tensor) -> None:
+    def _record(self, column: Tensor, values: Tensor) -> None:
         """Write `values` [R'] into `column` [R], at the rows that go on."""
         if self.rows is None:
             column.copy_(values)
@@ -359,6 +373,8 @@ class HaltingStep:
 
     def _add_shares(self, shares: Tensor) -> None:
         """Keep the attention [R', S] of a block: of the last that runs, or of all of them."""
+        # "last" overwrites a row's attention as long as the row runs; "mean" sums it, and divides
+        # by the row's exit at the end.
         if self.rows is None or self.shares is None:
             is_first = self.shares is None or self.model.config.alignment == "last"
             self.shares = shares if is_first or self.shares is None else self.shares + shares

@@ -9,7 +9,7 @@ was written, and keeps that state: predictions depend on the path.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +23,11 @@ from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits
 from nmtgrid.models.config_checks import first_alias
-from nmtgrid.models.cost_report import properties
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.transformer.config import TransformerConfig, block_plan
 from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits, without_lead
 from nmtgrid.models.transformer.source import TransformerState, TransparentAttention, narrowed
 from nmtgrid.text.vocabulary import PAD
-
-
-def transformer_report(
-    config: TransformerConfig, target_types: int, source_length: float, target_length: float
-) -> Report:
-    """Return the report of a Transformer for these lengths (end symbols included).
-
-    Products count as two FLOPs; the backward pass costs twice the forward one.
-    """
-    row = properties("Transformer")
-    return Report(
-        flops_per_pair=3.0 * forward_flops(config, target_types, source_length, target_length),
-        receptive_field="the whole source and the whole target prefix",
-        computation=row.computation,
-        sequential=row.sequential,
-        target_path=row.target_path,
-        source_path=row.source_path,
-    )
 
 
 def forward_flops(
@@ -57,6 +39,8 @@ def forward_flops(
     """
     size, source, target = config.size, source_length, target_length
     width, inner = config.source_size, 4.0 * config.feed_forward_size
+    # Self-attention has four projections; a decoder block's attention to the source two of its own
+    # (queries, output), while keys and values cost products for each source token.
     encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
     decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
     decoder += source * 4.0 * size * width + 4.0 * target * source * size
@@ -79,6 +63,7 @@ class Transformer(TransformerExits):
     ) -> None:
         super().__init__()
         self.config = config
+        # The order of construction is that of the random draws and of the optimiser's parameters.
         source_plan = block_plan(config, config.source_size)
         plan = block_plan(config, config.size)
         self.source_embedding = self._embedding(source_vocab_size, config.source_size)
@@ -132,8 +117,9 @@ class Transformer(TransformerExits):
         if sites.depth is not None:
             return self.features_at_depth(batch, sites)
         features = self._decode(batch, self._memory_for(batch, sites), None)
-        places = sites.sentence * features.shape[1] + sites.position
-        normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, places))
+        # Only the sites are normalised and classified: padding costs nothing from here on.
+        cells = sites.sentence * features.shape[1] + sites.position
+        normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, cells))
         return normed
 
     def step(
@@ -147,13 +133,16 @@ class Transformer(TransformerExits):
     ) -> Step:
         """Feed the last written tokens [R] and return logits [R, V]."""
         if state.source is not None:
+            # A bi-directional encoder's memory is made for just these reads.
             state = self._reread(state, state.source, reads)
         memory = state.memory if state.stream is None else state.stream.memory()
         assert memory is not None
         if reads is not None and state.source is None:
+            # An encoder that sees no later tokens: what has not been read is masked out.
             memory = memory.limited(reads.view(-1, memory.width))
         features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
         if halt is not None:
+            # An exit chosen from the source (5.11) needs all of it.
             is_offline = reads is None and state.stream is None and state.memory is not None
             self.check_halt(halt, has_whole_source=is_offline)
             return HaltingStep(self, halt, features, state, memory, align).run()
@@ -180,7 +169,7 @@ class Transformer(TransformerExits):
                 "Ask for weights, which are the attention of the decoder.",
             )
         weights: list[Tensor] = []
-        memory = self._encode(batch.source, batch.is_source)
+        memory = self._remember(self._encode(batch.source, batch.source_lengths))
         self._decode(batch, memory, weights)
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return self._alignment(weights, memory).float().masked_fill(~present, 0.0)
@@ -188,7 +177,10 @@ class Transformer(TransformerExits):
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths."""
         types = self.classifier().weight.shape[0]
-        return transformer_report(self.config, types, source_length, target_length)
+        forward = forward_flops(self.config, types, source_length, target_length)
+        return table_report(
+            "Transformer", 3.0 * forward, "the whole source and the whole target prefix"
+        )
 
     def stages(self) -> dict[str, nn.Module]:
         """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""
@@ -234,8 +226,3 @@ class Transformer(TransformerExits):
         """Return what the blocks' attention over the source, in their order, aligns."""
         last = self.config.alignment == "last"
         return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)
-
-
-def build(config: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
-    """Return a new model with drawn weights."""
-    return Transformer(config, source_vocab_size, target_vocab_size)

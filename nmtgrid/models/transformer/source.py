@@ -1,7 +1,10 @@
-"""The source side of a Transformer: three encoders, source markers, limited reads, and streams.
+"""The source side of a Transformer: encoders, source markers, limited reads, streams (4.3.1).
 
-What a target position may look at is a `SourceCache`. A uni-directional encoder makes one for the
-whole source and shows each position its part; a bi-directional one makes one for each prefix.
+What a target position may look at is a `SourceCache`. A uni-directional encoder (4.17, 4.18) makes
+one for the whole source and masks what a position has not read; a bi-directional one encodes each
+prefix anew (4.16, `ReencodedPrefixes`). A stream's source grows by a column for each READ
+(`SourceStream`). `TransparentAttention` (the poster) mixes all encoder blocks' states for each
+decoder block.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class TransparentAttention(nn.Module):
     def forward(self, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return m mixtures [B, S, D] of n states [B, S, D]."""
         stacked = torch.stack(list(states))
+        # One product of [m, n] with the n flattened states, instead of n scaled sums for each
+        # mixture.
         shares = self.shares().to(stacked.dtype)
         mixed: tuple[Tensor, ...] = (
             (shares @ stacked.flatten(1)).unflatten(1, states[0].shape).unbind(0)
@@ -79,6 +84,8 @@ class SourceStream:
     def memory(self) -> SourceCache:
         """Return what has been read, as the decoder reads it."""
         pairs = [self.decoder.read(block) for block in range(self.decoder.blocks)]
+        # Rows of unequal lengths are padded; in a single stream all columns are seen, without a
+        # mask.
         mask = None
         if not bool(self.is_seen.all()):
             mask = pairs[0][0].new_zeros(self.is_seen.shape)
@@ -91,33 +98,37 @@ class SourceStream:
 class PrefixPlan:
     """Which prefixes a path [B, T] needs, and which positions read each of them.
 
-    sentence and reads [P] name the prefixes; slots [P, W] are the places b * T + t in a flat
-    [B * T] of the positions that read a prefix (free slots hold any), places [B * T] the slots.
+    sentence and reads [P] name the prefixes; slots [P, W] are the indices b * T + t into a flat
+    [B * T] of the positions that read a prefix (free slots hold any), and slot_of [B * T] the slot
+    of each position.
     """
 
     sentence: Tensor
     reads: Tensor
     slots: Tensor
-    places: Tensor
+    slot_of: Tensor
 
     @classmethod
     def make(cls, path: Tensor) -> PrefixPlan:
         """Return the plan for the reads `path` [B, T]."""
+        # A prefix is a number, sentence * base + reads: equal ones are encoded once.
         base = int(path.max()) + 1
         sentence = torch.arange(len(path), device=path.device)[:, None]
         distinct, prefix, sizes = torch.unique(
             (sentence * base + path).flatten(), return_inverse=True, return_counts=True
         )
+        # Positions are numbered among those that read the same prefix, in their order, and the
+        # prefixes' queries padded to the largest such group: [P, W] without a loop.
         order = prefix.argsort(stable=True)
         starts = sizes.cumsum(0) - sizes
-        turn = torch.empty_like(prefix)
-        turn[order] = torch.arange(len(order), device=path.device) - starts[prefix[order]]
+        rank = torch.empty_like(prefix)
+        rank[order] = torch.arange(len(order), device=path.device) - starts[prefix[order]]
         width = int(sizes.max())
-        places = prefix * width + turn
+        slot_of = prefix * width + rank
         slots = prefix.new_zeros(len(distinct) * width)
-        slots[places] = torch.arange(len(places), device=path.device)
+        slots[slot_of] = torch.arange(len(slot_of), device=path.device)
         sentence = torch.div(distinct, base, rounding_mode="floor")
-        return cls(sentence, distinct - sentence * base, slots.view(len(distinct), width), places)
+        return cls(sentence, distinct - sentence * base, slots.view(len(distinct), width), slot_of)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,13 +163,14 @@ class ReencodedPrefixes(SourceCache):
 
     def _collect(self, read: Tensor, query: Tensor) -> Tensor:
         """Return [B, H, T, .]: what was read [P, H, W, .], back where the queries were."""
-        flat = read.transpose(1, 2).flatten(0, 1).index_select(0, self.plan.places)
+        # Only true slots are collected; what free ones read is dropped.
+        flat = read.transpose(1, 2).flatten(0, 1).index_select(0, self.plan.slot_of)
         collected: Tensor = flat.unflatten(0, (query.shape[0], query.shape[2]))
         return collected.transpose(1, 2)
 
 
-Shape = Callable[[SourceCache], SourceCache]
-"""Makes of a memory the one that a batch's positions see."""
+ReadLimit = Callable[[SourceCache], SourceCache]
+"""Limits a memory to what each target position of a batch has read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +179,9 @@ class TransformerState:
 
     A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
     it the memory now holds (None: all). `memory` is None where it has to be made first: in a
-    stream, whose source the others keep in `stream`. Models with exits keep maps of their own, and
-    `chosen` [R] (int64), the exit for a whole sentence, where the source says it (5.11).
+    stream, whose source the others keep in `stream`. Models with exits keep key and value
+    projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
+    sentences, where the source decides (5.11).
     """
 
     memory: SourceCache | None
@@ -177,15 +190,16 @@ class TransformerState:
     reads: Tensor | None = None
     stream: SourceStream | None = None
     maps: ExitKVProjection | None = None
-    chosen: Tensor | None = None
+    sentence_exits: Tensor | None = None
 
     def to_static(
         self, position: StaticPosition, rows: Tensor, width: int
     ) -> TransformerState | None:
-        """Return the fixed form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
+        """Return the static form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
         None before the first token, with exits, in streams and once reads were limited.
         """
+        # CUDA graphs replay fixed shapes; these three change from step to step.
         grows = (self.maps, self.stream, self.reads)
         if self.memory is None or not self.cache.filled or grows != (None, None, None):
             return None
@@ -194,7 +208,7 @@ class TransformerState:
         return TransformerState(memory, StaticKVCache.of(self.cache, position, rows))
 
     def with_room(self, position: int) -> TransformerState:
-        """Return this fixed state, or, where `position` has no room in it, a larger copy."""
+        """Return this static state, or, where `position` has no room in it, a larger copy."""
         assert isinstance(self.cache, StaticKVCache)
         cache = self.cache.with_room(position)
         return self if cache is self.cache else dataclasses.replace(self, cache=cache)
@@ -240,17 +254,20 @@ class TransformerSource(ExitModel):
         A source of no columns begins a stream: see `extend`.
         """
         cache = KVCache(self.config.decoder_depth)
-        maps = self._exit_maps()
+        maps = None
+        if self.traits.num_exits > 1:
+            blocks = [block for block in self.decoder if isinstance(block, DecoderBlock)]
+            maps = ExitKVProjection(blocks)
         if not source.shape[1]:
             return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
-        encoded = self._read_whole(source, source_lengths)
-        # Where blocks may never be reached, their part of the memory is made when they are.
+        encoded = self._encode(source, source_lengths)
+        # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
-        kept = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
-        chosen = None
+        tokens = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
+        exits = None
         if self.config.halting == "sequence":
-            chosen = self._source_logits(encoded).argmax(1) + 1
-        return TransformerState(memory, cache, kept, maps=maps, chosen=chosen)
+            exits = self._source_logits(encoded).argmax(1) + 1
+        return TransformerState(memory, cache, tokens, maps=maps, sentence_exits=exits)
 
     def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
@@ -258,22 +275,16 @@ class TransformerSource(ExitModel):
         A bi-directional encoder waits for the next step and then encodes all that has been read.
         """
         if state.source is not None:
+            # READs between two WRITEs cost one encoding together.
             source = torch.cat([state.source, tokens[:, None]], 1)
             return dataclasses.replace(state, source=source, memory=None)
         if state.stream is None:
             raise ValueError("a stream begins with a source of no columns")
         return dataclasses.replace(state, stream=self._read_column(tokens, state.stream))
 
-    def _encode(self, source: Tensor, is_source: Tensor) -> SourceCache:
-        """Return the keys and values of source [B, S] for all decoder blocks."""
-        return self._remember(self._read(source, is_source))
-
-    def _read_whole(self, source: Tensor, source_lengths: Tensor) -> Encoded:
+    def _encode(self, source: Tensor, source_lengths: Tensor) -> Encoded:
         """Return the encoder's states of source [B, S] with lengths [B]."""
-        return self._read(source, is_token(source_lengths, source.shape[1]))
-
-    def _read(self, source: Tensor, is_source: Tensor) -> Encoded:
-        """Return the encoder's states of source [B, S]."""
+        is_source = is_token(source_lengths, source.shape[1])
         marked, is_seen = _marked(source, is_source, self.config.source_marker)
         states = [narrowed(self.source_embedding(marked))]
         hidden = source_mask(is_seen, states[0])
@@ -296,6 +307,7 @@ class TransformerSource(ExitModel):
         else:
             memory = self.source_projection(encoded.read, encoded.hidden)
         if self.config.source_marker == "add-zero":
+            # The pair goes in front of the projected keys and values: it is no token.
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
 
@@ -309,35 +321,32 @@ class TransformerSource(ExitModel):
     def _source_logits(self, encoded: Encoded) -> Tensor:
         """Return [B, N], Eq. (5.11), before the softmax: of the mean source state."""
         assert self.halting_map is not None
+        # The mean over visible tokens, as one product with their shares.
         shares = encoded.is_seen / encoded.is_seen.sum(1, keepdim=True)
         mean = (shares[:, None].to(encoded.last.dtype) @ encoded.last)[:, 0]
         logits: Tensor = self.halting_map(mean)
         return logits
 
-    def _exit_maps(self) -> ExitKVProjection | None:
-        """Return what steps that rows leave early need, or None without exits."""
-        if self.traits.num_exits == 1:
-            return None
-        return ExitKVProjection(
-            [block for block in self.decoder if isinstance(block, DecoderBlock)]
-        )
+    def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, ReadLimit]:
+        """Return the encoded source, or its prefixes, and what limits a memory to `sites`' reads.
 
-    def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, Shape]:
-        """Return the source, or its prefixes, as `sites` read it, and how to show them a memory."""
+        Apart, because `exit_features` makes two memories of one encoding.
+        """
         if sites.reads is None:
-            return batch.encode_source(self._read_whole), _whole
+            return batch.encode_source(self._encode), lambda memory: memory
         path = path_of(batch, sites)
         if not self.traits.reencodes:
-            return batch.encode_source(self._read_whole), lambda memory: memory.limited(path)
+            return batch.encode_source(self._encode), lambda memory: memory.limited(path)
+        # P truncated sources are a batch of their own, cut at the longest prefix.
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
-        encoded = self._read(batch.source[plan.sentence, :size], is_token(plan.reads, size))
+        encoded = self._encode(batch.source[plan.sentence, :size], plan.reads)
         return encoded, lambda memory: ReencodedPrefixes.over(memory, plan)
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
         """Return the memory that shows each target position what its site lets it read."""
-        encoded, shape = self._read_for(batch, sites)
-        return shape(self._remember(encoded))
+        encoded, limited = self._read_for(batch, sites)
+        return limited(self._remember(encoded))
 
     @property
     def _lead(self) -> int:
@@ -345,6 +354,7 @@ class TransformerSource(ExitModel):
         return int(self.config.source_marker in ("begin", "add-zero"))
 
     def _begin_stream(self, source: Tensor, cache: KVCache) -> TransformerState:
+        # A bi-directional encoder has nothing to cache: it waits for tokens (`_reread`).
         if self.traits.reencodes:
             return TransformerState(None, cache, source)
         caches = KVCache(self.config.encoder_depth), KVCache(self.config.decoder_depth)
@@ -365,8 +375,10 @@ class TransformerSource(ExitModel):
         read = self._mixed([state[:, None] for state in states])
         column: SourceCache = self.source_projection(read, None)
         is_seen = tokens != PAD
+        # The end symbol is read but not seen; the only token of an empty source has to be.
         if self.config.source_marker == "none" and not is_first:
             is_seen = is_seen & (tokens != END)
+        # The zero pair stands before the source, visible from the start: fairseq's `add_zero_attn`.
         if self.config.source_marker == "add-zero" and is_first:
             zeros = tuple(map(torch.zeros_like, column.keys))
             stream = stream.grown(SourceCache(zeros, zeros, None), torch.ones_like(is_seen))
@@ -378,21 +390,19 @@ class TransformerSource(ExitModel):
         """Encode anew what rows have read where it is not what the memory holds, Eq. (4.16)."""
         if reads is None and state.reads is None and state.memory is not None:
             return state
+        # Three cases: no limit now nor before; a stream's first memory; else the rows, and only
+        # those, that have read more than their part of the memory holds.
         whole = (source != PAD).sum(1)
         reads = whole if reads is None else torch.minimum(reads, whole)
         if state.memory is None:
-            memory = self._encode(source, is_token(reads, source.shape[1])).contiguous()
+            memory = self._remember(self._encode(source, reads)).contiguous()
             return dataclasses.replace(state, memory=memory, reads=reads)
         rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
         if not len(rows):
             return state
         size = int(reads[rows].max())
-        part = self._encode(source[rows, :size], is_token(reads[rows], size))
+        part = self._remember(self._encode(source[rows, :size], reads[rows]))
         return dataclasses.replace(state, memory=state.memory.with_rows(rows, part), reads=reads)
-
-
-def _whole(memory: SourceCache) -> SourceCache:
-    return memory
 
 
 def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:
@@ -402,13 +412,14 @@ def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Te
         return torch.cat([first, source], 1), pad(is_source, (1, 0), value=True)
     if marker == "none":
         is_word = source != END
-        is_word[:, :1] = True
+        is_word[:, :1] = True  # an empty source keeps its end symbol: attention needs something
         return source, is_source & is_word
     return source, is_source
 
 
 def narrowed(features: Tensor) -> Tensor:
     """Return `features` in autocast's type where that is on, so that no block has to convert."""
+    # Embeddings come out in fp32 under autocast. Doubles stay: they are for exact comparisons.
     device = features.device.type
     if not torch.is_autocast_enabled(device) or features.dtype is torch.float64:
         return features
