@@ -1,0 +1,1 @@
+"""The dataset directory, batches, and what builds them."""

@@ -1,0 +1,1 @@
+"""Decoding: one loop for greedy search, beams, sampling, ensembles, policies and early exits."""

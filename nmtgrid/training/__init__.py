@@ -1,0 +1,1 @@
+"""Objectives, optimisers, and the training loop."""

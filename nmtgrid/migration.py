@@ -1,1 +1,0 @@
-"""Models of other programs, read without running anything that their files hold."""
