@@ -83,11 +83,14 @@ def option(
     metavar: str | None = None,
     *names: str,
     default: Any = None,
-    min: int | None = None,
+    min: float | None = None,
+    max: float | None = None,
     show_default: bool | str = True,
 ) -> Any:
     """Return a field for an option, whose name is the field's unless `names` says otherwise."""
-    info = typer.Option(*names, help=help, metavar=metavar, min=min, show_default=show_default)
+    info = typer.Option(
+        *names, help=help, metavar=metavar, min=min, max=max, show_default=show_default
+    )
     return dataclasses.field(default=default, metadata={"typer": info})
 
 

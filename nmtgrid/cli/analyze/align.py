@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,18 @@ import typer
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import JsonFile, check_outputs, write_report
+from nmtgrid.cli.options import (
+    CommandArguments,
+    JsonFile,
+    argument,
+    check_outputs,
+    option,
+    takes,
+    write_report,
+)
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.alignment.aligner import Advance, AlignedPairs
+    from nmtgrid.analysis.alignment.aligner import Advance, AlignedPairs, AlignerSettings
 
 Train = Annotated[
     tuple[Path, Path] | None,
@@ -32,49 +41,50 @@ LEAST_PAIRS = 1000
 """Below, the aligner has too little to learn from, and people are told."""
 
 
-def command(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Source, a line each.")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Its translation.")],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Links: `i-j` for source word i and target word j.")
-    ] = Path("-"),
-    train: Train = None,
-    heuristic: Heuristic = "grow-diag-final-and",
-    iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Of EM.")] = 5,
-    null: Annotated[
-        float, typer.Option("--p0", min=0.0, max=0.99, help="Probability of no source word.")
-    ] = 0.08,
-    tension: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Strength of the diagonal, 0: none.  [default: learned]"),
-    ] = None,
-    concentration: Annotated[
-        float, typer.Option(min=0.0, help="Dirichlet prior's, 0: maximum likelihood.")
-    ] = 0.01,
-    gold: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Links by people (possible ones `i?j`): gives the error rate."
-        ),
-    ] = None,
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlignArguments(CommandArguments):
+    """The arguments of `analyze align`."""
+
+    source: Path = argument("Source, a line each.", "SOURCE")
+    target: Path = argument("Its translation.", "TARGET")
+    out: Path = option(
+        "Links: `i-j` for source word i and target word j.", "FILE", default=Path("-")
+    )
+    train: Train = None
+    heuristic: Heuristic = "grow-diag-final-and"
+    iterations: int = option("Of EM.", "N", default=5, min=1)
+    null: float = option(
+        "Probability of no source word.", None, "--p0", default=0.08, min=0.0, max=0.99
+    )
+    tension: float | None = option(
+        "Strength of the diagonal, 0: none.  [default: learned]", min=0.0
+    )
+    concentration: float = option(
+        "Dirichlet prior's, 0: maximum likelihood.", default=0.01, min=0.0
+    )
+    gold: Path | None = option(
+        "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
+    )
+    json: JsonFile = None
+
+
+@takes(AlignArguments)
+def command(arguments: AlignArguments) -> None:
     """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
 
     Words are what spaces separate: give tokenised text.
     """
+    source, target, gold = arguments.source, arguments.target, arguments.gold
     inputs = {"SOURCE": source, "TARGET": target, "--gold": gold}
-    check_outputs({"--out": out, "--json": json}, {**inputs, **trained(train)})
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
+    check_outputs(
+        {"--out": arguments.out, "--json": arguments.json}, {**inputs, **trained(arguments.train)}
+    )
+    from nmtgrid.analysis.alignment.aligner import read_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
-    settings = AlignerSettings(
-        iterations, null, 4.0 if tension is None else tension, tension is not None, concentration,
-        heuristic,
-    )  # fmt: skip
     with aligning() as advance:
-        pairs = read_pairs(source, target, None, train, settings, advance)
-    write_links(out, pairs.links)
+        pairs = read_pairs(source, target, None, arguments.train, _settings(arguments), advance)
+    write_links(arguments.out, pairs.links)
     console.say(
         f"{sum(map(len, pairs.links)):,} links in {len(pairs.links):,} pairs; "
         f"{100 * pairs.unaligned:.1f} % of the target words have none."
@@ -84,16 +94,29 @@ def command(
         "links": sum(map(len, pairs.links)),
         "unaligned_target_words_percent": 100 * pairs.unaligned,
         "tensions": pairs.tensions,
-        "heuristic": heuristic,
+        "heuristic": arguments.heuristic,
     }
     if gold is not None:
         values |= _rated(pairs, gold)
-    write_report(json, values)
+    write_report(arguments.json, values)
+
+
+def _settings(arguments: AlignArguments) -> AlignerSettings:
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings
+
+    settings = AlignerSettings(
+        iterations=arguments.iterations,
+        null=arguments.null,
+        concentration=arguments.concentration,
+        heuristic=arguments.heuristic,
+    )
+    if arguments.tension is None:
+        return settings
+    # A strength by hand stays as it is, whereas the default's is where learning begins.
+    return dataclasses.replace(settings, tension=arguments.tension, fixed=True)
 
 
 def _rated(pairs: AlignedPairs, gold: Path) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold
 
     rate = error_rate(pairs.links, read_gold(gold, pairs.sizes))
@@ -103,7 +126,7 @@ def _rated(pairs: AlignedPairs, gold: Path) -> dict[str, Any]:
         [[f"{v:.4f}" for v in (rate.aer, rate.precision, rate.recall, rate.f1)]],
         [True] * 4,
     )
-    return asdict(rate)
+    return dataclasses.asdict(rate)
 
 
 @contextmanager

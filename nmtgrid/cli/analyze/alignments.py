@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,16 @@ import typer
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.analyze.show import Format, Out, check_out, line_faults, show
-from nmtgrid.cli.options import JsonFile, check_outputs
+from nmtgrid.cli.options import (
+    CommandArguments,
+    JsonFile,
+    Requires,
+    argument,
+    check_outputs,
+    check_rules,
+    option,
+    takes,
+)
 
 Lines = Annotated[
     list[int] | None,
@@ -23,33 +33,40 @@ Words = Annotated[
 ]
 
 
-def command(
-    traces: Annotated[
-        list[str],
-        typer.Argument(metavar="[NAME=]TRACES", help="Files of `decode --traces`, a model each."),
-    ],
-    out: Out = None,
-    line: Lines = None,
-    words: Words = False,
-    pharaoh: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write links, `i-j` from 0 (of several models: the name added)."
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Link shares from this on.  [default: the largest]"),
-    ] = None,
-    gold: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Links by people (possible ones `i?j`): gives the error rate."
-        ),
-    ] = None,
-    picture: Format = "png",
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlignmentsArguments(CommandArguments):
+    """The arguments of `analyze alignments`."""
+
+    traces: list[str] = argument("Files of `decode --traces`, a model each.", "[NAME=]TRACES")
+    out: Out = None
+    line: Lines = None
+    words: Words = False
+    pharaoh: Path | None = option(
+        "Write links, `i-j` from 0 (of several models: the name added).", "FILE"
+    )
+    threshold: float | None = option(
+        "Link shares from this on.  [default: the largest]", min=0.0, max=1.0
+    )
+    gold: Path | None = option(
+        "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
+    )
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+LINE_REQUIRES_OUT = Requires("line", "out", "`--line` says what to draw: say where with `--out`.")
+RULES = [
+    LINE_REQUIRES_OUT,
+    Requires(
+        "threshold",
+        "pharaoh gold",
+        "`--threshold` makes links: add `--pharaoh FILE` or `--gold FILE`.",
+    ),
+]
+
+
+@takes(AlignmentsArguments)
+def command(arguments: AlignmentsArguments) -> None:
     """Show how sharp alignments are and what they cover; draw them as heat maps side by side.
 
     Entropy is in nats per target token (lower is surer), coverage the mean share of a source
@@ -57,32 +74,25 @@ def command(
     """
     from nmtgrid.analysis.systems import named_files
 
-    files = named_files(traces)
-    check_out(out, json, [*files.values(), gold])
-    outputs = _outputs(pharaoh, [*files])
+    files, gold = named_files(arguments.traces), arguments.gold
+    check_out(arguments.out, arguments.json, [*files.values(), gold])
+    # None of the files of links, which are named after the models, may replace what is read.
+    outputs = _outputs(arguments.pharaoh, [*files])
     inputs = {"--gold": gold, **{f"TRACES {path}": path for path in files.values()}}
     check_outputs({f"--pharaoh {name}": path for name, path in outputs.items()}, inputs)
-    check_lines(line or [], out)
-    if threshold is not None and pharaoh is None and gold is None:
-        raise ConfigError("`--threshold` makes links: add `--pharaoh FILE` or `--gold FILE`.")
+    lines = arguments.line or []
+    check_rules(arguments, RULES, line_faults(lines))
     from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
-    options = AlignmentOptions(list(dict.fromkeys(line or [])), words, threshold)
+    # A line that is asked for twice is drawn once.
+    options = AlignmentOptions(list(dict.fromkeys(lines)), arguments.words, arguments.threshold)
     models = read_models(files, options, gold)
-    for model in models if pharaoh is not None else ():
+    for model in models if outputs else ():
         write_links(outputs[model.name], model.links)
         console.say(f"Written: {outputs[model.name]}")
-    show([alignments_section(models, options)], out, picture, json)
-
-
-def check_lines(lines: list[int], out: Path | None) -> None:
-    """Raise ConfigError for lines that are none, and where there is no picture to show them."""
-    faults = line_faults(lines)
-    if lines and out is None:
-        faults.append("`--line` says what to draw: say where with `--out`.")
-    if faults:
-        raise ConfigError(faults)
+    section = alignments_section(models, options)
+    show([section], arguments.out, arguments.picture, arguments.json)
 
 
 def _outputs(pharaoh: Path | None, names: list[str]) -> dict[str, Path]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.show import Format, Out, check_out, show
-from nmtgrid.cli.options import JsonFile
+from nmtgrid.cli.options import CommandArguments, JsonFile, argument, option, takes
 
 if TYPE_CHECKING:
     from nmtgrid.analysis.training_curves import Run
@@ -18,22 +16,23 @@ if TYPE_CHECKING:
 _NOTES_SHOWN = 5
 
 
-def command(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            help="Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.",
-        ),
-    ],
-    out: Out = None,
-    against: Annotated[
-        Literal["minutes", "updates", "tokens"],
-        typer.Option(help="What losses and BLEU are drawn against."),
-    ] = "minutes",
-    picture: Format = "png",
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CurvesArguments(CommandArguments):
+    """The arguments of `analyze curves`."""
+
+    models: list[str] = argument(
+        "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
+    )
+    out: Out = None
+    against: Literal["minutes", "updates", "tokens"] = option(
+        "What losses and BLEU are drawn against.", default="minutes"
+    )
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+@takes(CurvesArguments)
+def command(arguments: CurvesArguments) -> None:
     """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
 
     Losses are in nats per target token, without label smoothing; best is the lowest on the
@@ -42,8 +41,9 @@ def command(
     the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
     picture has all diagrams, a folder one file for each.
     """
-    named = [split_label(text) for text in models]
-    check_out(out, json, [path for _, path in named])
+    out, against = arguments.out, arguments.against
+    named = [split_label(text) for text in arguments.models]
+    check_out(out, arguments.json, [path for _, path in named])
     from nmtgrid.analysis.plotting.lines import draw_panels
     from nmtgrid.analysis.section import Picture
     from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, training_section
@@ -60,10 +60,11 @@ def command(
             "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
         )
         section = dataclasses.replace(section, pictures=[whole])
-    show([section], out, picture, json)
+    show([section], out, arguments.picture, arguments.json)
 
 
 def _warn(run: Run) -> None:
+    # A file that is no log at all would fill the screen.
     for note in run.notes[:_NOTES_SHOWN]:
         console.warn(f"{note} The line is left out.")
     if len(run.notes) > _NOTES_SHOWN:

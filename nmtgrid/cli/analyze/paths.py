@@ -2,54 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.alignments import Lines, Words, check_lines
-from nmtgrid.cli.analyze.show import Format, Out, check_out, show
-from nmtgrid.cli.options import JsonFile
+from nmtgrid.cli.analyze.alignments import LINE_REQUIRES_OUT, Lines, Words
+from nmtgrid.cli.analyze.show import Format, Out, check_out, line_faults, show
+from nmtgrid.cli.options import (
+    CommandArguments,
+    Excludes,
+    JsonFile,
+    argument,
+    check_rules,
+    flag,
+    option,
+    takes,
+)
 
 if TYPE_CHECKING:
     from nmtgrid.analysis.alignment.pharaoh import Links
+    from nmtgrid.search.traces import Trace
 
 
-def command(
-    traces: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]TRACES", help="Files of `decode --stream --traces`, a system each."
-        ),
-    ],
-    out: Out = None,
-    line: Lines = None,
-    words: Words = False,
-    alignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]FILE",
-            help="Links of words of a system's translations, `i-j` from 0, one for each system.  "
-            "[default: learned]",
-        ),
-    ] = None,
-    attention: Annotated[
-        bool, typer.Option("--attention", help="Show what the models looked at instead of links.")
-    ] = False,
-    train: Train = None,
-    heuristic: Heuristic = "grow-diag-final-and",
-    reference: Annotated[
-        Path | None,
-        typer.Option("--reference", "-r", metavar="FILE", help="Shown above the paths."),
-    ] = None,
-    picture: Format = "png",
-    json: JsonFile = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathsArguments(CommandArguments):
+    """The arguments of `analyze paths`."""
+
+    traces: list[str] = argument(
+        "Files of `decode --stream --traces`, a system each.", "[NAME=]TRACES"
+    )
+    out: Out = None
+    line: Lines = None
+    words: Words = False
+    alignments: list[str] | None = option(
+        "Links of words of a system's translations, `i-j` from 0, one for each system.  "
+        "[default: learned]",
+        "[NAME=]FILE",
+    )
+    attention: bool = flag("--attention", "Show what the models looked at instead of links.")
+    train: Train = None
+    heuristic: Heuristic = "grow-diag-final-and"
+    reference: Path | None = option("Shown above the paths.", "FILE", "--reference", "-r")
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+_EXCLUDE = "{option} and {other} exclude each other: leave one out."
+RULES = [
+    LINE_REQUIRES_OUT,
+    Excludes("alignments", "attention train", _EXCLUDE),
+    Excludes("attention", "train", _EXCLUDE),
+]
+
+
+@takes(PathsArguments)
+def command(arguments: PathsArguments) -> None:
     """Show when online systems read and write: their paths over word alignments, side by side.
 
     What is written before a source word aligned with it has been read is anticipated. What models
@@ -57,69 +68,59 @@ def command(
     """
     from nmtgrid.analysis.systems import named_files
 
-    files = named_files(traces)
-    link_files = [split_label(text)[1] for text in alignments or []]
-    check_out(out, json, [*files.values(), *link_files, reference, *trained(train).values()])
-    check_lines(line or [], out)
-    _check(len(files), alignments or [], attention, train)
+    files, reference = named_files(arguments.traces), arguments.reference
+    link_files = [split_label(text)[1] for text in arguments.alignments or []]
+    inputs = [*files.values(), *link_files, reference, *trained(arguments.train).values()]
+    check_out(arguments.out, arguments.json, inputs)
+    check_rules(arguments, RULES, _faults(arguments, len(files)))
     from nmtgrid.analysis import paths
     from nmtgrid.analysis.systems import read_text
 
     traced = paths.read_traced(files)
-    if attention and not any(
+    # Only the traces tell: some systems, and some policies, have no alignment.
+    if arguments.attention and not any(
         trace.alignment is not None for traces in traced.values() for trace in traces
     ):
         raise ConfigError(
             "There is no alignment in the traces: `--attention` has nothing to show.",
             "Leave it out: alignments are then learned from the translations.",
         )
-    links, origin = _links(traced, alignments or [], [*files], attention, train, heuristic)
-    unit: Literal["word", "token"] = "word" if words else "token"
+    links, origin = _links(traced, arguments)
+    unit: Literal["word", "token"] = "word" if arguments.words else "token"
     written = paths.as_paths(files, traced, links, unit)
     references = None if reference is None else read_text(reference)
-    section = paths.paths_section(written, line or [], unit, origin, references)
-    show([section], out, picture, json)
+    section = paths.paths_section(written, arguments.line or [], unit, origin, references)
+    show([section], arguments.out, arguments.picture, arguments.json)
 
 
-def _check(
-    systems: int, alignments: list[str], attention: bool, train: tuple[Path, Path] | None
-) -> None:
-    faults = []
+def _faults(arguments: PathsArguments, systems: int) -> list[str]:
+    """Return what no rule says: lines that are none, links of too many or too few systems."""
+    faults = line_faults(arguments.line or [])
+    alignments = arguments.alignments or []
     if alignments and len(alignments) != systems:
         faults.append(
             f"There are {systems} systems, but {len(alignments)} files of `--alignments`: "
             "give one for each, in their order or by name."
         )
-    sources = [name for name, is_there in (
-        ("--alignments", bool(alignments)), ("--attention", attention), ("--train", bool(train)),
-    ) if is_there]  # fmt: skip
-    if len(sources) > 1:
-        faults.append(f"`{sources[0]}` and `{sources[1]}` exclude each other: leave one out.")
-    if faults:
-        raise ConfigError(faults)
+    return faults
 
 
 def _links(
-    traced: Any,
-    alignments: list[str],
-    names: list[str],
-    attention: bool,
-    train: tuple[Path, Path] | None,
-    heuristic: HeuristicName,
+    traced: Mapping[str, Sequence[Trace]], arguments: PathsArguments
 ) -> tuple[dict[str, Sequence[Links]] | None, str]:
     """Return the links of each system (None: what models looked at), and where they come from."""
     from nmtgrid.analysis import paths
     from nmtgrid.analysis.alignment.aligner import read_words
 
-    if attention:
+    if arguments.attention:
         return None, "Grey is what the models looked at, which had been read in any case."
-    if alignments:
-        links = paths.given_links(traced, _by_system(alignments, names))
+    if arguments.alignments:
+        links = paths.given_links(traced, _by_system(arguments.alignments, [*traced]))
         return links, "Word alignments are those of the given files."
-    more = read_words(*train) if train is not None else ([], [])
+    more = read_words(*arguments.train) if arguments.train is not None else ([], [])
     with aligning() as advance:
-        learned, origin = paths.learned_links(traced, more, heuristic, advance)
-    if train is None:
+        learned, origin = paths.learned_links(traced, more, arguments.heuristic, advance)
+    if arguments.train is None:
         warn_of_little(sum(map(len, learned.values())))
     return learned, origin
 
