@@ -143,6 +143,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         ([], "nothing to report on"),
         (["first"], "`--reference FILE` is missing"),
+        (["--curves", "x"], "error: x: there is no such file"),
         (["first", "-r", "reference", "--data", "x"], "`--data` is for `--activations MODEL`"),
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
         (["first", "-r", "reference", "--bootstrap", "9"], "`--bootstrap` compares systems"),

@@ -16,7 +16,6 @@ from nmtgrid.cli.options import (
     CommandArguments,
     Excludes,
     JsonFile,
-    Needs,
     Requires,
     argument,
     check_outputs,
@@ -73,9 +72,9 @@ class ReportArguments(CommandArguments):
 
 
 RULES = [
-    Needs(
-        "reference",
+    Requires(
         "systems",
+        "reference",
         "`--reference FILE` is missing: what the translations are compared with.",
     ),
     Requires(
