@@ -24,6 +24,7 @@ from nmtgrid.models.api import ExitModel
 
 _STEPS = 1000
 """Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
+# Widths such as 0.1 are not exact in binary: an exit on an edge must keep to its range.
 _EDGE = 1e-9
 _LEAST = 1e-4
 """Share of tokens: disagreement below it is all one."""
@@ -43,6 +44,7 @@ class Budgets:
 
     def place(self, average_exit: float) -> int:
         """Return the range, from 0; its lower end belongs to it."""
+        # An average exit of exactly N would open a range of its own.
         last = math.ceil((self.exits - 1) / self.width - _EDGE) - 1
         return max(0, min(last, math.floor((average_exit - 1) / self.width + _EDGE)))
 
@@ -64,6 +66,7 @@ class Finalist:
 def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
     """Return `count` vectors [count, N - 1] drawn evenly from (0, 1), to the thousandth."""
     drawn = numpy.random.default_rng(seed).integers(0, _STEPS, (count, exits - 1))
+    # Midpoints of the steps: a threshold of exactly 0 or 1 would stop all tokens, or none.
     thresholds: NDArray[Any] = (drawn + 0.5) / _STEPS
     return thresholds.round(4)
 
@@ -129,6 +132,7 @@ def frontier(
     """
     best: list[Finalist] = []
     for finalist in _ranked(records, thresholds, truth):
+        # Agreement only falls from here on: a vector is worth a test only if it is faster.
         if not best or finalist.average_exit < best[-1].average_exit:
             best.append(finalist)
     return thinned(best, count)
@@ -138,8 +142,10 @@ def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
     """Return up to `count` of them, the first and last among them: what may pass lies close."""
     if len(best) <= count:
         return list(best)
+    # On a log scale, because near full agreement small differences decide what passes.
     levels = numpy.log([1 - finalist.agreement + _LEAST for finalist in best])
     targets = numpy.linspace(levels[0], levels[-1], count)
+    # A set, as several targets may have the same nearest vector.
     indices = sorted({int(numpy.abs(levels - value).argmin()) for value in targets})
     return [best[index] for index in indices]
 
@@ -217,6 +223,7 @@ def choices(
     truth = plan.reference_source == "references"
     chosen = finalists(records, drawn, budgets, plan.finalists, truth=truth)
 
+    # Keeps the records: to replay more vectors is cheap, but to record again is not.
     def refill(shifts: Mapping[float, float], tried: Collection[tuple[float, ...]]) -> list[Choice]:
         more = refills(records, drawn, budgets, plan.finalists, shifts, tried, truth=truth)
         return [by_thresholds(model, mechanism, finalist) for finalist in more]

@@ -130,6 +130,7 @@ class _ParallelFiles:
         `read_lines` refuses.
         """
         for source, target in self.pairs:
+            # Compressed files and XML cannot be handed to workers as bytes: lines are read here.
             if self._xml or not (is_plain(source) and is_plain(target)):
                 yield from to_shards(chunks(self._read_pairs(source, target, meter), _CHUNK))
             else:
@@ -142,6 +143,7 @@ class _ParallelFiles:
             while True:
                 raw_source, count = sources.some(read + 1)
                 raw_target, target_count = targets.exactly(count, read + 1)
+                # An empty file gets a message of its own instead of one about unequal lengths.
                 if not read and not (count and target_count):
                     raise empty_file_error(target if count else source)
                 # Without a further source line, all target lines that are left are too many.
@@ -178,6 +180,7 @@ class _ParallelFiles:
             f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
             "The two must be parallel: find the place where they part and mend it.",
             path=paths[longer],
+            # Numbers of text lines in XML are not line numbers of the file.
             line=0 if self._xml else fewer + 1,
         )
 
@@ -228,6 +231,7 @@ def preprocess_toy(
     """
     if plan.valid_every:
         raise ConfigError("`--toy` has a validation text of its own: leave `--valid-every` out.")
+    # The toy corpus has no files; only the names of its splits matter here.
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
         raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
@@ -277,7 +281,9 @@ def _build(
             parallel = files[name] if files else None
             splits |= builder.write(name, shards, parallel)
             if parallel is not None:
+                # Notes are complete only after all shards of the split have passed.
                 splits[name]["notes"] = parallel.notes
+        # Raised inside the block, so that the unfinished folder is removed.
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
                 raise _nothing_left_error(name, split, plan)
@@ -346,6 +352,7 @@ class _SplitBuilder:
         if every:
             moved = files[moved_columns[0]].count
             counts[name]["moved_to_valid"] = moved
+            # These pairs have passed the filters of train, which counted what was dropped.
             counts["valid"] = directory.split_counts(moved, moved, Counter(), REASONS)
         return counts
 
@@ -359,6 +366,7 @@ class _SplitBuilder:
 
 def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
     """Return the lines that stay and every so many-th one; `before` lines came before them."""
+    # Cut at line feeds only: a raw line may contain carriage returns, at which `splitlines` cuts.
     rest = [line + b"\n" for line in lines.split(b"\n")[:-1]]
     first = every - 1 - before % every
     # Counted over all kept pairs, so that the split does not depend on shards or workers.

@@ -160,6 +160,7 @@ class PictureSplit(Split):
 
     def __init__(self, dataset: Dataset, name: str) -> None:
         assert dataset.pictures is not None
+        # Without Split's constructor, which maps source tokens: pictures have none.
         self.name = name
         self._dataset = dataset
         folder, size = dataset.path, len(dataset.pipeline.target_vocabulary)
@@ -201,6 +202,7 @@ class PictureSplit(Split):
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch, with all captions of their pictures."""
         pairs = [int(index) for index in indices]
+        # Collated with empty sources, which the features then replace.
         text = collate([[]] * len(pairs), list(map(self.target, pairs)), pairs)
         source, lengths = collate_pictures(list(map(self.features, pairs)))
         references = [self.reference_ids(int(self._picture[pair])) for pair in pairs]
@@ -237,6 +239,7 @@ class PictureSplit(Split):
 
 def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:
     count = len(offsets) - 1
+    # Checked first: at a bad negative index the offsets would silently delimit other tokens.
     if not -count <= index < count:
         raise IndexError(f"sentence {index} of {count}")
     index %= count
@@ -254,6 +257,7 @@ def _checked_lengths(
     fits = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(tokens)
     lengths = numpy.empty(max(len(offsets) - 1, 0), numpy.int32)
     last = 0
+    # In pieces, because the offsets of millions of sentences would all be in memory at once.
     for start, piece in _pieces(offsets):
         steps = numpy.diff(piece)
         fits = fits and bool((steps >= 0).all())
@@ -265,6 +269,7 @@ def _checked_lengths(
     if not fits:
         raise StorageError(f"{path} is damaged: the {side} offsets make no sense.", _AGAIN)
     for _, piece in _pieces(tokens):
+        # On a GPU such an id fails only during training, as an assertion that names no file.
         if piece.max() >= size:
             raise StorageError(
                 f"{path} does not fit the vocabulary: it has ids beyond {size - 1:,}.", _AGAIN

@@ -154,6 +154,7 @@ class Pipeline:
         self.source_vocabulary.save(folder / f"vocab.{source}.txt")
         self.target_vocabulary.save(folder / f"vocab.{target}.txt")
         sides = [self.source] if self.facts.joint else [self.source, self.target]
+        # Not strict: with words as units there are sides, but no files of codes.
         for side, name in zip(sides, _codes_names(self.facts), strict=False):
             if side.codes is not None:
                 side.codes.save(folder / name)
@@ -171,6 +172,7 @@ class Pipeline:
         """
         folder = Path(folder)
         facts, hashes = _read_facts(folder / FACTS)
+        # Checked before parsing: a vocabulary that was cut still parses, as a smaller one.
         for name in _file_names(facts):
             if not (folder / name).is_file():
                 raise StorageError(f"{folder} lacks `{name}`.", _AGAIN)
@@ -211,6 +213,7 @@ def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
     if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
         raise _altered(path)
     files = {name: value for name, value in hashes.items() if name not in ("text", _TABLE)}
+    # Folders of earlier versions may lack entries; those that exist must match.
     if hashes.get(_TABLE) not in (None, digest(files)):
         raise _altered(path)
     missing = [name for name in ("source_lang", "target_lang") if name not in values["text"]]

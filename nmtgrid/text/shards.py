@@ -52,6 +52,7 @@ def split_file(path: Path, max_bytes: int = MAX_BLOCK) -> list[Block]:
         step = min(max(size // _BLOCKS, MIN_BLOCK), max_bytes)
         bounds = [0]
         with open(path, "rb") as file:
+            # Even an empty file gets a block, so that callers see one result for each file.
             while len(bounds) < 2 or bounds[-1] < size:
                 file.seek(min(bounds[-1] + step, size))
                 file.readline()
@@ -72,6 +73,7 @@ def read_block(block: Block) -> Iterator[str]:
             # Pieces bound the memory: as text and words a block takes many times its bytes.
             while (left := block.end - file.tell()) > 0:
                 raw = file.read(min(_PIECE, left))
+                # The cut may lie inside a line, or even inside a character.
                 if len(raw) < left:
                     raw += file.readline()
                 yield raw.decode("utf-8")
@@ -85,6 +87,7 @@ def read_block(block: Block) -> Iterator[str]:
 
 def split_lines(text: str) -> list[str]:
     """Return the lines of `text`, whose last one may lack its end."""
+    # `splitlines` would also cut at separators that belong to a line.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -130,6 +133,7 @@ class ShardReader:
 
     def _fill(self, line: int) -> bool:
         try:
+            # Read on to the line's end, so that the buffer contains whole lines only.
             raw = self._file.read(_READ_SIZE) + self._file.readline()
         except OSError as fault:
             raise read_error(self._path, fault, line) from fault

@@ -15,7 +15,7 @@ from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.atomic import read_json, reason
 from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data import directory
-from nmtgrid.data.dataset import Dataset
+from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
@@ -71,13 +71,9 @@ def prepare(
     objective.check(model)
     bf16 = training.precision == "bf16"
     bf16 |= training.precision == "auto" and has_fast_bf16(device)
-    validator = None
-    if valid is not None and len(valid):
-        validator = SplitValidator(
-            dataset, valid, objective, settings.batches, device, bf16=bf16,
-            with_quality=training.validate_bleu, sentences=training.validate_sentences,
-            processes=processes,
-        )  # fmt: skip
+    validator = _make_validator(
+        dataset, valid, objective, settings, device, bf16=bf16, processes=processes
+    )
     trainer = Trainer(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes,
@@ -86,15 +82,41 @@ def prepare(
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        _check_same_pipeline(folder, dataset.pipeline)
-        if not trainer.resume():
-            advice = "Begin again with `--overwrite`."
-            raise ModelError(f"{folder} holds no saved state to resume from.", advice)
+        _resume(trainer, folder, dataset.pipeline)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume)
     # The others read the folder: they go on when it is complete.
     processes.wait()
     return trainer
+
+
+def _make_validator(
+    dataset: Dataset,
+    valid: Split | None,
+    objective: Objective,
+    settings: RunSettings,
+    device: torch.device,
+    *,
+    bf16: bool,
+    processes: Processes,
+) -> SplitValidator | None:
+    """Return what validates on `valid`; None where there is no such split or nothing in it."""
+    if valid is None or not len(valid):
+        return None
+    training = settings.training
+    return SplitValidator(
+        dataset, valid, objective, settings.batches, device, bf16=bf16,
+        with_quality=training.validate_bleu, sentences=training.validate_sentences,
+        processes=processes,
+    )  # fmt: skip
+
+
+def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
+    """Go on from the state in `folder`. Raises DataError or ModelError where that cannot be."""
+    _check_same_pipeline(folder, pipeline)
+    if not trainer.resume():
+        advice = "Begin again with `--overwrite`."
+        raise ModelError(f"{folder} holds no saved state to resume from.", advice)
 
 
 def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:

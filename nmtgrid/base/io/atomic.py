@@ -44,6 +44,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        # The new name is an entry of the folder, which has to reach the disk as well.
         sync_folder(path.parent)
     except OSError as fault:
         remove(temporary)
@@ -136,6 +137,7 @@ def remove_stale(path: Path, ending: str = "part") -> None:
         # If another program has the number by now, the file stays until that one ends.
         elif _is_running(int(match[2])):
             continue
+        # Whole folders are built under such names too.
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
@@ -187,6 +189,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
             f"{path} could not be written: the disk is full.",
             "Free some space and run the same command again; what stood there before is unharmed.",
         )
+    # The system reports a missing folder and a missing file by the same number.
     if fault.errno == errno.ENOENT and not path.parent.is_dir():
         return StorageError(
             f"The folder {path.parent} does not exist.", "Make it, or mend the path."

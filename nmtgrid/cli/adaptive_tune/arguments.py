@@ -150,12 +150,14 @@ def check(arguments: AdaptiveTuneArguments) -> None:
             f"`--split` and `--test-split` are both `{arguments.split}`: what is tuned on says "
             "nothing about new sentences."
         )
+    # Written this way round to refuse NaN too, for which every comparison is false.
     if not _LEAST_BUDGET <= arguments.budget < math.inf:
         faults.append(
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
         )
     if arguments.only == "fixed" and arguments.allow_loss is not None:
         faults.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
+    # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
     faults += [
         f"`--{name}` must be at least 1, but is {number}."
@@ -168,6 +170,7 @@ def check(arguments: AdaptiveTuneArguments) -> None:
         faults += unwritable("--out", arguments.out)
     else:
         faults += unusable("--out", arguments.out)
+    # These options default to None, which shows whether a user has set them.
     calibration = [
         f"`--{name}`"
         for name in ("risk", "confidence", "candidates")

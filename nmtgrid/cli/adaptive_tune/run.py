@@ -68,10 +68,13 @@ def calibrate(
     Raises ConfigError where there are too few sentences for any to be.
     """
     assert arguments.allow_loss is not None
+    # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
     first, second = halves(samples, arguments.seed)
+    # Refused before the slow part: with too few sentences no test can ever pass.
     check_promise(arguments.allow_loss, arguments.guarantee_confidence, len(second))
     learned, held_out = [samples[p] for p in first], [samples[p] for p in second]
     candidates = _candidates(arguments, full, mechanism, learned, setup)
+    # The full stack is decoded once, and every candidate is compared with that.
     theirs = decode([full], held_out, setup)[0]
     with console.progress("testing candidates", len(candidates)) as bar:
 
@@ -83,11 +86,14 @@ def calibrate(
         bound = arguments.allow_loss / 100
         tested = fixed_sequence(candidates, losses, bound, arguments.guarantee_confidence)
     passed = [result for result in tested if result.passed]
+    # Every candidate that passed carries the guarantee, so speed alone decides.
     best = min(passed, key=lambda result: _speed(result.candidate), default=None)
     report = _report(arguments, tested, best, len(second))
     if best is None:
+        # Candidates are tested from the safest on: if none passed, the first one failed.
         report["needed"] = _tell(arguments, tested[0], len(second))
         return None, report
+    # A check from outside only: the test split has no part in the certificate.
     if tests is not None:
         report["test"] = _holds_on_test(arguments, full, best.candidate, tests, setup, pipeline)
     return best.candidate, report
@@ -101,6 +107,7 @@ def _candidates(
     setup: DecodeSetup,
 ) -> list[Choice]:
     model = with_exits(full.model)
+    # These predictors choose the exit themselves, so there are no thresholds to vary.
     if mechanism == "multinomial" or mechanism == "sequence":
         return [predicted(model, mechanism)]
     records = recorded(_plan(arguments), model, mechanism, learned, setup)
@@ -122,6 +129,7 @@ def _losses(
     pipeline: Pipeline,
 ) -> NDArray[Any]:
     """Return the loss of each sentence that has a source."""
+    # Empty sources are not decoded; counted as losses of 0, they would flatter the mean.
     indices = [index for index, sample in enumerate(samples) if sample.source]
     if arguments.loss_measure == "bleu":
         sides = [translations(decoded, pipeline) for decoded in (full, early)]
@@ -199,12 +207,16 @@ def _tell(arguments: AdaptiveTuneArguments, first: Tested[Choice], count: int) -
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
 
+Measure = Callable[[Sequence[System], int], list[Measured]]
+"""Decodes systems on the split of a number, 0 being the one tuned on, and measures them."""
+
 
 def tune(arguments: AdaptiveTuneArguments) -> None:
     """Tune, measure and report; see the command."""
     assert arguments.model is not None and arguments.data is not None
     dataset = Dataset.open(arguments.data)
     loaded, setup, others = _load(arguments, dataset)
+    # A folder that cannot be written is refused now, not after hours of decoding.
     if arguments.keep:
         check_place(loaded.folder)
     model = with_exits(loaded.model)
@@ -220,17 +232,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     report = Report(
         arguments, name, mechanism, model.traits.num_exits, setup.plan, list(map(len, samples))
     )
-    chosen: list[Choice] = []
-    refill: Refill | None = None
-    if arguments.allow_loss is None and arguments.only != "fixed":
-        chosen, refill = choices(_plan(arguments), model, mechanism, samples[0], setup, budgets)
-    elif arguments.allow_loss is not None:
-        tests = samples[1] if arguments.test_split else None
-        texts = loaded.pipeline
-        certified, report.calibrated = calibrate(
-            arguments, full, mechanism, samples[0], tests, setup, texts
-        )
-        chosen = [] if certified is None else [certified]
+    chosen, refill = _choose(report, full, samples, setup, budgets, loaded.pipeline)
     beside = [*([] if arguments.only == "points" else _beside(model, arguments.seed)), *others]
 
     def measured(systems: Sequence[System], split_number: int) -> list[Measured]:
@@ -240,12 +242,55 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             done = decode(systems, samples[split_number], setup, go)
         return [measure(decoded, samples[split_number], loaded.pipeline) for decoded in done]
 
-    systems = [full, *beside, *(choice.system for choice in chosen)]
-    tuned = measured(systems, 0)
-    report.full, rest = Row(tuned[0]), tuned[1:]
-    report.beside = list(map(Row, rest[: len(beside)]))
-    ran = list(zip(chosen, map(Row, rest[len(beside) :]), strict=True))
+    _measure(report, [full, *beside], chosen, refill, budgets, measured)
+    # Presets that cannot be kept must not cost the results: the fault is raised after those.
+    fault = _kept(arguments, report, loaded, budgets) if arguments.keep else None
+    write(report, budgets, arguments.json)
+    if fault is not None:
+        raise fault
+
+
+def _choose(
+    report: Report,
+    full: System,
+    samples: Sequence[Sequence[Sample]],
+    setup: DecodeSetup,
+    budgets: Budgets,
+    pipeline: Pipeline,
+) -> tuple[list[Choice], Refill | None]:
+    """Return what is worth decoding, and what finds more; enter a calibration into the report."""
+    arguments, mechanism = report.arguments, report.mechanism
+    if arguments.allow_loss is not None:
+        tests = samples[1] if arguments.test_split else None
+        certified, report.calibrated = calibrate(
+            arguments, full, mechanism, samples[0], tests, setup, pipeline
+        )
+        return [] if certified is None else [certified], None
+    if arguments.only == "fixed":
+        return [], None
+    model = with_exits(full.model)
+    return choices(_plan(arguments), model, mechanism, samples[0], setup, budgets)
+
+
+def _measure(
+    report: Report,
+    fixed: Sequence[System],
+    chosen: Sequence[Choice],
+    refill: Refill | None,
+    budgets: Budgets,
+    measured: Measure,
+) -> None:
+    """Decode the full stack, which is the first of `fixed`, its rivals and what was chosen.
+
+    Enters all rows into the report, and the best of each budget as its points.
+    """
+    # In one call: systems take turns on each batch, so that a busy machine slows all alike.
+    tuned = measured([*fixed, *(choice.system for choice in chosen)], 0)
+    report.full = Row(tuned[0])
+    report.beside = list(map(Row, tuned[1 : len(fixed)]))
+    ran = list(zip(chosen, map(Row, tuned[len(fixed) :]), strict=True))
     for _ in range(_REFILLS):
+        # Decoding exits at other depths than replay did: others are chosen with that shift in mind.
         shifts = _shifts(ran, budgets)
         if refill is None or not shifts:
             break
@@ -261,13 +306,10 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         # Times compare among what was decoded in turn.
         for row, again in zip(rows, measured(shown, 0), strict=True):
             row.tuned = again
-    if arguments.test_split:
+    # Only what was already chosen: the test split must not influence the choice.
+    if report.arguments.test_split:
         for row, test in zip(rows, measured(shown, 1), strict=True):
             row.test = test
-    fault = _kept(arguments, report, loaded, budgets) if arguments.keep else None
-    write(report, budgets, arguments.json)
-    if fault is not None:
-        raise fault
 
 
 def _plan(arguments: AdaptiveTuneArguments) -> TuningPlan:
@@ -291,6 +333,7 @@ def _load(
     bf16 = arguments.precision == "bf16"
     setup = DecodeSetup(plan, arguments.batch, arguments.repeats, arguments.clock, device, bf16)
     _checked(loaded, setup, arguments, dataset)
+    # Faults are collected, so that one run names all baselines that cannot be used.
     faults, others, names = [], [], set()
     for text in arguments.baselines or ():
         label, path = split_label(text)
@@ -349,6 +392,7 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
     lost = lost_budgets([first for first, _ in depths], [last for _, last in depths], budgets)
     shifts = {}
     for budget in lost:
+        # A shift of its own for each budget: the error of replay may depend on the depth.
         own = [last - first for first, last in depths if budgets.budget(first) == budget]
         shifts[budget] = sum(own) / len(own)
     return shifts
@@ -357,6 +401,7 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
 def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Choice, Row]]:
     """Return the best of each budget that decoding truly kept to; the faster on equal BLEU."""
     best: dict[int, tuple[Choice, Row]] = {}
+    # Decoding may have moved a vector to another budget, so its decoded depth counts.
     for choice, row in sorted(ran, key=lambda pair: pair[1].tuned.average_exit):
         interval = budgets.place(row.tuned.average_exit)
         if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
@@ -381,6 +426,7 @@ def _kept(
             )
         )  # fmt: skip
     if presets:
+        # A certified point has a name of its own and must not replace the presets of a tuning.
         tuning = report.name if arguments.allow_loss is None else None
         try:
             save_exits(loaded.folder, loaded.model, presets, tuning)

@@ -1,4 +1,8 @@
-"""`nmtgrid adaptive-tune --results`: tunings done before in one table and picture."""
+"""What `nmtgrid adaptive-tune` shows and writes: a table, the results as JSON, and a picture.
+
+`Report` gathers the rows of a tuning, which `write` shows, writes and draws; `draw_results` lays
+tunings done before side by side in one table and picture (`--results`).
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,7 @@ class Report:
         """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
         replayed = [choice.replayed.average_exit for choice, _ in self.finalists if choice.replayed]
         decoded = [row.tuned.average_exit for _, row in self.finalists]
+        # A calibration aims at a loss and not at budgets, so it cannot miss any.
         return [] if self.calibrated else lost_budgets(replayed, decoded, budgets)
 
     def stored_name(self, row: Row, budgets: Budgets) -> str:
@@ -150,11 +155,13 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
     _show(report, budgets)
     values = values_of(report, budgets)
     results, picture = report.arguments.results_file, report.arguments.picture_file
+    # Entered before the checksum, which covers all entries.
     values["pictures"] = [str(picture)] if picture else []
     values = with_checksum(nan_to_none(values))
     write_report(json, values)
     if results is not None and picture is not None:
         make_folder(results.parent)
+        # The results come first: they must survive if drawing fails.
         write_json(results, values)
         draw(values, picture)
         console.say(f"Drawn: {picture}")
@@ -162,6 +169,7 @@ def write(report: Report, budgets: Budgets, json: Path | None) -> None:
 
 def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
+    # Parsed as if read from the file: `--results` then draws the same picture later.
     tuning = parse_tuning(values)
     how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
@@ -188,6 +196,7 @@ def _show(report: Report, budgets: Budgets) -> None:
     rows += [_line(row.shown.decoded.system.name, full, row.shown) for row in report.beside]
     rows.append(_line("full stack", full, full))
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
+    # The last split is the test split where there is one: what people should compare.
     console.table(
         f"{report.name}, {report.splits[-1]}: {report.counts[-1]:,} sentences, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
@@ -247,6 +256,7 @@ def _is(row: Row, kind: type) -> bool:
 def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> None:
     """Show and draw tunings, those of one name pooled: the best of each budget."""
     pairs = [split_label(text) for text in named]
+    # Checked before reading: an output must not overwrite a tuning that is an input.
     check_out(out, json, [path for _, path in pairs])
     tunings = [read_tuning(path, label) for label, path in pairs]
     show([tuning_section(tunings)], out, "png", json)

@@ -123,11 +123,13 @@ def check(arguments: OnlineEvalArguments) -> list[Setting]:
     """Return the settings of the policies. Raises ConfigError that names every fault."""
     faults, advice = _faults(arguments), ""
     settings: list[Setting] = []
+    # Faults of the lists are reported together with those of all other options.
     try:
         settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle)
     except ConfigError as error:
         faults += error.faults
         advice = error.advice
+    # Looked up now: an unknown name should not surface after hours of decoding.
     if arguments.published is not None:
         try:
             curves(arguments.published)
@@ -148,6 +150,7 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
         )
     if convention == "simuleval" and unit == "token":
         faults.append("SimulEval's convention counts words: leave out `--unit token`.")
+    # Points in other units would lie on the same axes without being comparable.
     elif arguments.published and (unit, convention) != ("token", "thesis"):
         faults.append(
             "The published curves count tokens in the thesis' convention: leave out "

@@ -56,6 +56,7 @@ _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 
 def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
+    # Read back from the file, as `analyze latency` does, so that both draw the same curve.
     results_read = read_online_results(results)
     unit = arguments.latency_unit
     ours, levels = latency_curves(results_read, "al", unit, arguments.convention)
@@ -111,6 +112,7 @@ def compared(
         return pair[1].latencies[arguments.latency_unit, arguments.convention].al
 
     groups: dict[tuple[str, str], list[tuple[System, Measured]]] = {}
+    # Sorted by lag, so that the middle of a group is the middle of its range.
     for pair in sorted(pairs, key=lag):
         groups.setdefault((pair[1].decoded.setting.policy, pair[0].name), []).append(pair)
     names = [system.name for system in systems]
@@ -118,6 +120,7 @@ def compared(
     if not ranked:
         return []
     first = groups[ranked[0]]
+    # Wait-k reads at fixed times whatever the text: the natural contrast to a policy.
     others = [pair for key in ranked[1:] if key[0] == "wait-k" for pair in groups[key]]
     if not others:
         return [first[0], first[-1]] if len(first) > 1 else first
@@ -143,6 +146,7 @@ def _grid(
     lag = measured.latencies[arguments.latency_unit, arguments.convention].al
     title = f"{system.name}, {POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
+        # Without delays there are no words, but splitting an empty text would yield one.
         delays = delays_of_words(sentence, outcome, system.joiner)
         return PathGrid(title, sentence.words, outcome.words.split(" ") if delays else [], delays)
     return PathGrid(title, sentence.units, outcome.units, delays_of_tokens(sentence, outcome))
@@ -154,9 +158,11 @@ class Files:
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
         self.arguments, self.systems = arguments, systems
+        # A slash in a name must not create a folder within a folder.
         self._names = {system.name: system.name.replace("/", "-") for system in systems}
         if len(systems) == 1:
             self._names = {systems[0].name: "."}
+        # An empty name or `..` would write into the shared folder itself or above it.
         if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
             raise ConfigError("Two models would share a folder: name them by `NAME=MODEL`.")
         for folder in (arguments.out, arguments.simuleval):

@@ -52,6 +52,7 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
     Of several, those without any YAAL are not told of: a table shows it.
     """
     skipped = {title: latency.skipped for title, latency in latencies.items()}
+    # Skipped sentences have no YAAL either and would otherwise be reported twice.
     late = {
         title: latency.yaal_skipped - latency.skipped
         for title, latency in latencies.items()
@@ -96,6 +97,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
     systems = _systems(arguments, settings, dataset)
+    # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
             raise ConfigError(
@@ -108,6 +110,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
             "written until the sentence ends, so latencies are those of the hypothesis that is "
             "best then, not of words that could have been shown. `--beam 1` writes what stays."
         )
+    # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     try:
         with _progress(systems, settings) as meter:
@@ -119,8 +122,10 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
                     )
                     system.done.append(measured)
                     files.keep(system, measured)
+                    # Rewritten after each setting, so that a killed run loses only the current one.
                     files.results(report(arguments, systems, complete=False))
     except KeyboardInterrupt:
+        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C.
         _finish(arguments, systems, files, complete=False)
         done, total = sum(len(setting.done) for setting in systems), len(systems) * len(settings)
         where = f"; {arguments.out} holds them" if arguments.out and done else ""
@@ -172,6 +177,7 @@ def _finish(
         if system.done:
             _show(arguments, system)
     values = report(arguments, systems, complete=complete)
+    # Written twice: drawing reads the file, and only then are the pictures known.
     files.results(values)
     rows = path_rows(arguments, systems) if arguments.out is not None else {}
     values["pictures"] = [str(path) for path in files.draw([*rows.values()])]
@@ -240,6 +246,7 @@ def _systems(
     """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
     split = dataset.split(arguments.split)
     named = [split_label(text) for text in arguments.models or ()]
+    # An ensemble is named by all its members: MODEL alone would be another system.
     names = [
         label or "+".join(folder.resolve().name for folder in (path, *(arguments.ensemble or ())))
         for label, path in named
@@ -279,6 +286,7 @@ def _systems(
         systems.append(System(name, path, decoder, []))
     if faults:
         raise ConfigError(faults)
+    # Reading warns about long sentences, so it waits until no model is refused.
     for system in systems:
         pipeline = system.decoder.translator.pipeline
         longest = system.decoder.translator.options.max_source

@@ -129,6 +129,7 @@ def _construct(constructor: Any, arguments: Any) -> Any:
     name = constructor.name.rpartition(".")[2]
     if name == "OrderedDict":
         return _table([item for pair in (arguments[0] if arguments else []) for item in pair])
+    # The factory is not needed: only the entries that follow matter, and nothing is called.
     if name == "defaultdict":
         return {}
     if name == "Namespace":
@@ -155,6 +156,7 @@ def _table(items: list[Any]) -> dict[Any, Any]:
 
 
 def _count(value: Any) -> int:
+    # `isinstance` would accept `True`, which is no size.
     if type(value) is not int or value < 0:
         raise PickleFault("it has a size that is no count")
     return value
@@ -190,6 +192,7 @@ class PickleReader:
             while (code := self._take(1)[0]) != ord("."):
                 self._execute(code)
             return self._stack.pop()
+        # PickleFault is a ValueError, but its own message says more than the one below.
         except PickleFault:
             raise
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as fault:
@@ -208,6 +211,7 @@ class PickleReader:
         return struct.unpack(form, self._take(struct.calcsize(form)))[0]
 
     def _line(self) -> str:
+        # Bounded, so that a damaged file is not searched to its end.
         end = self.data.find(b"\n", self.position, self.position + 1000)
         if end < 0:
             raise PickleFault("a name in it has no end")
@@ -287,6 +291,7 @@ class PickleReader:
 
     def _build(self) -> None:
         state, target = self._stack.pop(), self._stack[-1]
+        # Only options keep their state: that of an unknown object means nothing here.
         if isinstance(target, Namespace) and isinstance(state, dict):
             self._count_copies(len(state))
             target.values.update(state)
@@ -307,6 +312,7 @@ class PickleReader:
         if kind not in _DTYPES or not isinstance(key, str):
             raise PickleFault(f"it has numbers of a kind that is not known: `{name[:60]}`")
         storage = _Storage(kind, key, _count(count))
+        # Two sizes for one key could reach past the bytes that are checked later.
         if self.storages.setdefault(key, storage) != storage:
             raise PickleFault(f"its storage `{key[:60]}` is named in two ways")
         # Streams of early versions name a part of a storage as (key, start, count).
@@ -371,7 +377,9 @@ class Checkpoint:
         view = self.views[name]
         storage = view.storage
         first = self._starts[storage.key] + (storage.start + view.offset) * storage.item_bytes
+        # A copy: the map is read-only and is closed with the checkpoint.
         raw = bytearray(self._data[first : first + view.extent * storage.item_bytes])
+        # `frombuffer` refuses an empty buffer.
         if not raw:
             return torch.zeros(view.shape)
         flat = torch.frombuffer(raw, dtype=_DTYPES[storage.kind])
@@ -464,6 +472,7 @@ def _records(path: Path, data: mmap.mmap) -> dict[str, tuple[int, int]]:
             if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
                 raise PickleFault(f"its part `{entry.filename[:60]}` is compressed or locked")
             head = data[entry.header_offset : entry.header_offset + 30]
+            # Offsets come from the directory at the file's end, which may be damaged or forged.
             if head[:4] != b"PK\x03\x04":
                 raise PickleFault(f"its part `{entry.filename[:60]}` is not where it should be")
             # The local header has names and extra fields of its own length.

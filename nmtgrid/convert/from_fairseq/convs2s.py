@@ -46,6 +46,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         options.refuse("decoder_attention", "every decoder layer attends to the source.")
     embedded = options.count("decoder_embed_dim")
     output = options.count("decoder_out_embed_dim", embedded)
+    # Stand-ins where faults were collected: planning goes on to find all of them.
     size, kernel = kinds[0] if kinds else (1, 1)
     rate = options.rate("dropout", 0.0)
     config = ConvS2SConfig(
@@ -135,6 +136,7 @@ def _convolution(prefix: str, key: str) -> Recipes:
 
 
 def _of_outputs(direction: Tensor, gain: Tensor) -> bool:
+    # Later checkpoints have a length for each output of [k, inputs, outputs], not for each tap.
     return gain.shape == (1, 1, direction.shape[2])
 
 

@@ -47,6 +47,7 @@ def read_dictionary(path: Path) -> Vocabulary:
         if before is not None:
             # The earlier line keeps its id, which no text then produces.
             names[before] = None
+        # Our text is split at spaces, so a name that contains one could never match.
         is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
         indices[name] = len(names) if is_word else None
         names.append(name if is_word else None)
@@ -74,6 +75,7 @@ def read_codes(path: Path) -> Codes:
     """
     lines = read_lines(path)
     first = next(lines)
+    # Only fastBPE writes a count after the two units of a merge.
     if first.count(" ") != 2 or not first.rpartition(" ")[2].isdecimal():
         return Codes.load(path)
     merges = []
@@ -94,6 +96,7 @@ def _lines(path: Path) -> list[str]:
     """Return the lines of a text as Python reads them: any kind of line end counts."""
     with open_text(path) as file:
         try:
+            # One byte beyond the limit reveals a file that is too large without reading all of it.
             raw = file.read(_LARGEST + 1)
             text = raw.decode("utf-8")
         except UnicodeDecodeError as fault:
@@ -129,6 +132,7 @@ def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
 def _named(names: list[str | None]) -> list[str]:
     """Return the names, with a new one such as `<line-7>` for each that is None."""
     prefix = "<line-"
+    # A real token may look like our filler: brackets are added until none does.
     while any(name is not None and name.startswith(prefix) for name in names):
         prefix = f"<{prefix}"
     return [f"{prefix}{line}>" if name is None else name for line, name in enumerate(names, 1)]

@@ -35,6 +35,7 @@ _RATES = (
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Bi-LSTM; what it cannot have is entered into the options' faults."""
     refuse_adaptive_softmax(options, checkpoint)
+    # fairseq attends by default: only an explicit refusal counts, not a missing option.
     if not options.is_set("decoder_attention") and options.get("decoder_attention") is not None:
         options.refuse("decoder_attention", "the decoder attends to the source.")
     options.must_agree(
@@ -119,6 +120,7 @@ def _classifier(config: BiLSTMConfig, tied: str, checkpoint: Checkpoint) -> Reci
             {"output_weight": computed(reordered, weight)} if config.tie == "none" else {}
         )
 
+    # Two linear maps in a row are one: W (F x + f) + b = (W F) x + (W f + b).
     def shift(matrix: Tensor, inner: Tensor, *outer: Tensor) -> Tensor:
         return reordered(matrix @ inner + sum(outer))
 

@@ -37,6 +37,7 @@ FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "lstm": lstm.plan,
     "pervasive": pervasive.plan,
 }
+# Their names begin like those of a family, but their layers differ from its own.
 _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "fconv_lm", "fconv_self_att", "lstm_lm",
@@ -78,6 +79,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
     our architectures cannot express.
     """
+    # Before gigabytes are read: a folder that is in the way should stop the import at once.
     check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
         options = read_options(checkpoint.content)
@@ -166,6 +168,7 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
                 f"{side} has vectors of {view.shape[0] if view.shape else 0:,}: give the "
                 "dictionary that it was trained with."
             )
+    # Equal views are one matrix: an id must then mean the same type on both sides.
     shared = checkpoint.views.get("encoder.embed_tokens.weight")
     if (
         shared is not None
@@ -193,6 +196,7 @@ def _build(
     tensors, faults = convert_tensors(plan, checkpoint, parameters)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
+    # A fault of our plan, which users cannot mend: it should not look like theirs.
     if set(tensors) != set(parameters):
         raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
     model.load_state_dict(tensors)

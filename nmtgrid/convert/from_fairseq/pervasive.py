@@ -130,6 +130,7 @@ class _Shifts:
         for layer in range(config.depth):
             name = f"decoder.net.residual_blocks.{layer}.mconv2.bias"
             self.before.append(shift)
+            # A bias of another shape is not used here and is reported later as unmatched.
             if name in checkpoint.views and checkpoint.views[name].shape == shift.shape:
                 self.names.append(name)
                 shift = shift + checkpoint.load(name)
@@ -172,6 +173,7 @@ def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -
         }
     elif config.aggregation == "gated-max":
         recipes |= shifts.linear("aggregator.gate", "decoder.aggregator.linear", shift)
+        # The gate's bias has absorbed the shift, so nothing is left for the layers behind it.
         shift = torch.zeros_like(shift)
     recipes |= _output(config, checkpoint, shifts, shift)
     return recipes
@@ -221,7 +223,7 @@ def _output(
         if config.tie == "none":
             recipes["output_weight"] = computed(reordered, rows)
     elif f"{projection}.weight" in checkpoint.views:
-
+        # Without an output map the classifier absorbs both: R (W (x + s) + b) + o.
         def bias(outer: Tensor, rows: Tensor, weight: Tensor, inner: Tensor) -> Tensor:
             return reordered(outer + rows @ (inner + weight @ shift))
 

@@ -77,6 +77,7 @@ class Options:
 
     def must_agree(self, first: str, second: str, why: str) -> None:
         """Refuse two options that are not the same."""
+        # A switch that is missing on one side equals one that is off on the other.
         if self.get(first, False) != self.get(second, False):
             self.faults.append(
                 f"`{option_name(first)}` is {self.get(first)}, "
@@ -89,6 +90,7 @@ class Options:
         if not isinstance(text, str):
             return list(text) if isinstance(text, (list, tuple)) else []
         try:
+            # fairseq evaluates this text; a file from elsewhere is parsed only, and within a limit.
             if len(text) > _LONGEST:
                 raise ValueError
             value = _value(ast.parse(text.strip(), mode="eval").body)
@@ -221,6 +223,7 @@ def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         "The checkpoint lacks", sorted(used - names), "for a model of these options."
     )
     faults += _list_names("The checkpoint has", left, f"which `{plan.arch}` has no place for.")
+    # Options may claim tying where weights differ: one shared matrix would change the model.
     for copy, original in plan.copies.items():
         if copy in names and original in names:
             shapes = checkpoint.views[copy].shape, checkpoint.views[original].shape

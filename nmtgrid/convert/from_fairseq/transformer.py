@@ -81,6 +81,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         ),
     )
     import_plan = Plan("transformer", config, {}, tied_copies(config.tie, checkpoint), IGNORED)
+    # After faults the configuration contains stand-ins, for which recipes make no sense.
     if options.faults:
         return import_plan
     if min(inner) < max(inner):
@@ -115,6 +116,7 @@ def tied_copies(
         copies |= {f"decoder.{output}.weight": original, "decoder.embed_out": original}
     if tied == "all":
         copies["encoder.embed_tokens.weight"] = original
+    # Versions of fairseq differ in which of the copies they save.
     return {copy: name for copy, name in copies.items() if copy in checkpoint.views}
 
 
@@ -130,6 +132,7 @@ def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
     """Return the recipes of learned positions: without the unused rows, the last one repeated."""
 
     def rows(weight: Tensor) -> Tensor:
+        # The shorter side never learned the further rows, so its last one is repeated for them.
         used = weight[FIRST_POSITION:]
         return torch.cat([used, used[-1:].expand(count - len(used), -1)])
 
@@ -226,6 +229,7 @@ def _joined(parts: list[Recipe]) -> Recipe:
 def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
     """Return the recipes of a feed-forward network; units from `inner` up to `size` are zero."""
 
+    # The rectifier of 0 is 0, so a filled-up unit adds nothing to the output.
     def padded(tensor: Tensor) -> Tensor:
         if len(tensor) != inner:
             raise ValueError(f"{len(tensor)} units, not {inner}")

@@ -77,6 +77,7 @@ class CaptionPlan:
             return _WORD.search(_ESCAPE.sub("", token)) is not None
 
         def words(caption: Caption) -> str:
+            # The authors of the file chose these words, so none is filtered out.
             if self.tokenize == "none" and caption.tokens is not None:
                 return moses.tokenize(" ".join(caption.tokens))
             text = caption.raw.lower() if self.lowercase else caption.raw
@@ -163,6 +164,7 @@ class _SplitBuilder:
                 captions = self._filter(picture, dropped, is_training=name == "train")
                 pairs_read += len(picture.captions)
                 pairs_kept += len(captions)
+                # Without captions a picture can neither train nor be scored: it is not stored.
                 if captions:
                     with_captions += 1
                     writer.append_picture(picture.features(), len(captions))
@@ -197,6 +199,7 @@ class _SplitBuilder:
             words = self._words(caption)
             if not words:
                 dropped["empty"] += 1
+            # Outside training every caption is a reference, however long.
             elif is_training and words.count(" ") >= self._plan.max_words:
                 dropped["too_long"] += 1
             else:
@@ -260,6 +263,7 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], 
         )
     splits = {"train": captioned[""]}
     for name, held_out in sources.held_out.items():
+        # Each takes from what the one before left, so that held-out splits cannot overlap.
         if _NUMBER.fullmatch(held_out):
             splits["train"], splits[name] = _hold_out(splits["train"], int(held_out), name)
         else:
@@ -286,6 +290,7 @@ def _karpathy_splits(
         for karpathy, name in _KARPATHY_SPLITS.items()
         if karpathy in captioned
     }
+    # The manifest notes how many pictures were left out: results depend on it.
     rest = captioned.get(_RESTVAL, [])
     if sources.restval:
         return {**splits, "train": [*splits["train"], *rest]}, {"restval": 0}
@@ -329,6 +334,7 @@ def _with_features(
         if key is None:
             missing.append(picture.name)
         else:
+            # Loaded only when written: the features of all pictures may not fit into memory.
             pictures.append(Picture(key, picture.captions, functools.partial(features.read, key)))
     if missing:
         raise InputError(
@@ -348,6 +354,7 @@ def _check_disjoint(splits: Mapping[str, list[Picture]]) -> None:
     for split, pictures in splits.items():
         for picture in pictures:
             if picture.name in owners:
+                # Names are those of features, so this also catches two pictures that share them.
                 duplicates.append(f"{picture.name} ({owners[picture.name]}, {split})")
             owners[picture.name] = split
     if duplicates:

@@ -65,6 +65,7 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
     else:
         for split, picture in _read_karpathy(path, images):
             splits.setdefault(split, []).append(picture)
+    # Across splits too: a picture in two of them would leak test captions into training.
     seen: set[str] = set()
     for picture in (picture for pictures in splits.values() for picture in pictures):
         if picture.name in seen:
@@ -85,6 +86,7 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
+    # Caught before its base class ValueError, because it alone knows the position.
     except json.JSONDecodeError as fault:
         raise InputError(
             f"it is not JSON: {fault.msg} at column {fault.colno}.",
@@ -135,6 +137,7 @@ def _read_coco(
         text = annotation.get("caption") if isinstance(annotation, dict) else None
         if not _is_text(text):
             raise _lacks_error(path, f"annotations[{index}]", "a text `caption`")
+        # As text, like the keys: an id may be a number in one list and text in the other.
         owner = str(annotation.get("image_id"))
         if owner not in captions:
             raise InputError(
@@ -151,6 +154,7 @@ def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
     keys: list[str] = []
     for field in fields:
         value = image.get(field)
+        # For Python a boolean is a number, but `true` is no id.
         if isinstance(value, bool) or not (isinstance(value, int) or _is_text(value)):
             continue
         if value == "":
@@ -158,6 +162,7 @@ def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
         keys.append(str(value))
         if field in ("filename", "file_name"):
             keys.append(PurePosixPath(str(value)).stem)
+    # The order counts: the first key that has features wins.
     return tuple(dict.fromkeys(keys))
 
 

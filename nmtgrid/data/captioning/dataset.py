@@ -114,6 +114,7 @@ def _locate(path: Path) -> list[tuple[str, _Location, tuple[str, int]]]:
     entries = {name: _Entry.read(path, name, entry, start) for name, entry in header.items()}
     if "features" in entries:
         return _locate_flat(path, entries, facts)
+    # A vector [F] is accepted as a picture with a single region.
     wrong = [name for name, entry in entries.items() if not entry.is_features((1, 2))]
     if wrong:
         first = entries[wrong[0]]
@@ -183,6 +184,7 @@ def _locate_flat(
     if "ids" in entries:
         names = _integers(path, "ids", entries).tolist()
     else:
+        # Names that are texts cannot be a tensor, so they stand in the file's metadata.
         try:
             names = json.loads(facts.get("ids", ""))
         except ValueError:
@@ -242,6 +244,7 @@ class PictureSource:
         if values is None:
             return None
         fits = isinstance(values, dict) and values.get("kind") == "features"
+        # `isinstance` would accept `true` as a size.
         if not fits or type(values.get("size")) is not int or values.get("type") not in KINDS:
             raise StorageError(
                 "The manifest's entry `source` speaks of no features of pictures.", _AGAIN
@@ -290,6 +293,7 @@ class Pictures:
     def __init__(self, path: Path, source: PictureSource) -> None:
         """Raises StorageError when the file is damaged."""
         features, offsets, captions = map_named(path, ("features", "offsets", "captions"), _AGAIN)
+        # Copied from the map: each batch reads them, and they are small beside the features.
         self._offsets, self.captions = numpy.array(offsets), numpy.array(captions)
         """[pictures + 1]: where the captions of each picture begin."""
         total = int(self._offsets[-1]) if len(self._offsets) else -1
