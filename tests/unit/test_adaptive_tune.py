@@ -234,7 +234,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name a\u00a0b", "cannot be named"),
         ("exits --data data --baselines plain --baselines plain=plain", "Two baselines"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
-        ("exits --results . --no-keep --beam 1", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
+        ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],
 )
 def test_what_is_refused(

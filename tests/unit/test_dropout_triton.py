@@ -120,7 +120,7 @@ def test_kernels_compile(drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path:
     numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
     constants = {"DROPS": drops, "BLOCK": 512}
     for kernel in (_add_kernel, _gradient_kernel):
-        names = ("gradient", "of_h", "of_y") if kernel is _gradient_kernel else ("h", "y", "found")
+        names = ("gradient", "of_h", "of_y") if kernel is _gradient_kernel else ("h", "y", "out")
         text = assembly(kernel, {**dict.fromkeys(names, "*bf16"), **numbers}, constants)
         # Random numbers are made of products of 32 bits, and only where they are wanted.
         assert ("mul.hi.u32" in text) == drops

@@ -87,6 +87,6 @@ def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert text.count("fma.rn.f32") >= rows * 11 * 16 * 32 // 128
     assembly(
         _weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "found": "*fp32", **sizes, "batch": "i32"},
+        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **sizes, "batch": "i32"},
         {**shared, "SENTENCES": 4},
     )
