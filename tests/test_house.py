@@ -284,6 +284,13 @@ def test_the_readme_names_commands_that_exist(project: Path) -> None:
         assert (project / recipe).is_file()
 
 
+def test_the_fast_tier_names_files(project: Path) -> None:
+    lines = (project / "tests/fast_tier.txt").read_text(encoding="utf-8").splitlines()
+    files = [line for line in lines if not line.startswith("#")]
+    assert len(files) > 20
+    assert all((project / file).is_file() for file in files)
+
+
 def test_the_glossary_names_what_exists(project: Path) -> None:
     text = (project / "docs/glossary.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`(nmtgrid\.[\w.]+)`", text))
