@@ -29,7 +29,7 @@ from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.cuda_graphs import Graphs, graphs_for
+from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
 from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.text.vocabulary import END
@@ -64,7 +64,8 @@ def decoding(
     for pairs in batches:
         batch = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
         held.append((batch, EndsAt(batch.target_lengths - 1)))
-    graphs = graphs_for(torch.device(conditions.device))
+    device = torch.device(conditions.device)
+    graphs = Graphs(Recorder(device)) if device.type == "cuda" else None
     longest = max(int(pairs[:, 1].max()) for pairs in batches)
     plan = SearchPlan(beam=beam, max_length_a=float(longest), max_length_b=0.0)
 
@@ -153,8 +154,9 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
         # One autocast around all steps: the cast weights are then kept.
         with conditions.cast():
             deeds = {"ms per step": stepping(model, rows, width, conditions)}
-            graphs = graphs_for(torch.device(conditions.device))
-            if graphs is not None:
+            device = torch.device(conditions.device)
+            if device.type == "cuda":
+                graphs = Graphs(Recorder(device))
                 deeds["ms as a graph"] = stepping(model, rows, width, conditions, graphs)
             seconds = conditions.clock(8).best(deeds)
         found.append(row | {title: 1000 * spent for title, spent in seconds.items()})

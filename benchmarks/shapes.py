@@ -16,7 +16,7 @@ from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch, BatchPlan, collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.prepare import Request, resolve
 from nmtgrid.training.settings import BatchSettings, RunSettings
 
 SOURCE_TYPES, TARGET_TYPES = 8848, 6632

@@ -19,8 +19,7 @@ import torch
 
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.training.prepare import build_model, make_objective
-from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.prepare import Request, build_model, make_objective, resolve
 from nmtgrid.training.update import has_fast_bf16
 
 TOKEN, SEQUENCE = "smoothing.token.", "smoothing.sequence."

@@ -63,8 +63,7 @@ def start(data: str, folder: str) -> None:
     before, wall = time.process_time(), time.monotonic()
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.training.events import Updated
-    from nmtgrid.training.prepare import prepare
-    from nmtgrid.training.resolve import Request, resolve
+    from nmtgrid.training.prepare import Request, prepare, resolve
 
     torch.set_num_threads(1)
     changes = ("training.log_updates=1", "training.max_updates=1")

@@ -21,7 +21,7 @@ from nmtgrid.analysis.alignment.soft_alignments import by_words, shares
 from nmtgrid.analysis.exits import ExitTraces, read_exits
 from nmtgrid.analysis.plotting.figure import Axes, Figure
 from nmtgrid.base.errors import NmtgridError
-from nmtgrid.base.io.atomic import read_json
+from nmtgrid.base.io.records import read_json
 from nmtgrid.search.traces import Trace, read_traces
 
 WIDTH, HEIGHT, DOTS = 10.6, 3.9, 150

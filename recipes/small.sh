@@ -28,6 +28,7 @@ transparent -
 report -
 iwslt14-de-en -
 multi30k -
+paragraphs -
 slurm -
 quickstart -"
 if [ $# -gt 0 ]; then

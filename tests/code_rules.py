@@ -31,6 +31,7 @@ IMPORTED_BY = {
     "compare_mt": "analysis/quality/words.py",
     "matplotlib": "analysis/plotting/figure.py",
     "safetensors": "base/io/arrays.py",
+    "msgspec": "base/io/records.py",
     "rich": "base/console.py",
     "typer": "cli/*",
     "triton": "layers/kernels/*",

@@ -126,13 +126,13 @@ def bleu_losses(
 
     All are tokenised text.
     """
-    # Most translations are equal, and sentence BLEU is slow.
-    differences = [
-        0.0 if early == deep else (_bleu(deep, reference) - _bleu(early, reference)) / 100
-        for deep, early, reference in zip(full, adaptive, references, strict=True)
-    ]
-    losses: NDArray[Any] = numpy.array(differences).clip(0.0, 1.0)
-    return losses
+    losses: NDArray[Any] = numpy.zeros(len(references))
+    for index, (deep, early, reference) in enumerate(zip(full, adaptive, references, strict=True)):
+        # Most translations are equal, and sentence BLEU is slow.
+        if early != deep:
+            deep_score, score = (sentence_bleu(text, reference, "none") for text in (deep, early))
+            losses[index] = (deep_score - score) / 100
+    return losses.clip(0.0, 1.0)
 
 
 def agreement_losses(full: Sequence[Any], adaptive: Sequence[Any]) -> NDArray[Any]:
@@ -167,7 +167,3 @@ def _divergence(mean: float, bound: float) -> float:
     """Return the relative entropy of two coins that fall on one side with these chances."""
     divergence = (1 - mean) * math.log((1 - mean) / (1 - bound))
     return divergence if mean == 0 else divergence + mean * math.log(mean / bound)
-
-
-def _bleu(text: str, reference: str) -> float:
-    return sentence_bleu(text, reference, "none")

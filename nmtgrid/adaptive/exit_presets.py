@@ -12,12 +12,11 @@ and the checksum of those weights' file.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from nmtgrid.adaptive.halting import (
     AnyHalt,
@@ -26,10 +25,16 @@ from nmtgrid.adaptive.halting import (
     Predicted,
     Thresholds,
     check_halt,
+    halt_by,
 )
-from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
-from nmtgrid.base.io.atomic import damaged_error, read_json, write_json
-from nmtgrid.base.io.checksums import altered_error, is_altered, with_checksum
+from nmtgrid.base.errors import ConfigError, StorageError, nearest
+from nmtgrid.base.io.atomic import (
+    damaged_error,
+    with_checksum,
+    write_json,
+)
+from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert, read_record
+from nmtgrid.base.spans import is_whole_number, whole_number
 from nmtgrid.models.api import TranslationModel, with_exits
 from nmtgrid.models.directory import EXITS as FILE
 from nmtgrid.models.directory import LoadedModel
@@ -41,31 +46,39 @@ AUTO = "auto"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
+class _File(Record):
+    settings: dict[str, dict[str, Any]]
+
+
 @dataclasses.dataclass(frozen=True)
 class ExitSettings:
     """A halting mechanism with its thresholds, under a name, and how it did where it was tuned."""
 
     name: str
     mechanism: Mechanism
-    thresholds: tuple[float, ...]
+    thresholds: tuple[Finite, ...]
     split: str
-    bleu: float | None = None
-    average_exit: float | None = None
+    bleu: Percent | None = None
+    average_exit: NonNegative | None = None
     weights: str | None = None
     checksum: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name or thresholds that cannot be."""
-        _check_name(self.name)
+        # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
+        if not _NAME.fullmatch(self.name) or is_whole_number(self.name) or self.name == AUTO:
+            raise ConfigError(
+                f"Settings of early exit cannot be named `{self.name}`.",
+                f"Use letters, digits, dots, dashes and underscores, not {AUTO} nor a number "
+                "alone.",
+            )
         if self.mechanism in ("multinomial", "sequence") and self.thresholds:
             raise ConfigError(f"A `{self.mechanism}` predictor has no thresholds.")
         self.halt()
 
     def halt(self) -> Thresholds | Predicted:
         """Return the halting mechanism."""
-        if self.mechanism == "multinomial" or self.mechanism == "sequence":
-            return Predicted(self.mechanism)
-        return Thresholds(self.mechanism, self.thresholds)
+        return halt_by(self.mechanism, self.thresholds)
 
 
 def save_exits(
@@ -114,19 +127,15 @@ def load_exits(folder: Path) -> dict[str, ExitSettings]:
     path = folder / FILE
     if not path.exists():
         return {}
-    values = read_json(path)
-    if not isinstance(values, dict) or not isinstance(values.get("settings"), dict):
-        raise damaged_error(path, "it has no table `settings`")
-    if values.get("format") != FORMAT:
-        raise ModelError(
-            f"{path} has format {values.get('format')!r}, but this version of nmtgrid reads "
-            f"format {FORMAT}.",
-            "Tune the thresholds again: `nmtgrid adaptive-tune`.",
-        )
-    # After the format: another version may compute its checksum differently.
-    if is_altered(values):
-        raise altered_error(path)
-    return {name: _from_json(path, name, fields) for name, fields in values["settings"].items()}
+    presets = {}
+    for name, preset in read_record(path, _File, FORMAT).settings.items():
+        try:
+            presets[name] = convert({**preset, "name": name}, ExitSettings)
+        except ValueError as fault:
+            raise damaged_error(path, f"in `{name}`, {fault}") from fault
+        except ConfigError as fault:
+            raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
+    return presets
 
 
 def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
@@ -178,77 +187,24 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
     """
     model = loaded.model
     with_exits(model)
-    if not _is_number(choice) and choice != AUTO:
+    if not is_whole_number(choice) and choice != AUTO:
         stored = load_exit(loaded.folder, choice, model)
         check_weights(stored, loaded, warn)
         return stored.halt()
-    halt = _untuned(model) if choice == AUTO else FixedExit(int(choice))
-    check_halt(halt, model)
-    return halt
-
-
-def _untuned(model: TranslationModel) -> AnyHalt:
-    """Return the model's own exit predictor, stopping where that is likelier than not."""
+    halt: AnyHalt
     halting = model.traits.halting
-    if halting == "none":
+    if choice != AUTO:
+        try:
+            halt = FixedExit(whole_number(choice))
+        except ValueError as fault:
+            raise ConfigError(f"`--exit`: {fault}") from fault
+    elif halting == "none":
         raise ConfigError(
             "This model has no exit predictor, so it cannot tell by itself where to stop.",
             "Name an exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune it with "
             "`--set model.halting=geometric --objective exits-halting`.",
         )
-    if halting == "geometric":
-        return Thresholds("geometric", (0.5,) * (model.traits.num_exits - 1))
-    return Predicted(halting)
-
-
-def _check_name(name: str) -> None:
-    # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
-    if not _NAME.fullmatch(name) or _is_number(name) or name == AUTO:
-        raise ConfigError(
-            f"Settings of early exit cannot be named `{name}`.",
-            f"Use letters, digits, dots, dashes and underscores, not {AUTO} nor a number alone.",
-        )
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]+", text) is not None
-
-
-def _from_json(path: Path, name: str, values: Any) -> ExitSettings:
-    # A user may have edited the file; what is wrong is said before anything is built from it.
-    problem = _problem(values)
-    if problem:
-        raise damaged_error(path, f"in `{name}`, {problem}")
-    # Other keys, of later versions, are passed over.
-    names = [field.name for field in dataclasses.fields(ExitSettings)]
-    fields = {key: values.get(key) for key in names}
-    fields |= {"name": name, "thresholds": tuple(map(float, values["thresholds"]))}
-    try:
-        return ExitSettings(**fields)
-    except ConfigError as fault:
-        raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
-
-
-def _problem(values: Any) -> str:
-    """Return what is wrong with the record of one name, or nothing."""
-    if not isinstance(values, dict):
-        return "the settings are not a table"
-    mechanism = values.get("mechanism")
-    if mechanism not in get_args(Mechanism):
-        return f"`mechanism` is none that is known, but {mechanism!r}"
-    thresholds = values.get("thresholds")
-    if not isinstance(thresholds, list) or not all(map(_is_value, thresholds)):
-        return "`thresholds` is not a list of numbers"
-    if not isinstance(values.get("split"), str):
-        return "`split` is not a text"
-    for name in ("bleu", "average_exit"):
-        if values.get(name) is not None and not _is_value(values[name]):
-            return f"`{name}` is not a number"
-    for name in ("weights", "checksum"):
-        if not isinstance(values.get(name), str | None):
-            return f"`{name}` is not a text"
-    return ""
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        halt = halt_by(halting, (0.5,) * (model.traits.num_exits - 1))
+    check_halt(halt, model)
+    return halt

@@ -8,6 +8,7 @@ multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -45,7 +46,7 @@ class Thresholds:
     `values` are those of blocks 1 .. N - 1, compared in float32; the last block needs none.
     """
 
-    mechanism: Literal["confidence", "geometric"]
+    needs: Literal["confidence", "geometric"]
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -54,15 +55,10 @@ class Thresholds:
             if not 0 <= value <= 1:
                 raise ConfigError(f"Threshold {number} must be from 0 to 1, but is {value}.")
 
-    @property
-    def needs(self) -> Literal["confidence", "geometric"]:
-        """What is compared."""
-        return self.mechanism
-
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True where scores [R'] exceed the block's threshold."""
         assert scores is not None
-        # In float32, as `exit_traces.replay` compares: bf16 would round scores across a threshold.
+        # In float32, as `tune.replay` compares: bf16 would round scores across a threshold.
         return scores.float() > self.values[exit - 1]
 
 
@@ -70,12 +66,7 @@ class Thresholds:
 class Predicted:
     """A token leaves at the exit that the predictor found likeliest."""
 
-    mechanism: Literal["multinomial", "sequence"]
-
-    @property
-    def needs(self) -> Literal["multinomial", "sequence"]:
-        """Whose prediction."""
-        return self.mechanism
+    needs: Literal["multinomial", "sequence"]
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the chosen exit, scores [R'] (int64), on."""
@@ -123,6 +114,13 @@ class GivenExits:
         if self.keys is not None and self.order is not None:
             rows = self.order[torch.searchsorted(self.keys, keys)]
         return self.table[rows, step] <= exit
+
+
+def halt_by(mechanism: Mechanism, thresholds: Sequence[float]) -> Thresholds | Predicted:
+    """Return what halts by a mechanism; a predictor of exits has no thresholds."""
+    if mechanism == "multinomial" or mechanism == "sequence":
+        return Predicted(mechanism)
+    return Thresholds(mechanism, tuple(thresholds))
 
 
 AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits

@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from nmtgrid.adaptive.halting import no_predictor
-from nmtgrid.adaptive.objectives import Weighting, aligned_loss, by_exit, exit_weights, not_negative
+from nmtgrid.adaptive.objectives import Weighting, aligned_loss, by_exit, exit_weights
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_loss import linear_nll_and_hits
+from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -155,17 +156,11 @@ class HaltingSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = [
-            fault
-            for name in ("alpha", "depth_penalty", "sigma")
-            for fault in not_negative(name, getattr(self, name))
+        return [
+            *outside(self, "objective", "a number from 0 on", "alpha", "depth_penalty", "sigma"),
+            *outside(self, "objective", "from 0 to 1", "validate_threshold"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
         ]
-        if not 0 <= self.validate_threshold <= 1:
-            faults.append(
-                "`objective.validate_threshold` must be from 0 to 1, but is "
-                f"{self.validate_threshold}."
-            )
-        return [*faults, *label_smoothing_faults(self.label_smoothing)]
 
 
 class CompoundLoss:
@@ -200,9 +195,8 @@ class CompoundLoss:
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the compound loss, summed over the target tokens."""
-        batch = (
-            batch.with_shared_source()
-        )  # decoder and predictor read one encoding, with the same dropout
+        # Decoder and predictor read one encoding, with the same dropout.
+        batch = batch.with_shared_source()
         model, settings = with_exits(model), self.settings
         family = family_of(model)
         sites = PredictionSites.offline(batch)
@@ -245,8 +239,8 @@ class CompoundLoss:
         scores[cells] = values
         if family == "sequence":
             return sequence_oracle(scores, lengths, settings.depth_penalty)[sites.sentence]
-        kernel = settings.sigma, settings.kernel
-        return token_oracle(scores, lengths, settings.depth_penalty, *kernel)[cells]
+        smoothing = settings.depth_penalty, settings.sigma, settings.kernel
+        return token_oracle(scores, lengths, *smoothing)[cells]
 
 
 def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -254,12 +248,12 @@ def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tupl
 
     First -log p of the targets [M] at each exit, then 1 where it predicts them, else 0.
     """
-    of_exits = []
-    for exit, state in enumerate(states, 1):
+    values, hits = [], [torch.empty_like(targets, dtype=torch.bool) for _ in states]
+    for exit, (state, hit) in enumerate(zip(states, hits, strict=True), 1):
         classifier = model.classifier(exit)
-        of_exits.append(linear_nll_and_hits(state, classifier.weight, classifier.bias, targets))
-    nll = torch.stack([values for values, _ in of_exits], 1)
-    return nll, torch.stack([hits for _, hits in of_exits], 1).to(nll.dtype)
+        values.append(linear_nll(state, classifier.weight, classifier.bias, targets, hits=hit))
+    nll = torch.stack(values, 1)
+    return nll, torch.stack(hits, 1).to(nll.dtype)
 
 
 def family_of(model: ExitModel) -> Family:

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -56,16 +57,6 @@ class DecoderSizes:
         """Return the cost of one classifier, 2 |V| d."""
         return 2.0 * self.types * self.size
 
-    @property
-    def skipped_block(self) -> float:
-        """Return FS, the keys and values of a block that a token skips."""
-        return 4.0 * self.size**2
-
-    @property
-    def source_token(self) -> float:
-        """Return the keys and values of one source state for one block."""
-        return 4.0 * self.size * self.encoder_size
-
     def block(self, source_length: float, step: int) -> float:
         """Return FC of a block that has the source's keys and values, at step t from 1."""
         size = self.size
@@ -90,10 +81,12 @@ def token_flops(
     # `block` is linear in step and source length: its constant and its slope, for all at once.
     fixed, states = sizes.block(0, 0), 4.0 * sizes.size
     blocks = depths.sum(1) * (fixed + states * (steps + source))
-    skipped = (sizes.blocks * written - depths).sum(1) * sizes.skipped_block
-    # Blocks that some row of the sentence enters for the first time at this step.
+    # FS, the keys and values of a block that a token skips.
+    skipped = (sizes.blocks * written - depths).sum(1) * (4.0 * sizes.size**2)
+    # Blocks that some row of the sentence enters for the first time at this step, with their keys
+    # and values of each source state.
     reached = pad(rows.amax(1).cummax(-1).values, (1, 0)).diff().double()
-    first_calls = reached * source * sizes.source_token
+    first_calls = reached * source * (4.0 * sizes.size * sizes.encoder_size)
     total = blocks + skipped + first_calls + prediction_flops(sizes, rows, mechanism).sum(1)
     if mechanism == "sequence":
         # Decided once, from the mean source state.
@@ -153,9 +146,7 @@ def read_samples(
     samples: list[Sample] = []
     cut_lines: list[int] = []
     columns = zip(split.raw_source(), split.tokenized_target(), strict=True)
-    for line, (source, reference) in enumerate(columns, start=1):
-        if count is not None and line > count:
-            break
+    for line, (source, reference) in enumerate(islice(columns, count), start=1):
         ids = pipeline.encode_source(source)
         if len(ids) > longest:
             cut_lines.append(line)
@@ -207,9 +198,7 @@ class Decoded:
     @property
     def tokens(self) -> int:
         """Units written, end symbols counted."""
-        return sum(
-            len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses if hypothesis is not None
-        )
+        return sum(len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses if hypothesis)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,12 +248,12 @@ def decode(
     systems: Sequence[System],
     samples: Sequence[Sample],
     setup: DecodeSetup,
-    advance: Callable[[int, int], None] = lambda sentences, tokens: None,
+    advance: Callable[[int], None] = lambda sentences: None,
 ) -> list[Decoded]:
     """Return what each system makes of `samples`.
 
     A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
-    `advance` gets sentences and target tokens, those of all systems.
+    `advance` gets the number of sentences, once for each system.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
@@ -282,7 +271,7 @@ def decode(
             processor[turn] += min(run[2] for run in runs)
             for index, hypothesis in zip(indices, hypotheses, strict=True):
                 decoded[turn][index] = hypothesis
-            advance(len(batch), sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses))
+            advance(len(batch))
     return [
         Decoded(system, decoded[turn], seconds[turn], processor[turn], setup.clock)
         for turn, system in enumerate(systems)
@@ -308,17 +297,12 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
     halt = decoded.system.halt
     kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
-    written = exits[exits > 0]
-    return Measured(
-        decoded,
-        score.value,
-        score.signature,
-        average_exit(exits) if len(written) else math.nan,
-        [float((written == n).double().mean()) for n in range(1, count + 1)]
-        if len(written)
-        else [],
-        None if sizes is None else corpus_flops(sizes, lengths, exits, kind),
-    )
+    mean, shares = math.nan, []
+    if len(written := exits[exits > 0]):
+        mean = average_exit(exits)
+        shares = [float((written == n).double().mean()) for n in range(1, count + 1)]
+    flops = None if sizes is None else corpus_flops(sizes, lengths, exits, kind)
+    return Measured(decoded, score.value, score.signature, mean, shares, flops)
 
 
 def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:

@@ -8,7 +8,6 @@ draws an exit for each token.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,7 +18,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -66,12 +66,30 @@ class AlignedSettings:
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         return [
-            *not_negative("gradient_ratio", self.gradient_ratio),
-            *label_smoothing_faults(self.label_smoothing),
+            *outside(self, "objective", "a number from 0 on", "gradient_ratio"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
         ]
 
 
-class Aligned:
+class _WithoutPredictor:
+    """What both objectives ask of a model."""
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
+        halting = with_exits(model).traits.halting
+        if halting != "none":
+            raise ConfigError(
+                f"The model has an exit predictor (`model.halting={halting}`), which this "
+                "objective would leave as it was drawn.",
+                "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
+                "trains the predictor too.",
+            )
+
+    def agent(self) -> None:
+        """Translations see the whole source."""
+
+
+class Aligned(_WithoutPredictor):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
     `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` tell of all.
@@ -83,13 +101,6 @@ class Aligned:
 
     def __init__(self, settings: AlignedSettings) -> None:
         self.settings = settings
-
-    def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
-        check_no_predictor(with_exits(model))
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
@@ -127,13 +138,13 @@ class MixedSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = label_smoothing_faults(self.label_smoothing)
-        if self.sequences < 1:
-            faults.append(f"`objective.sequences` must be at least 1, but is {self.sequences}.")
-        return faults
+        return [
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+            *outside(self, "objective", "at least 1", "sequences"),
+        ]
 
 
-class Mixed:
+class Mixed(_WithoutPredictor):
     """The mean of the likelihoods along M sequences of exits, drawn evenly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as sentences of one batch whose sources are encoded
@@ -144,13 +155,6 @@ class Mixed:
 
     def __init__(self, settings: MixedSettings) -> None:
         self.settings = settings
-
-    def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
-        check_no_predictor(with_exits(model))
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
@@ -244,24 +248,6 @@ def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) 
     device = like.device if generator is None else generator.device
     exits = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)
     return exits.to(like.device)
-
-
-def check_no_predictor(model: ExitModel) -> None:
-    """Raise ConfigError for an exit predictor, of which aligned and mixed training know nothing."""
-    if model.traits.halting != "none":
-        raise ConfigError(
-            f"The model has an exit predictor (`model.halting={model.traits.halting}`), which this "
-            "objective would leave as it was drawn.",
-            "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
-            "trains the predictor too.",
-        )
-
-
-def not_negative(name: str, value: float) -> list[str]:
-    """Return what is wrong with a setting that is a number from 0 on."""
-    if 0 <= value < math.inf:
-        return []
-    return [f"`objective.{name}` must be a number from 0 on, but is {value}."]
 
 
 EXITS_ALIGNED = ObjectiveKind(

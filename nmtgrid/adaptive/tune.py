@@ -1,26 +1,188 @@
-"""Choosing thresholds: sample vectors, replay them on records, decode only those worth it.
+"""Choosing thresholds of early exit: traces of every exit, their replay, and what is decoded.
 
-For each budget (a range of average exits) the few vectors are kept that agree best with the full
-stack on the records; what they truly give is found out by decoding.
+One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
+then evaluates thousands of threshold vectors on these traces without decoding again. What differs
+from decoding is that exits do not change the states of later tokens: for each budget (a range of
+average exits) the few vectors that agree best with the full stack are decoded to see what they
+give.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from nmtgrid.adaptive.exit_traces import Records, record, replay
-from nmtgrid.adaptive.halting import Mechanism, Predicted, Thresholds, check_halt
-from nmtgrid.adaptive.measure import Decoded, DecodeSetup, Sample, System, batches, decode
-from nmtgrid.base import console
+from nmtgrid.adaptive.halting import no_predictor
+from nmtgrid.adaptive.measure import System
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.batches import collate
-from nmtgrid.models.api import ExitModel
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, with_exits
+
+Recorded = Literal["confidence", "geometric"]
+"""Mechanisms that decide by thresholds."""
+
+_CHUNK = 1024
+"""Predictions classified at once: never [M, V] of a whole batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """M tokens, end symbols included, of a decoder with N exits.
+
+    `sentence` [M] are the sentences' numbers, scores [M, N - 1] what is compared with thresholds,
+    hits [M, N] whether an exit's likeliest token is the one that was forced, and agrees [M, N]
+    whether it is the full stack's.
+    """
+
+    sentence: NDArray[Any]
+    scores: NDArray[Any]
+    hits: NDArray[Any]
+    agrees: NDArray[Any]
+
+
+@torch.no_grad()
+def record(
+    model: ExitModel,
+    batches: Iterable[Batch],
+    mechanism: Recorded,
+    *,
+    bf16: bool = False,
+    advance: Callable[[int], None] = lambda sentences: None,
+) -> Records:
+    """Return the records of batches whose targets are what is forced, `indices` their numbers.
+
+    `advance` gets the number of each batch's sentences. Raises ConfigError for a model with one
+    exit, or where it has no network for this mechanism.
+    """
+    model = with_exits(model)
+    if mechanism == "geometric" and model.traits.halting != "geometric":
+        raise no_predictor(model, mechanism)
+    parts: list[Records] = []
+    for batch in batches:
+        with torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
+            parts.append(_of_batch(model, batch, mechanism))
+        advance(len(batch))
+    names = [field.name for field in dataclasses.fields(Records)]
+    return Records(*(numpy.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
+    sites = PredictionSites.offline(batch)
+    targets = batch.target_output[sites.sentence, sites.position]
+    states = model.exit_features(batch, sites)
+    predictions = [predict(state, model.classifier(exit)) for exit, state in enumerate(states, 1)]
+    tokens = torch.stack([token for token, _ in predictions], 1)
+    if mechanism == "confidence":
+        scores = torch.stack([largest for _, largest in predictions[:-1]], 1)
+    else:
+        scores = model.halting_logits(batch, states).float().sigmoid()
+    return Records(
+        batch.indices[sites.sentence].cpu().numpy(),
+        scores.cpu().numpy(),
+        (tokens == targets[:, None]).cpu().numpy(),
+        (tokens == tokens[:, -1:]).cpu().numpy(),
+    )
+
+
+def predict(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
+    """Return the likeliest token [M] of each state [M, D], and its probability. Eq. (5.18)."""
+    tokens, largest = [], []
+    for part in state.split(_CHUNK):
+        bias = None if classifier.bias is None else classifier.bias.to(part.dtype)
+        logits = linear(part, classifier.weight.to(part.dtype), bias).float()
+        # exp(max - logsumexp): the largest probability without the other V - 1.
+        best, likeliest = logits.max(1)
+        tokens.append(likeliest)
+        largest.append((best - logits.logsumexp(1)).exp())
+    return torch.cat(tokens), torch.cat(largest)
+
+
+_TOKENS, _VECTORS = 1 << 16, 1 << 10
+"""Tokens and threshold vectors of one block: its bit sets fit into a processor's cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """For K vectors of thresholds [K]: mean exit per token, and share of tokens that are hits."""
+
+    average_exit: NDArray[Any]
+    agreement: NDArray[Any]
+
+
+def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -> Replayed:
+    """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
+
+    scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
+    whether the exit's prediction is a hit. A token leaves at the first exit n whose score exceeds
+    threshold n. Fast where thresholds share their values, such as thousandths; right for any.
+    """
+    count = len(thresholds)
+    # For each exit and each threshold value in use: the set of tokens that go on there, as bits.
+    # A vector of thresholds is then a chain of intersections of such sets, 64 tokens an operation.
+    values = [numpy.unique(column, return_inverse=True) for column in _float(thresholds).T]
+    gone_on, agreeing = numpy.zeros(count), numpy.zeros(count)
+    for first in range(0, len(scores), _TOKENS):
+        tokens = slice(first, first + _TOKENS)
+        going = [
+            _packed(_float(scores[tokens, exit])[None] <= distinct[:, None])
+            for exit, (distinct, _) in enumerate(values)
+        ]
+        right = _packed(hits[tokens].T)
+        for start in range(0, count, _VECTORS):
+            vectors = slice(start, start + _VECTORS)
+            sets = [on[index[vectors]] for on, (_, index) in zip(going, values, strict=True)]
+            further, good = _walk(sets, right)
+            gone_on[vectors] += further
+            agreeing[vectors] += good
+    total = max(len(scores), 1)
+    return Replayed(1 + gone_on / total, agreeing / total)
+
+
+def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return [K]: blocks run beyond the first, summed over tokens, and the number of hits.
+
+    `sets` has for each exit but the last [K, words], the tokens that would go on there; right [N,
+    words] those that each exit gets right. Padding is in no set of `right`, and never goes on.
+    """
+    on = numpy.full_like(sets[0], numpy.iinfo(numpy.uint64).max)
+    further = numpy.zeros(len(on))
+    good = numpy.zeros(len(on))
+    for exit, going in enumerate(sets):
+        after = on & going
+        good += _sizes((on ^ after) & right[exit])  # on ^ after: those that leave here
+        further += _sizes(after)
+        on = after
+    return further, good + _sizes(on & right[-1])
+
+
+def _packed(members: NDArray[Any]) -> NDArray[Any]:
+    """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens that are not in."""
+    rows, tokens = members.shape
+    packed = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
+    bits = numpy.packbits(members, axis=1)
+    packed[:, : bits.shape[1]] = bits
+    return packed.view(numpy.uint64)
+
+
+def _sizes(sets: NDArray[Any]) -> NDArray[Any]:
+    sizes: NDArray[Any] = numpy.bitwise_count(sets).sum(1, dtype=numpy.int64)
+    return sizes
+
+
+def _float(values: NDArray[Any]) -> NDArray[Any]:
+    # As decoding compares, see `halting.Thresholds`.
+    return numpy.ascontiguousarray(values, dtype=numpy.float32)
+
 
 _STEPS = 1000
 """Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
@@ -79,12 +241,10 @@ def finalists(
     With the full stack, or, if `truth`, with the tokens that were forced. Of vectors that do the
     same one is kept; on equal agreement the faster comes first.
     """
-    kept: dict[int, list[Finalist]] = {}
+    kept: dict[int, list[Finalist]] = defaultdict(list)
     for finalist in _ranked(records, thresholds, truth):
-        rivals = kept.setdefault(budgets.place(finalist.average_exit), [])
-        if len(rivals) < keep and not any(_alike(finalist, other) for other in rivals):
-            rivals.append(finalist)
-    chosen = [finalist for rivals in kept.values() for finalist in rivals]
+        _add(kept[budgets.place(finalist.average_exit)], finalist, keep)
+    chosen = chain.from_iterable(kept.values())
     return sorted(chosen, key=lambda finalist: (finalist.average_exit, finalist.agreement))
 
 
@@ -96,22 +256,20 @@ def refills(
 
     A shift is how much deeper than replayed such vectors decode. Those `tried` are left out.
     """
-    ranked = _ranked(records, thresholds, truth)
-    chosen = []
-    for budget, shift in shifts.items():
-        refill: list[Finalist] = []
-        for finalist in ranked:
-            if len(refill) == keep:
-                break
+    kept: dict[float, list[Finalist]] = {budget: [] for budget in shifts}
+    for finalist in _ranked(records, thresholds, truth):
+        for budget, shift in shifts.items():
             keeps = budgets.budget(finalist.average_exit + shift) == budget
-            if (
-                keeps
-                and finalist.thresholds not in tried
-                and not any(_alike(finalist, h) for h in refill)
-            ):
-                refill.append(finalist)
-        chosen += refill
-    return chosen
+            if keeps and finalist.thresholds not in tried:
+                _add(kept[budget], finalist, keep)
+    return list(chain.from_iterable(kept.values()))
+
+
+def _add(rivals: list[Finalist], finalist: Finalist, most: int) -> None:
+    """Add a vector unless there are enough, or one that does the same."""
+    results = [(other.average_exit, other.agreement) for other in rivals]
+    if len(rivals) < most and (finalist.average_exit, finalist.agreement) not in results:
+        rivals.append(finalist)
 
 
 def _ranked(records: Records, thresholds: NDArray[Any], truth: bool) -> list[Finalist]:
@@ -135,13 +293,8 @@ def frontier(
         # Agreement only falls from here on: a vector is worth a test only if it is faster.
         if not best or finalist.average_exit < best[-1].average_exit:
             best.append(finalist)
-    return thinned(best, count)
-
-
-def thinned(best: Sequence[Finalist], count: int) -> list[Finalist]:
-    """Return up to `count` of them, the first and last among them: what may pass lies close."""
     if len(best) <= count:
-        return list(best)
+        return best
     # On a log scale, because near full agreement small differences decide what passes.
     levels = numpy.log([1 - finalist.agreement + _LEAST for finalist in best])
     targets = numpy.linspace(levels[0], levels[-1], count)
@@ -162,28 +315,6 @@ def lost_budgets(
     return sorted({budgets.budget(value) for value in replayed} - kept)
 
 
-def _alike(first: Finalist, second: Finalist) -> bool:
-    return (first.average_exit, first.agreement) == (second.average_exit, second.agreement)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TuningPlan:
-    """How thresholds are chosen."""
-
-    samples: int
-    """Vectors of thresholds that are sampled and replayed."""
-    finalists: int
-    """Vectors of each budget that are decoded."""
-    seed: int
-    reference_source: Literal["full", "references"]
-    """What is forced, and compared with, when thresholds are replayed: the full stack's own
-    translations, or the references."""
-
-
-Refill = Callable[[Mapping[float, float], Collection[tuple[float, ...]]], list["Choice"]]
-"""For budgets, by how much deeper than replayed vectors decode there, and vectors tried: others."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Choice:
     """A way to leave early, and how it did when it was replayed (None where nothing was)."""
@@ -191,92 +322,3 @@ class Choice:
     system: System
     thresholds: tuple[float, ...] = ()
     replayed: Finalist | None = None
-
-
-def choose_mechanism(mechanism: Mechanism | None, model: ExitModel) -> Mechanism:
-    """Return what decides: what is asked for, the model's own predictor, or confidence.
-
-    Raises ConfigError where the model has no such predictor.
-    """
-    own = model.traits.halting
-    chosen: Mechanism = mechanism or ("confidence" if own == "none" else own)
-    if chosen == "multinomial" or chosen == "sequence":
-        check_halt(Predicted(chosen), model)
-    else:
-        check_halt(Thresholds(chosen, (0.5,) * (model.traits.num_exits - 1)), model)
-    return chosen
-
-
-def choices(
-    plan: TuningPlan, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
-    setup: DecodeSetup,
-    budgets: Budgets,
-) -> tuple[list[Choice], Refill | None]:  # fmt: skip
-    """Return what is worth decoding: the best few of each budget, or the one predictor.
-
-    And what finds more for budgets that decoding left empty, where there is more.
-    """
-    if mechanism == "multinomial" or mechanism == "sequence":
-        return [predicted(model, mechanism)], None
-    records = recorded(plan, model, mechanism, samples, setup)
-    drawn = draw_thresholds(plan.samples, model.traits.num_exits, plan.seed)
-    truth = plan.reference_source == "references"
-    chosen = finalists(records, drawn, budgets, plan.finalists, truth=truth)
-
-    # Keeps the records: to replay more vectors is cheap, but to record again is not.
-    def refill(shifts: Mapping[float, float], tried: Collection[tuple[float, ...]]) -> list[Choice]:
-        more = refills(records, drawn, budgets, plan.finalists, shifts, tried, truth=truth)
-        return [by_thresholds(model, mechanism, finalist) for finalist in more]
-
-    return [by_thresholds(model, mechanism, finalist) for finalist in chosen], refill
-
-
-def predicted(model: ExitModel, mechanism: Mechanism) -> Choice:
-    """Return the choice of a predictor without thresholds."""
-    assert mechanism == "multinomial" or mechanism == "sequence"
-    return Choice(System(mechanism, model, Predicted(mechanism)))
-
-
-def by_thresholds(model: ExitModel, mechanism: Mechanism, finalist: Finalist) -> Choice:
-    """Return the choice of a vector of thresholds."""
-    assert mechanism == "confidence" or mechanism == "geometric"
-    halt = Thresholds(mechanism, finalist.thresholds)
-    return Choice(System(mechanism, model, halt), finalist.thresholds, finalist)
-
-
-def recorded(
-    plan: TuningPlan, model: ExitModel, mechanism: Mechanism, samples: Sequence[Sample],
-    setup: DecodeSetup,
-    full: Decoded | None = None,
-) -> Records:  # fmt: skip
-    """Return records of the samples, numbered by their positions; the plan says what is forced.
-
-    `full` is what the full stack makes of them, where that is known.
-    """
-    assert mechanism == "confidence" or mechanism == "geometric"
-    forced = [sample.target for sample in samples]
-    if plan.reference_source == "full":
-        done = full or decode([System("full stack", model)], samples, setup)[0]
-        forced = [[] if best is None else best.tokens for best in done.hypotheses]
-    chosen = (
-        collate([samples[p].source for p in places], [forced[p] for p in places], places)
-        for places in batches(samples, setup.batch)
-    )
-    with console.progress("recording exits", len(samples)) as bar:
-        return record(
-            model,
-            (batch.to(setup.device) for batch in chosen),
-            mechanism,
-            bf16=setup.bf16,
-            advance=lambda sentences, tokens: bar.update(bar.task_ids[0], advance=sentences),
-        )
-
-
-def halves(samples: Sequence[Sample], seed: int) -> tuple[list[int], list[int]]:
-    """Return the places of two random halves of the samples that have a source."""
-    usable = numpy.array(
-        [index for index, sample in enumerate(samples) if sample.source], dtype=int
-    )
-    mixed = numpy.random.default_rng(seed).permutation(usable)
-    half = len(mixed) // 2
-    return sorted(mixed[:half].tolist()), sorted(mixed[half:].tolist())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,13 +90,16 @@ def select_points(
     }
 
 
+@dataclasses.dataclass
 class _Sums:
     """Count, sum, sum of squares and ends of all numbers that passed a point, in fp64."""
 
-    def __init__(self) -> None:
-        self.values = self.size = 0
-        self.sum = self.squares = 0.0
-        self.least, self.most = math.inf, -math.inf
+    values: int = 0
+    size: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
 
     def add(self, tensor: Tensor) -> None:
         numbers = tensor.detach().double()
@@ -109,14 +112,6 @@ class _Sums:
         self.squares += squares
         self.least, self.most = min(self.least, least), max(self.most, most)
 
-    def activations(self, name: str, kind: str) -> Activations:
-        mean = self.sum / self.values
-        # Rounding may leave a little less than nothing of what is all alike.
-        deviation = max(0.0, self.squares / self.values - mean**2) ** 0.5
-        return Activations(
-            name, kind, self.size, self.values, mean, deviation, self.least, self.most
-        )
-
 
 class _Watch:
     """Adds up what passes the points while it is entered."""
@@ -128,12 +123,9 @@ class _Watch:
         self._names: dict[tuple[nn.Module, str], list[str]] = {}
         for name, point in points.items():
             self._names.setdefault((point.part, point.side), []).append(name)
-        self._calls: Counter[tuple[nn.Module, str]] = Counter()
+        # Of the forward pass that runs.
+        self.calls: Counter[tuple[nn.Module, str]] = Counter()
         self._handles: list[Any] = []
-
-    def begin(self) -> None:
-        """Forget which parts were called: another forward pass begins."""
-        self._calls.clear()
 
     def __enter__(self) -> None:
         for module, side in self._names:
@@ -153,16 +145,20 @@ class _Watch:
 
     def activations(self) -> list[Activations]:
         """Return what passed, for the points that anything passed."""
-        return [
-            sums.activations(name, self._points[name].kind)
-            for name, sums in self._sums.items()
-            if sums.values
-        ]
+        measured = []
+        for name, s in self._sums.items():
+            if s.values:
+                mean = s.sum / s.values
+                # Rounding may leave a little less than nothing of what is all alike.
+                deviation = max(0.0, s.squares / s.values - mean**2) ** 0.5
+                kind, ends = self._points[name].kind, (s.least, s.most)
+                measured.append(Activations(name, kind, s.size, s.values, mean, deviation, *ends))
+        return measured
 
     def _add(self, module: nn.Module, side: str, values: Any) -> None:
         names = self._names[module, side]
-        name = names[min(self._calls[module, side], len(names) - 1)]
-        self._calls[module, side] += 1
+        name = names[min(self.calls[module, side], len(names) - 1)]
+        self.calls[module, side] += 1
         parts = values if isinstance(values, tuple) else (values,)
         tensor = next((part for part in parts if isinstance(part, Tensor)), None)
         if tensor is not None and tensor.numel() and tensor.is_floating_point():
@@ -197,11 +193,9 @@ def profile(
     name: str,
     model: TranslationModel,
     pairs: Pairs,
-    *,
     sentences: int = 64,
     patterns: Sequence[str] = (),
     device: torch.device | str = "cpu",
-    advance: Callable[[int], None] = lambda done: None,
 ) -> Profile:
     """Return the activations of the first `sentences` pairs that have text on both sides.
 
@@ -222,11 +216,10 @@ def profile(
         # One at a time: padding would count among the activations.
         for index in indices:
             batch = pairs.batch([index]).to(torch.device(device))
-            watch.begin()
+            watch.calls.clear()
             model.features(batch, PredictionSites.offline(batch))
             source_tokens += int(batch.source_lengths.sum())
             target_tokens += int(batch.target_lengths.sum())
-            advance(1)
     measured = watch.activations()
     if patterns and not measured:
         raise ConfigError(f"Nothing passes the points that are asked for in `{name}`.")
@@ -280,50 +273,45 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
         add_legend(figure, legend)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Axis:
-    """What stands where along a network, in layers from the left.
+_Singles = list[tuple[float, Activations]]
 
-    `lines` are where parts of several layers begin, `singles` the points of the other parts.
+
+def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dict[float, str]]:
+    """Return what stands where along a network, in layers from the left.
+
+    That is where parts of several layers begin, and how many there are; the points of the other
+    parts; and the labels.
     """
-
-    lines: dict[str, float]
-    singles: list[tuple[float, Activations]]
-    ticks: list[tuple[float, str]]
-
-    @classmethod
-    def of(cls, profile: Profile) -> _Axis:
-        lines: dict[str, float] = {}
-        singles: list[tuple[float, Activations]] = []
-        ticks: list[tuple[float, str]] = []
-        by_part = {
-            part: [point for point in profile.points if point.part == part]
-            for part in parts(profile)
-        }
-        depths = {part: max(p.layer or 0 for p in points) for part, points in by_part.items()}
-        # Single points and parts stand as far apart as their names need.
-        step = max(1.0, sum(depths.values()) / 10)
-        end = 0.0
-        for part, points in by_part.items():
-            if len(along(profile, part)) + len(along(profile, part, "change")) > 1:
-                depth = depths[part]
-                every = next((n for n in (1, 2, 4, 5, 10, 20, 50) if depth / n <= 7), depth)
-                lines[part] = end
-                ticks += [(end + layer, str(layer)) for layer in range(0, depth + 1, every)]
-                end += depth + step
-                continue
-            for point in points:
-                singles.append((end, point))
-                known = part in ("embedding", "output")
-                ticks.append((end, point.point.partition(".")[2] if known else point.point))
-                end += step
-        return cls(lines, singles, ticks)
+    lines: dict[str, tuple[float, int]] = {}
+    singles: _Singles = []
+    ticks: dict[float, str] = {}
+    by_part = {
+        part: [point for point in profile.points if point.part == part] for part in parts(profile)
+    }
+    depths = {part: max(p.layer or 0 for p in points) for part, points in by_part.items()}
+    # Single points and parts stand as far apart as their names need.
+    step = max(1.0, sum(depths.values()) / 10)
+    end = 0.0
+    for part, points in by_part.items():
+        if len(along(profile, part)) + len(along(profile, part, "change")) > 1:
+            depth = depths[part]
+            every = next((n for n in (1, 2, 4, 5, 10, 20, 50) if depth / n <= 7), depth)
+            lines[part] = end, depth
+            ticks |= {end + layer: str(layer) for layer in range(0, depth + 1, every)}
+            end += depth + step
+            continue
+        for point in points:
+            singles.append((end, point))
+            known = part in ("embedding", "output")
+            ticks[end] = point.point.partition(".")[2] if known else point.point
+            end += step
+    return lines, singles, ticks
 
 
 def _span(profile: Profile) -> tuple[float, float]:
     """Return the ends of the scale: all bands and whiskers, and a little air."""
     shown = [point for point in profile.points if point.kind != "inside"]
-    shown += [point for _, point in _Axis.of(profile).singles]
+    shown += [point for _, point in _axis(profile)[1]]
     low = min(point.mean - point.deviation for point in shown)
     high = max(point.mean + point.deviation for point in shown)
     air = 0.05 * max(high - low, 1e-6)
@@ -331,24 +319,23 @@ def _span(profile: Profile) -> tuple[float, float]:
 
 
 def _draw_profile(axes: Axes, profile: Profile, colour: str) -> None:
-    axis = _Axis.of(profile)
-    for part, start in axis.lines.items():
+    lines, singles, ticks = _axis(profile)
+    for part, (start, depth) in lines.items():
         _draw_band(axes, along(profile, part, "change"), start, AXIS, (0, (3, 1.5)))
         _draw_band(axes, along(profile, part), start, colour, "-")
-        depth = max(point.layer or 0 for point in profile.points if point.part == part)
         axes.annotate(
             f"{shortened(part, 26)} layer", (start + depth / 2, 0.0), xytext=(0, -18),
             xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="center", va="top",
         )  # fmt: skip
-    for x, point in axis.singles:
+    for x, point in singles:
         axes.errorbar(
             [x], [point.mean], yerr=[point.deviation], fmt="o", markersize=3, capsize=2.5,
             color=colour if point.kind == "state" else AXIS, linewidth=1.0,
         )  # fmt: skip
     axes.axhline(0.0, color=AXIS, linewidth=0.5, zorder=1)
     axes.grid(axis="y")
-    axes.set_xlim(-0.6, max(x for x, _ in axis.ticks) + 0.6)
-    axes.set_xticks([x for x, _ in axis.ticks], [shortened(text, 26) for _, text in axis.ticks])
+    axes.set_xlim(-0.6, max(ticks) + 0.6)
+    axes.set_xticks([*ticks], [shortened(text, 26) for text in ticks.values()])
     for label in axes.get_xticklabels():
         if not label.get_text().isdigit():
             label.set(rotation=55, ha="right", rotation_mode="anchor")
@@ -358,11 +345,11 @@ def _draw_band(
     axes: Axes, points: Sequence[tuple[float, Activations]], start: float, colour: str, dash: Any
 ) -> None:
     """Draw means as a line, and one standard deviation to either side as a band."""
-    x = numpy.array([start + depth for depth, _ in points])
-    means = numpy.array([point.mean for _, point in points])
-    deviations = numpy.array([point.deviation for _, point in points])
-    axes.fill_between(x, means - deviations, means + deviations, color=colour, alpha=0.25,
-                      linewidth=0)  # fmt: skip
+    x = [start + depth for depth, _ in points]
+    means = [point.mean for _, point in points]
+    low = [point.mean - point.deviation for _, point in points]
+    high = [point.mean + point.deviation for _, point in points]
+    axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
     axes.plot(
         x, means, color=colour, linewidth=1.4, linestyle=dash, markersize=2.5,
         marker="o" if len(points) < 3 else "",
@@ -460,21 +447,18 @@ def _tables(profiles: Sequence[Profile]) -> list[Table]:
         "state": "what layers pass on",
         "change": "what they compute before the skip connections",
     }
-    if not any(point.kind != "inside" for profile in profiles for point in profile.points):
+    if all(point.kind == "inside" for profile in profiles for point in profile.points):
         kinds = {"inside": "at the points asked for"}
-    tables = [
-        _table(
-            f"Activations of `{architecture}`, mean ± deviation: {title}",
-            [profile for profile in profiles if profile.architecture == architecture],
-            kind,
-        )
-        for architecture in dict.fromkeys(profile.architecture for profile in profiles)
-        for kind, title in kinds.items()
-    ]
+    tables = []
+    for architecture in dict.fromkeys(profile.architecture for profile in profiles):
+        alike = [profile for profile in profiles if profile.architecture == architecture]
+        for kind, title in kinds.items():
+            title = f"Activations of `{architecture}`, mean ± deviation: {title}"
+            tables.append(Table(title, ["point", *(p.system for p in alike)], _rows(alike, kind)))
     return [table for table in tables if table.rows]
 
 
-def _table(title: str, profiles: Sequence[Profile], kind: str) -> Table:
+def _rows(profiles: Sequence[Profile], kind: str) -> list[list[str | None]]:
     columns = [{p.point: p for p in profile.points if p.kind == kind} for profile in profiles]
     points = {name: point for column in columns for name, point in column.items()}
     order = list(dict.fromkeys(part for profile in profiles for part in parts(profile)))
@@ -489,4 +473,4 @@ def _table(title: str, profiles: Sequence[Profile], kind: str) -> Table:
             for column in columns
         ]
         rows.append([name.removesuffix(".state").removesuffix(".change"), *cells])
-    return Table(title, ["point", *(profile.system for profile in profiles)], rows)
+    return rows

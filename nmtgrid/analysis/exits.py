@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from nmtgrid.analysis.plotting.figure import (
     text_width,
     wrapped,
 )
-from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table, percent
 from nmtgrid.analysis.systems import check_lengths
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
@@ -104,8 +104,7 @@ def read_exits(
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
     systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
-    lengths = {path: len(traces[name]) for name, path in files.items()}
-    check_lengths({**lengths, **(others or {})})
+    check_lengths({path: len(traces[name]) for name, path in files.items()} | dict(others or {}))
     return systems
 
 
@@ -123,6 +122,9 @@ def exits_of_traces(
             raise InputError(
                 "this trace has no exits, though others have.", _ADVICE, path=path, line=trace.line
             )
+    by_line = {trace.line: trace for trace in written}
+    if missing := [line for line in lines if line not in by_line]:
+        raise InputError(f"it has no translation of line {missing[0]}.", path=path)
     exits = [numpy.array(trace.exits, dtype=numpy.int64) for trace in written]
     confidence = [numpy.exp(numpy.array(trace.log_probabilities)) for trace in written]
     blocks = [trace.num_exits for trace in written if trace.num_exits]
@@ -141,17 +143,8 @@ def exits_of_traces(
         numpy.array([tokens.mean() for tokens in confidence]),
         numpy.array([len(trace.source) for trace in written], dtype=numpy.int64),
         all(int(tokens.min()) == int(tokens.max()) for tokens in exits),
-        _examples(written, path, lines, count),
+        [by_line[line] for line in lines] or [trace for trace in written if trace.target][:count],
     )
-
-
-def _examples(traces: Sequence[Trace], path: Path, lines: Sequence[int], count: int) -> list[Trace]:
-    if not lines:
-        return [trace for trace in traces if trace.target][:count]
-    by_line = {trace.line: trace for trace in traces}
-    if missing := [line for line in lines if line not in by_line]:
-        raise InputError(f"it has no translation of line {missing[0]}.", path=path)
-    return [by_line[line] for line in lines]
 
 
 def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
@@ -176,15 +169,13 @@ class Histogram:
 
     def values(self) -> dict[str, Any]:
         """Return the cells as JSON."""
-        return {
-            "exits": list(self.rows), "edges": list(self.edges), "counts": self.counts.tolist(),
-        }  # fmt: skip
+        cells = self.counts.tolist()
+        return {"exits": list(self.rows), "edges": list(self.edges), "counts": cells}
 
 
 def token_confidence(system: ExitTraces) -> Histogram:
     """Return tokens by exit and confidence (figure 5.12)."""
-    exits = system.exits.astype(float)
-    return _histogram(system, exits, system.confidence, _CONFIDENCE_EDGES, 1.0)
+    return _histogram(system, system.exits, system.confidence, _CONFIDENCE_EDGES, 1.0)
 
 
 def sentence_confidence(system: ExitTraces, step: float) -> Histogram:
@@ -195,8 +186,7 @@ def sentence_confidence(system: ExitTraces, step: float) -> Histogram:
 
 def sentence_lengths(system: ExitTraces, step: float, edges: Sequence[float]) -> Histogram:
     """Return sentences by exit and source length (figure 5.13a)."""
-    lengths = system.source_lengths.astype(float)
-    return _histogram(system, system.sentence_exits, lengths, edges, step)
+    return _histogram(system, system.sentence_exits, system.source_lengths, edges, step)
 
 
 def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
@@ -208,7 +198,11 @@ def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
 
 
 def _histogram(
-    system: ExitTraces, exits: Floats, values: Floats, edges: Sequence[float], step: float
+    system: ExitTraces,
+    exits: Floats | Counts,
+    values: Floats | Counts,
+    edges: Sequence[float],
+    step: float,
 ) -> Histogram:
     """Return the joint histogram; exits go to the nearest row, the higher one of two."""
     rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
@@ -362,10 +356,10 @@ def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
     shown = numpy.ma.masked_where(counts == 0, numpy.sqrt(shares / max(greatest, 1e-9)))
     axes.imshow(shown, cmap="Blues", vmin=0.0, vmax=1.15, origin="lower", aspect="auto")
     for row, column in numpy.argwhere(counts).tolist():
-        percent = 100 * float(shares[row, column])
-        digits = 0 if percent >= 9.95 else 1
+        size = 100 * float(shares[row, column])
+        digits = 0 if size >= 9.95 else 1
         axes.text(
-            column, row, f"{percent:.{digits}f}" if percent >= 0.05 else "<.1", ha="center",
+            column, row, f"{size:.{digits}f}" if size >= 0.05 else "<.1", ha="center",
             va="center", fontsize=6.5, color=_LIGHT if shown[row, column] > 0.65 else _DARK,
         )  # fmt: skip
     axes.set_yticks(range(len(histogram.rows)), [f"{row:g}" for row in histogram.rows])
@@ -396,70 +390,49 @@ def exits_section(
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)
     # One scale for all, also for those that left before its end.
     systems = [dataclasses.replace(system, num_exits=blocks) for system in systems]
-    by_token = [token_confidence(system) for system in systems]
-    by_confidence = [sentence_confidence(system, step) for system in systems]
-    by_length = [sentence_lengths(system, step, edges) for system in systems]
-    rows = zip(systems, by_token, by_confidence, by_length, strict=True)
-    return Section(
-        "exits",
-        "Where tokens leave the decoder",
-        _TEXT,
-        [_summary_table(systems), _shares_table(systems)],
-        _pictures(systems, by_token, by_confidence, by_length, step, references),
-        {"systems": [_values(*row, references) for row in rows]},
-    )
-
-
-def _summary_table(systems: Sequence[ExitTraces]) -> Table:
-    return Table(
-        "Average exits (blocks per token); r: with confidence, with the source's length",
-        ["system", "tokens", "all", "begin", "end", "confidence", "r conf.", "r length"],
-        [
-            [
-                system.system,
-                len(system.exits),
-                system.average_exit,
-                _mean(system, system.at_beginning),
-                _mean(system, system.near_end),
-                float(system.confidence.mean()),
-                correlation(system.exits, system.confidence),
-                correlation(system.sentence_exits, system.source_lengths),
-            ]
-            for system in systems
-        ],
-    )
-
-
-def _shares_table(systems: Sequence[ExitTraces]) -> Table:
-    most = systems[0].num_exits
-    rows: list[list[str | float | None]] = []
-    for system in systems:
-        for name, shares in _shares(system).items():
-            percents = [None] * most if shares is None else [100 * share for share in shares]
-            rows.append([system.system, name, *percents])
-    columns = ["system", "tokens", *(f"exit {exit}" for exit in range(1, most + 1))]
-    return Table("Tokens that leave at each exit (percent)", columns, rows, 1)
-
-
-def _shares(system: ExitTraces) -> dict[str, list[float] | None]:
-    return {
-        "all": system.distribution(),
-        "beginning": system.distribution(system.at_beginning),
-        "end": system.distribution(system.near_end),
+    # Three histograms of each system, by their names in the JSON.
+    joint = [
+        {
+            "tokens_by_exit_and_confidence": token_confidence(system),
+            "sentences_by_exit_and_confidence": sentence_confidence(system, step),
+            "sentences_by_exit_and_source_length": sentence_lengths(system, step, edges),
+        }
+        for system in systems
+    ]
+    rows = [_values(*pair, references) for pair in zip(systems, joint, strict=True)]
+    columns = {
+        "system": "system",
+        "tokens": "tokens",
+        "all": "average_exit",
+        "begin": "average_exit_beginning",
+        "end": "average_exit_near_end",
+        "confidence": "mean_confidence",
+        "r conf.": "correlation_exit_confidence",
+        "r length": "correlation_sentence_exit_source_length",
     }
-
-
-def _mean(system: ExitTraces, mask: NDArray[numpy.bool_]) -> float | None:
-    return float(system.exits[mask].mean()) if mask.any() else None
+    title = "Average exits (blocks per token); r: with confidence, with the source's length"
+    shares = Table(
+        "Tokens that leave at each exit (percent)",
+        ["system", "tokens", *(f"exit {exit}" for exit in range(1, blocks + 1))],
+        [
+            [row["system"], name, *map(percent, shares or [None] * blocks)]
+            for row in rows
+            for name, shares in row["shares"].items()
+        ],
+        1,
+    )
+    pictures = _pictures(systems, joint, step, references)
+    tables = [Table.of(title, columns, rows), shares]
+    name = "Where tokens leave the decoder"
+    return Section("exits", name, _TEXT, tables, pictures, {"systems": rows})
 
 
 def _values(
-    system: ExitTraces,
-    by_token: Histogram,
-    by_confidence: Histogram,
-    by_length: Histogram,
-    references: Sequence[str] | None,
+    system: ExitTraces, joint: Mapping[str, Histogram], references: Sequence[str] | None
 ) -> dict[str, Any]:
+    def mean(mask: NDArray[numpy.bool_]) -> float | None:
+        return float(system.exits[mask].mean()) if mask.any() else None
+
     return {
         "system": system.system,
         "blocks": system.num_exits,
@@ -468,8 +441,8 @@ def _values(
         "end_symbols_counted": True,
         "exits_by_sentence": system.is_by_sentence,
         "average_exit": system.average_exit,
-        "average_exit_beginning": _mean(system, system.at_beginning),
-        "average_exit_near_end": _mean(system, system.near_end),
+        "average_exit_beginning": mean(system.at_beginning),
+        "average_exit_near_end": mean(system.near_end),
         "mean_confidence": float(system.confidence.mean()),
         "correlation_exit_confidence": correlation(system.exits, system.confidence),
         "correlation_sentence_exit_confidence": correlation(
@@ -478,10 +451,12 @@ def _values(
         "correlation_sentence_exit_source_length": correlation(
             system.sentence_exits, system.source_lengths
         ),
-        "shares": _shares(system),
-        "tokens_by_exit_and_confidence": by_token.values(),
-        "sentences_by_exit_and_confidence": by_confidence.values(),
-        "sentences_by_exit_and_source_length": by_length.values(),
+        "shares": {
+            "all": system.distribution(),
+            "beginning": system.distribution(system.at_beginning),
+            "end": system.distribution(system.near_end),
+        },
+        **{name: histogram.values() for name, histogram in joint.items()},
         "examples": [
             {
                 "line": trace.line,
@@ -499,16 +474,20 @@ def _values(
 
 def _pictures(
     systems: Sequence[ExitTraces],
-    by_token: Sequence[Histogram],
-    by_confidence: Sequence[Histogram],
-    by_length: Sequence[Histogram],
+    joint: Sequence[Mapping[str, Histogram]],
     step: float,
     references: Sequence[str] | None,
 ) -> list[Picture]:
     what = "exit (block)" if step == 1 else "mean exit (blocks)"
     rounded = "" if step == 1 else f" Mean exits are rounded to the nearest {step:g}."
     of_sentences = f"in percent of all sentences; colours grow with the square root.{rounded}"
-    confidence, length = "mean confidence (probability)", "source length (units)"
+
+    def histograms(name: str, x_label: str, y_label: str = what) -> Callable[[Path], None]:
+        chosen, unit = [of_system[name] for of_system in joint], name.partition("_")[0]
+        return lambda path: draw_histograms(
+            chosen, path, x_label=x_label, y_label=y_label, unit=unit
+        )
+
     pictures = [
         Picture(
             "exits-places",
@@ -521,26 +500,19 @@ def _pictures(
             "exits-confidence",
             "Tokens by exit and confidence, in percent of all tokens, the end symbols counted; "
             "colours grow with the square root.",
-            lambda path: draw_histograms(
-                by_token, path, x_label="confidence (probability)", y_label="exit (block)",
-                unit="tokens",
-            ),
+            histograms("tokens_by_exit_and_confidence", "confidence (probability)", "exit (block)"),
         ),
         Picture(
             "exits-source-lengths",
             f"Sentences by exit and source length, {of_sentences}",
-            lambda path: draw_histograms(
-                by_length, path, x_label=length, y_label=what, unit="sentences"
-            ),
+            histograms("sentences_by_exit_and_source_length", "source length (units)"),
         ),
         Picture(
             "exits-sentence-confidence",
             f"Sentences by exit and mean confidence, {of_sentences}",
-            lambda path: draw_histograms(
-                by_confidence, path, x_label=confidence, y_label=what, unit="sentences"
-            ),
+            histograms("sentences_by_exit_and_confidence", "mean confidence (probability)"),
         ),
-    ]  # fmt: skip
+    ]
     if any(system.examples for system in systems):
         pictures.append(
             Picture(

@@ -9,11 +9,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from nmtgrid.analysis.plotting.tradeoff import CurvePoint, Level, TradeoffCurve, draw_tradeoff
+from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.base.errors import InputError
+from nmtgrid.base.io.atomic import nan_to_none
+from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import Policy, Setting
@@ -22,7 +23,6 @@ POLICIES: Mapping[Policy, str] = {"wait-k": "wait-k", "threshold": "agent", "ora
 """What a policy is called beside its curve."""
 
 _FIGURES = (*METRICS, "length_ratio")
-_VALUES = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
 _ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wrote."
 
 
@@ -41,13 +41,60 @@ class OnlineResult:
         return math.nan if value is None else float(value)
 
 
+class _Latency(Record):
+    """What a row has for each unit and convention; null where a figure does not exist."""
+
+    unit: Unit
+    convention: Convention
+    ap: NonNegative | None
+    al: Finite | None
+    dal: Finite | None
+    cw: NonNegative | None
+    max_cw: NonNegative | None
+    laal: Finite | None
+    yaal: Finite | None
+    length_ratio: NonNegative | None
+
+
+class _Row(Record, rename={"oracle": "lambda"}):
+    """A setting in the file, with the parameter of its policy."""
+
+    system: str
+    policy: Policy
+    bleu_tokenized: Percent
+    latencies: list[_Latency]
+    k: NonNegative | None = math.nan
+    threshold: NonNegative = math.nan
+    oracle: NonNegative = math.nan
+
+    def result(self) -> OnlineResult:
+        """Return the row with the parameter. Raises ValueError where it lacks that."""
+        parameters = {"wait-k": self.k, "threshold": self.threshold, "oracle": self.oracle}
+        value = parameters[self.policy]
+        # JSON has no infinity: a k of None is the whole source.
+        value = math.inf if value is None else value
+        if math.isnan(value):
+            raise ValueError(f"a row of the policy `{self.policy}` lacks its parameter")
+        latencies = {
+            (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}
+            for row in self.latencies
+        }
+        return OnlineResult(
+            self.system, Setting(self.policy, value), self.bleu_tokenized, latencies
+        )  # fmt: skip
+
+
+class _Results(Record):
+    settings: list[_Row]
+
+
 def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
     """Return the results in a file or folder; `name` renames its only system.
 
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
     """
     results = read_result_file(
-        path, lambda values: [_parse_row(row) for row in values["settings"]],
+        path, lambda values: [row.result() for row in convert(values, _Results).settings],
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
     if name is None:
@@ -60,18 +107,6 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
             path=path,
         )
     return [dataclasses.replace(result, system=name) for result in results]
-
-
-def _parse_row(row: Mapping[str, Any]) -> OnlineResult:
-    policy = row["policy"]
-    value = row[_VALUES[policy]]
-    latencies = {
-        (values["unit"], values["convention"]): {metric: values[metric] for metric in _FIGURES}
-        for values in row["latencies"]
-    }
-    # JSON has no infinity: a k of None is the whole source.
-    setting = Setting(policy, math.inf if value is None else float(value))
-    return OnlineResult(str(row["system"]), setting, float(row["bleu_tokenized"]), latencies)
 
 
 def latency_curves(
@@ -173,7 +208,7 @@ def latency_section(
             "system": result.system,
             **result.setting.values(),
             "bleu_tokenized": result.bleu,
-            **{name: None if math.isnan(value) else value for name, value in figures.items()},
+            **nan_to_none(figures),
         })  # fmt: skip
     table = Table(
         f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
@@ -184,7 +219,7 @@ def latency_section(
                 result.system,
                 result.setting.title,
                 result.bleu,
-                *(row[name] for name in (*_COLUMNS, "length_ratio")),
+                *map(row.get, (*_COLUMNS, "length_ratio")),
             ]
             for result, row in zip(results, rows, strict=True)
         ],

@@ -16,11 +16,11 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment import soft_alignments
-from nmtgrid.analysis.alignment.aligner import Advance, AlignerSettings, align_words
+from nmtgrid.analysis.alignment.aligner import Advance, AlignerSettings, align
 from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
-from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
-from nmtgrid.analysis.section import Cell, Picture, Section, Table
+from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
+from nmtgrid.analysis.section import Picture, Section, Table, percent
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.latency import sentence_latency, word_delays
 from nmtgrid.search.traces import Trace, read_traces
@@ -163,7 +163,7 @@ def learned_links(
     """
     source = [join_units(trace.source) for traces in traced.values() for trace in traces]
     target = [join_units(trace.target) for traces in traced.values() for trace in traces]
-    pairs = align_words(source, target, more, AlignerSettings(heuristic=heuristic), advance)
+    pairs = align(source, target, AlignerSettings(heuristic=heuristic), more, advance)
     # One text of all systems: the more pairs, the better the links.
     links = iter(pairs.links)
     by_system: dict[str, Sequence[Links]] = {
@@ -188,7 +188,6 @@ def given_links(
 def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     """Return a trace as a path; `links` are of words (None: those of the trace's own shares)."""
     source, target = words_of_units(trace.source), words_of_units(trace.target)
-    # The end symbols count on neither side.
     # The end symbols count on neither side.
     reads = [min(read, len(trace.source)) for read in (trace.reads or [])[: len(target)]]
     shown = soft_alignments.by_words(trace) if unit == "word" else trace
@@ -257,13 +256,29 @@ def paths_section(
     for line in shown:
         if not any(system.paths[indices[line]].target for system in systems):
             raise ConfigError(f"There is no path of line {line}: no system wrote anything there.")
-    tables = [_table(systems, unit)]
+    name = _NAMES[unit]
+    values = [_values(system) for system in systems]
+    columns = {
+        f"written ({name}s)": "written",
+        "mean delay": "mean_delay",
+        "AL": "al",
+        "anticipated (%)": "anticipation_percent",
+    }
+    of_all = {"system": "system", "lines": "sentences", **columns}
+    of_all["without link (%)"] = "unaligned_percent"
+    tables = [Table.of(f"READ/WRITE paths: delays in source {name}s", of_all, values)]
     pictures = []
     if shown:
-        tables.append(_lines_table(systems, [indices[line] for line in shown], unit))
+        # A line's number is a name: without separators of thousands.
+        lines_shown = [
+            {**row["lines"][indices[line]], "line": str(line), "system": row["system"]}
+            for line in shown
+            for row in values
+        ]
+        of_lines = {"line": "line", "system": "system", **columns}
+        tables.append(Table.of("The lines of the picture", of_lines, lines_shown))
         rows = [row for line in shown for row in _rows(systems, indices[line], line, references)]
         pictures.append(_picture(rows, shown, unit))
-    name = _NAMES[unit]
     text = (
         f"When what was written: the delay of a target {name} is how many source {name}s had been "
         "read by then; AL is the average lagging (thesis' convention). Anticipated is what was "
@@ -271,20 +286,6 @@ def paths_section(
         f"target {name}s. The end symbols count on neither side. {origin}"
         + (" Links of words are spread over their pieces in order." if unit == "token" else "")
     )
-    values = [
-        {
-            "system": system.name,
-            "traces": str(system.path),
-            "sentences": len(system.paths),
-            "written": system.written,
-            "mean_delay": system.mean_delay,
-            "al": system.mean_lagging,
-            "anticipation_percent": _percent(system.anticipation),
-            "unaligned_percent": _percent(system.unaligned),
-            "lines": [_line_values(system, index) for index in range(len(system.paths))],
-        }
-        for system in systems
-    ]
     return Section(
         "paths", "READ/WRITE paths", text, tables, pictures, {"unit": name, "systems": values}
     )
@@ -303,48 +304,32 @@ def _typical(systems: Sequence[SystemPaths]) -> list[int]:
     return (middling or others)[:_SHOWN]
 
 
-def _table(systems: Sequence[SystemPaths], unit: Unit) -> Table:
-    columns = ["system", "lines", f"written ({_NAMES[unit]}s)", "mean delay", "AL",
-               "anticipated (%)", "without link (%)"]  # fmt: skip
-    rows: list[list[Cell]] = [
-        [
-            system.name, len(system.paths), system.written, system.mean_delay, system.mean_lagging,
-            _percent(system.anticipation), _percent(system.unaligned),
-        ]
-        for system in systems
-    ]  # fmt: skip
-    return Table(f"READ/WRITE paths: delays in source {_NAMES[unit]}s", columns, rows)
-
-
-def _lines_table(systems: Sequence[SystemPaths], indices: Sequence[int], unit: Unit) -> Table:
-    rows: list[list[Cell]] = []
-    for index in indices:
-        for system in systems:
-            line, *values = _line_values(system, index).values()
-            # A line's number is a name: without separators of thousands.
-            rows.append([str(line), system.name, *values])
-    written = f"written ({_NAMES[unit]}s)"
-    columns = ["line", "system", written, "mean delay", "AL", "anticipated (%)"]
-    return Table("The lines of the picture", columns, rows)
+def _values(system: SystemPaths) -> dict[str, Any]:
+    return {
+        "system": system.name,
+        "traces": str(system.path),
+        "sentences": len(system.paths),
+        "written": system.written,
+        "mean_delay": system.mean_delay,
+        "al": system.mean_lagging,
+        "anticipation_percent": percent(system.anticipation),
+        "unaligned_percent": percent(system.unaligned),
+        "lines": [_line_values(system, index) for index in range(len(system.paths))],
+    }
 
 
 def _line_values(system: SystemPaths, index: int) -> dict[str, Any]:
     """Return the numbers of one line as JSON keys."""
     path, lagging = system.paths[index], float(system.lagging[index])
     early, written = path.anticipated, len(path.target)
+    is_known = early is not None and written
     return {
         "line": path.line,
         "written": written,
         "mean_delay": sum(path.delays) / written if written else None,
         "al": None if math.isnan(lagging) else lagging,
-        "anticipation_percent": 100.0 * len(early) / written
-        if early is not None and written
-        else None,
+        "anticipation_percent": 100.0 * len(early or ()) / written if is_known else None,
     }
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100.0 * share
 
 
 def _rows(

@@ -34,13 +34,17 @@ from nmtgrid.search.traces import Trace, read_traces
 _LIGHT = {
     "ink": INK, "soft": "#5c5c5c", "axis": "#888888", "rule": PALE, "paper": "#ffffff",
     "page": "#ffffff", "band": "#f4f6f8", "link": "#00588a",
-}  # fmt: skip
-_DARK = {
-    "ink": "#e4e6e8", "soft": "#aab0b6", "axis": "#80868c", "rule": "#3a4047", "paper": "#191c1f",
-    "page": "#191c1f", "band": "#22272b", "link": "#7cc4f0",
+    **{f"line-{index}": colour for index, colour in enumerate(COLOURS)},
+    **{f"name-{index}": darker(colour) for index, colour in enumerate(COLOURS)},
 }  # fmt: skip
 # The same hues, light enough for a dark page.
 _DARK_COLOURS = ("#4aa8e0", "#f08a4b", "#3cc79a", "#e3a0c6", "#f0b840", "#b0b4b8", "#8ccdf5")
+_DARK = {
+    "ink": "#e4e6e8", "soft": "#aab0b6", "axis": "#80868c", "rule": "#3a4047", "paper": "#191c1f",
+    "page": "#191c1f", "band": "#22272b", "link": "#7cc4f0",
+    **{f"line-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
+    **{f"name-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
+}  # fmt: skip
 
 VARIABLES: dict[str, str] = {
     **{_LIGHT[name]: f"var(--{name})" for name in ("ink", "axis", "rule", "paper")},
@@ -68,17 +72,10 @@ def on_page(colour: str) -> str:
 
 def style_sheet() -> str:
     """Return the CSS of a report: one column on a phone, both schemes, and paper."""
-
-    def declare(values: dict[str, str], lines: Sequence[str], names: Sequence[str]) -> str:
-        variables = {
-            **values,
-            **{f"line-{index}": colour for index, colour in enumerate(lines)},
-            **{f"name-{index}": colour for index, colour in enumerate(names)},
-        }
-        return " ".join(f"--{name}: {value};" for name, value in variables.items())
-
-    light = declare(_LIGHT, COLOURS, [*map(darker, COLOURS)])
-    dark = declare(_DARK, _DARK_COLOURS, _DARK_COLOURS)
+    light, dark = (
+        " ".join(f"--{name}: {value};" for name, value in values.items())
+        for values in (_LIGHT, _DARK)
+    )
     return f"""
 :root {{ color-scheme: light dark; {light} }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
@@ -144,31 +141,27 @@ footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max
 """
 
 
-# Lines that are drawn where none are chosen.
-_EXAMPLES = 3
-
-
 @dataclasses.dataclass(frozen=True)
 class ReportInputs:
     """The files of a report, and how they are to be read; names as in `analyze report`."""
 
-    systems: Sequence[str]
+    systems: Sequence[str] | None
     reference: Path | None
     source: Path | None
     alignments: Path | None
     train: tuple[Path, Path] | None
     bootstrap: int
-    lines: Sequence[int]
-    latency: Sequence[str]
-    depth: Sequence[str]
-    curves: Sequence[str]
+    line: Sequence[int] | None
+    latency: Sequence[str] | None
+    depth: Sequence[str] | None
+    curves: Sequence[str] | None
     tokenize: str
     lowercase: bool
 
     @functools.cached_property
     def files(self) -> dict[str, Path]:
         """Return the systems' files by name."""
-        return named_files(self.systems)
+        return named_files(self.systems or [])
 
     @functools.cached_property
     def traces(self) -> Mapping[Path, Sequence[Trace]]:
@@ -191,8 +184,9 @@ class ReportInputs:
 
 def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
     """Yield the sections there is material for; `advance` is called as alignments are learned."""
+    lines = inputs.line or []
     if inputs.systems and inputs.reference is not None:
-        yield from _text_sections(inputs, inputs.reference, advance)
+        yield from _text_sections(inputs, inputs.systems, inputs.reference, advance)
     # The order is that of the page: from the whole to the details.
     if inputs.latency:
         named = map(split_label, inputs.latency)
@@ -203,20 +197,20 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         more = ([], []) if inputs.train is None else read_words(*inputs.train)
         links, origin = paths.learned_links(traced, more, "grow-diag-final-and", advance)
         systems = paths.as_paths(online, traced, links, "token")
-        yield paths.paths_section(systems, inputs.lines, "token", origin, inputs.references)
+        yield paths.paths_section(systems, lines, "token", origin, inputs.references)
     if inputs.depth:
         named = map(split_label, inputs.depth)
         yield tuning.tuning_section([read_tuning(path, name) for name, path in named])
     if early := inputs.systems_with("exits"):
         yield exits.exits_section(
             [
-                exits.exits_of_traces(name, inputs.traces[path], path, inputs.lines, _EXAMPLES)
+                exits.exits_of_traces(name, inputs.traces[path], path, lines)
                 for name, path in early.items()
             ],
             inputs.references,
         )
     if aligned := inputs.systems_with("alignment"):
-        options = alignment_models.AlignmentOptions(inputs.lines)
+        options = alignment_models.AlignmentOptions(lines)
         models = alignment_models.read_models(aligned, options)
         yield alignment_models.alignments_section(models, options)
     if inputs.curves:
@@ -225,10 +219,12 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         yield training_curves.training_section(runs)
 
 
-def _text_sections(inputs: ReportInputs, reference: Path, advance: Advance) -> Iterator[Section]:
+def _text_sections(
+    inputs: ReportInputs, systems: Sequence[str], reference: Path, advance: Advance
+) -> Iterator[Section]:
     """Yield what takes translations and references, and difficulty where there is a source."""
     evaluation = read_evaluation(
-        inputs.systems, reference, inputs.source, inputs.tokenize, inputs.lowercase
+        systems, reference, inputs.source, inputs.tokenize, inputs.lowercase
     )
     options = compare.ComparisonOptions(bootstrap=inputs.bootstrap)
     yield compare.comparison_section(evaluation, options)
@@ -259,6 +255,17 @@ _BOX = re.compile(r'viewBox="([^"]+)"')
 _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.S)
 
 
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+"""The page's Content-Security-Policy: no script and no request, only its own styles and images.
+
+Names of systems and lines of text come from files of others: should any of it ever pass as HTML, a
+browser still runs nothing and fetches nothing.
+"""
+
+
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
     """Return the page: `introduction` stands under the title, `made_by` at its foot."""
     links = "".join(
@@ -270,6 +277,7 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{_escaped(title)}</title>

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.atomic import read_json
-from nmtgrid.base.io.checksums import altered_error, is_altered
+from nmtgrid.base.io.records import read_record
 
 _NUMBER = re.compile(r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?|-")
 Cell = str | int | float | None
@@ -29,6 +28,12 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     digits: int = 2
+
+    @classmethod
+    def of(cls, title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Table:
+        """Return the table of JSON rows; `columns` has the key under each heading."""
+        cells = [[row[key] for key in columns.values()] for row in rows]
+        return cls(title, list(columns), cells)
 
     def formatted(self) -> list[list[str]]:
         """Return the cells as they are shown."""
@@ -75,6 +80,11 @@ def format_cell(cell: Cell, digits: int = 2) -> str:
     return cell
 
 
+def percent(share: float | None) -> float | None:
+    """Return a share in percent, None where there is none."""
+    return None if share is None else 100.0 * share
+
+
 NAME = "results.json"
 
 Parsed = TypeVar("Parsed")
@@ -85,19 +95,17 @@ def read_result_file(
 ) -> Parsed:
     """Return what `parse` makes of a file, or of the `results.json` in a folder.
 
-    Raises InputError where it can make nothing of it (no `content`), StorageError for no file, for
-    one that is no JSON and for one that has been altered since it was written.
+    Raises InputError where it can make nothing of it (no `content`; it raises ValueError),
+    StorageError for no file, for one that is no JSON and for one that has been altered since it was
+    written.
     """
     path = path / NAME if path.is_dir() else path
     try:
-        values = read_json(path)
+        # A result edited by hand is no result: its checksum no longer fits.
+        values = read_record(path, dict[str, Any])
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or advice) from fault
-    # A result edited by hand is no result: its checksum no longer fits.
-    if isinstance(values, dict) and is_altered(values):
-        raise altered_error(path)
     try:
         return parse(values)
-    # Any JSON may be named here: whatever goes wrong with it is the file's fault.
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
-        raise InputError(f"it holds no {content}.", advice, path=path) from fault
+    except ValueError as fault:
+        raise InputError(f"it holds no {content}: {fault}.", advice, path=path) from fault

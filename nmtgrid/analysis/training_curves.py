@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -23,20 +22,48 @@ from nmtgrid.analysis.plotting.figure import MOST_LINES, wrapped
 from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line
-from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text
+from nmtgrid.base.io.atomic import LINE_CHECKSUM, is_altered_line, nan_to_none
+from nmtgrid.base.io.records import Count, NonNegative, Record, convert, fits, parse_json
+from nmtgrid.base.io.text import DAMAGED, STANDARD, check_file, open_text, read_line
 
 NAME = "metrics.jsonl"
 Row = dict[str, Any]
 
-# Numbers that a line of each kind must have, besides the update and the minutes.
-_NEEDED = {
-    "updated": ("nll", "learning_rate", "gradient_norm", "tokens_per_second"),
-    "gradients": (),
-    "validated": ("nll",),
-    "finished": (),
-}
-_OPTIONAL = {"tokens", "bleu", "cider", "criterion", "gradient_ratio"}
+
+class _Event(Record):
+    event: str
+
+
+class _Line(Record):
+    """What is read of a line of any kind; numbers may be NaN, as Python writes them."""
+
+    update: Count
+    minutes: NonNegative
+    tokens: NonNegative | None = None
+    bleu: float | None = None
+    cider: float | None = None
+    criterion: float | None = None
+    gradient_ratio: float | None = None
+
+
+class _Updated(_Line, kw_only=True):
+    nll: float
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_second: float
+
+
+class _Validated(_Line, kw_only=True):
+    nll: float
+
+
+class _Gradients(_Line, kw_only=True):
+    gradients: dict[str, float]
+
+
+_LINES: Mapping[str, type[_Line]] = {
+    "updated": _Updated, "gradients": _Gradients, "validated": _Validated, "finished": _Line,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +142,19 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
 
 def read_run(path: Path, name: str) -> Run:
     """Return the run whose log is `path`. Raises InputError where it tells nothing."""
-    rows: dict[str, list[Row]] = {kind: [] for kind in _NEEDED}
+    rows: dict[str, list[Row]] = {kind: [] for kind in _LINES}
     notes: list[str] = []
     last, checksum = 0, ""
     for number, raw in _lines(path):
         try:
-            values = _values(raw)
+            values = parse_json(raw, as_python=True)
+            if not fits(values, _Event):
+                raise ValueError("it is no line of a training run")
             # Each line is sealed together with the one before it.
             checksum, before = str(values.get(LINE_CHECKSUM, "")), checksum
             if is_altered_line(values, before):
                 notes.append(f"{path}:{number}: it, or the line before it, has been altered.")
-            if values["event"] not in _NEEDED:
+            if values["event"] not in _LINES:
                 # A later version may write more.
                 continue
             row = _parse(values)
@@ -164,9 +193,9 @@ def summary(run: Run) -> dict[str, Any]:
         "best_update": None if best is None else best["update"],
         "valid_loss": loss,
         "valid_perplexity": None if loss is None else math.exp(min(loss, 700.0)),
-        "valid_bleu": None if best is None else _finite(best["bleu"]),
-        "valid_cider": None if best is None else _finite(best["cider"]),
-        "gradient_ratio": _finite(ratios[-1]) if ratios else None,
+        "valid_bleu": None if best is None else nan_to_none(best["bleu"]),
+        "valid_cider": None if best is None else nan_to_none(best["cider"]),
+        "gradient_ratio": nan_to_none(ratios[-1]) if ratios else None,
     }
 
 
@@ -177,17 +206,18 @@ def curve_values(run: Run) -> dict[str, Any]:
         "validation": ("nll", "criterion", "bleu", "cider"),
         "gradients": ("gradient_ratio",),
     }
-    values: dict[str, Any] = {}
-    for part, names in fields.items():
-        rows: list[Row] = getattr(run, part)
-        values[part] = {
-            name: [_finite(row[name]) for row in rows] for name in ("update", "minutes", *names)
+    values: dict[str, Any] = {
+        part: {
+            name: [row[name] for row in getattr(run, part)]
+            for name in ("update", "minutes", *names)
         }
-    values["gradients"]["norms"] = {
-        stage: [_finite(row["gradients"].get(stage)) for row in run.gradients]
-        for stage in stages(run)
+        for part, names in fields.items()
     }
-    return values
+    values["gradients"]["norms"] = {
+        stage: [row["gradients"].get(stage) for row in run.gradients] for stage in stages(run)
+    }
+    nulled: dict[str, Any] = nan_to_none(values)
+    return nulled
 
 
 def stages(run: Run) -> list[str]:
@@ -209,7 +239,11 @@ def _log_of(path: Path) -> Path:
 
 def _distinct(paths: Sequence[Path]) -> Iterator[str]:
     """Yield a name for each log: its folder's, with those above where two would be alike."""
-    trails = [_folders(path) for path in paths]
+    trails: list[tuple[str, ...]] = []
+    for path in paths:
+        whole = path.absolute()
+        parts = whole.parent.parts if whole.name.startswith(NAME) else whole.parts
+        trails.append(("standard input",) if str(path) == STANDARD else parts[1:] or ("/",))
     for trail in trails:
         others = [other for other in trails if other is not trail]
         # As few folders as tell them apart.
@@ -219,20 +253,13 @@ def _distinct(paths: Sequence[Path]) -> Iterator[str]:
         yield "/".join(trail[-count:])
 
 
-def _folders(path: Path) -> tuple[str, ...]:
-    """Return the folders and the name that a log is known by."""
-    if str(path) == STANDARD:
-        return ("standard input",)
-    whole = path.absolute()
-    parts = whole.parent.parts if whole.name.startswith(NAME) else whole.parts
-    return parts[1:] or ("/",)
-
-
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
+    check_file(path)
     with open_text(path) as file:
         try:
-            for number, raw in enumerate(file, start=1):
+            while raw := read_line(file, path, number + 1):
+                number += 1
                 if raw.strip():
                     yield number, raw
         # Of an archive that ends in its middle, what comes before has been read by now.
@@ -242,45 +269,13 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise InputError(f"cannot be read: {fault.strerror}.", path=path) from fault
 
 
-def _values(raw: bytes) -> dict[str, Any]:
-    """Return the values of a line. Raises ValueError saying what is wrong with it."""
-    try:
-        values = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as fault:
-        raise ValueError("it is not JSON") from fault
-    if not isinstance(values, dict) or not isinstance(values.get("event"), str):
-        raise ValueError("it is no line of a training run")
-    return values
-
-
-def _parse(values: dict[str, Any]) -> Row:
+def _parse(values: Any) -> Row:
     """Return the fields of a line of a known kind. Raises ValueError saying what is wrong."""
-    row: Row = {"update": int(_number(values, "update")), "minutes": _number(values, "minutes")}
-    row |= {name: _number(values, name, finite=False) for name in _NEEDED[values["event"]]}
-    row |= {
-        name: None if values.get(name) is None else _number(values, name, finite=False)
-        for name in _OPTIONAL
+    return {
+        # What has exploded is as little a point on a curve as what is not a number.
+        name: math.nan if isinstance(value, float) and not abs(value) < 1e300 else value
+        for name, value in convert(values, _LINES[values["event"]]).values().items()
     }
-    if values["event"] == "gradients":
-        norms = values.get("gradients")
-        if not isinstance(norms, dict) or not norms:
-            raise ValueError("`gradients` is no table of numbers")
-        row["gradients"] = {str(name): _number(norms, name, finite=False) for name in norms}
-    return row
-
-
-def _number(values: Mapping[str, Any], name: str, *, finite: bool = True) -> float:
-    value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"`{name}` is no number")
-    if finite and not 0 <= value < 1e15:
-        raise ValueError(f"`{name}` makes no sense")
-    # What has exploded is as little a point on a curve as what is not a number.
-    return float(value) if abs(value) < 1e300 else math.nan
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 Against = Literal["minutes", "updates", "tokens"]
@@ -305,6 +300,7 @@ def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel
     Losses and quality are drawn `against` that, the rest against updates.
     """
     by_name: dict[str, Panel | HeatPanel] = {}
+    updates = _AXES["updates"]
     if any(run.training or run.validation for run in runs):
         by_name["loss"] = _losses(runs, against)
     for score, (title, axis) in _QUALITIES.items():
@@ -320,17 +316,16 @@ def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel
             for style, run in enumerate(runs)
         ]
         by_name["learning-rate"] = Panel(
-            "Learning rate", _AXES["updates"], "learning rate", lines, least=0.0
+            "Learning rate", updates, "learning rate", lines, least=0.0
         )
         by_name["gradient-norm"] = Panel(
-            "Gradient of all weights", _AXES["updates"], "norm, before clipping",
-            _smooth_lines([(run, run.training) for run in runs], "gradient_norm"), logarithmic=True,
+            "Gradient of all weights", updates, "norm, before clipping",
+            _smooth_lines(runs, "training", "gradient_norm"), logarithmic=True,
         )  # fmt: skip
     if any(row["gradient_ratio"] for run in runs for row in run.gradients):
         by_name["gradient-ratio"] = Panel(
-            "Gradient at the first over that at the last encoder layer", _AXES["updates"],
-            "norm at h1 / norm at hN",
-            _smooth_lines([(run, run.gradients) for run in runs], "gradient_ratio"),
+            "Gradient at the first over that at the last encoder layer", updates,
+            "norm at h1 / norm at hN", _smooth_lines(runs, "gradients", "gradient_ratio"),
             logarithmic=True, level=1.0,
         )  # fmt: skip
     return by_name | _heat_panels([run for run in runs if run.gradients])
@@ -361,16 +356,15 @@ def _losses(runs: Sequence[Run], against: Against) -> Panel:
     )  # fmt: skip
 
 
-def _smooth_lines(logs: Sequence[tuple[Run, Sequence[Row]]], name: str) -> list[Line]:
+def _smooth_lines(runs: Sequence[Run], part: str, name: str) -> list[Line]:
     """Return a line over the updates for each run; many points go behind their running mean."""
     lines: list[Line] = []
-    for style, (run, rows) in enumerate(logs):
-        points = zip(*_points(run, rows, "updates", name), strict=True)
-        positive = [(at, value) for at, value in points if value > 0]
-        if not positive:
+    for style, run in enumerate(runs):
+        rows = [row for row in getattr(run, part) if row[name] is not None and row[name] > 0]
+        if not rows:
             continue
-        x, y = [at for at, _ in positive], [value for _, value in positive]
-        if len(positive) > 30:
+        x, y = _points(run, rows, "updates", name)
+        if len(rows) > 30:
             lines.append(Line(run.name, x, y, style, faint=True))
             y = _smoothed(y)
         lines.append(Line(run.name, x, y, style))
@@ -451,9 +445,7 @@ def training_section(runs: Sequence[Run], against: Against = "minutes") -> Secti
     """Return the table and the diagrams of all runs."""
     pictures = [
         Picture(
-            name,
-            _CAPTIONS.get(name, f"{panel.title}."),
-            functools.partial(draw_panels, [panel]),
+            name, _CAPTIONS.get(name, f"{panel.title}."), functools.partial(draw_panels, [panel])
         )
         for name, panel in panels(runs, against).items()
     ]

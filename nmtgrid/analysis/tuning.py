@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtgrid.analysis.plotting.tradeoff import CurvePoint, TradeoffCurve, draw_tradeoff
+from nmtgrid.analysis.plotting.lines import CurvePoint, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.atomic import nan_to_none
+from nmtgrid.base.io.records import Count, NonNegative, Percent, Record, Small, convert
 
 Kind = Literal["adaptive", "fixed", "baseline", "uniform"]
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
@@ -86,45 +88,91 @@ def read_tuning(path: Path, name: str | None = None) -> TuningResult:
     )
 
 
-def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningResult:
-    """Return the points of a report, of its test split where there is one."""
-    # What was tuned on one split is reported on the other, if there is one.
-    has_test = values["test_split"] is not None
-    full = values["full"]["test"] if has_test else values["full"]
+class _Measured(Record):
+    """How a split was decoded; null where the exits or operations are not known."""
 
-    def point(row: Mapping[str, Any], label: str) -> OperatingPoint:
-        measured = row["test"] if has_test else row
-        exits, flops = measured["average_exit"], measured["flops_per_token"]
+    bleu: Percent
+    average_exit: NonNegative | None
+    flops_per_token: NonNegative | None
+    seconds: NonNegative
+
+
+class _Row(_Measured, kw_only=True):
+    """A way to decode in the file, on the split that was tuned on, and on the test split."""
+
+    test: _Measured | None = None
+    budget: NonNegative = math.nan
+    exit: Small | None = None
+    depth: Small | None = None
+
+    def point(self, label: str, full: _Measured, *, on_test: bool) -> OperatingPoint:
+        """Return the row as a point; `full` is the full stack. Raises ValueError without a test."""
+        measured = self.test if on_test else self
+        if measured is None:
+            raise ValueError("a row has no `test`")
+        exits, flops = measured.average_exit, measured.flops_per_token
         return OperatingPoint(
             label,
-            float(row.get("budget", math.nan)),
-            float(row["bleu"]),
-            float(measured["bleu"]),
-            math.nan if exits is None else float(exits),
-            math.nan if flops is None else float(flops),
-            float(measured["seconds"]),
-            float(measured["seconds"]) / max(full["seconds"], 1e-9),
+            self.budget,
+            self.bleu,
+            measured.bleu,
+            math.nan if exits is None else exits,
+            math.nan if flops is None else flops,
+            measured.seconds,
+            measured.seconds / max(full.seconds, 1e-9),
         )
 
-    groups: dict[Kind, list[OperatingPoint]] = {
-        "adaptive": [point(row, f"{row['budget']:g}") for row in values["points"]],
-        "fixed": [point(row, str(row["exit"])) for row in values["fixed"]],
-        "baseline": [
-            point(row, "" if row["depth"] is None else str(row["depth"]))
-            for row in values["baselines"]
-        ],
-        "uniform": [point(values["uniform"], "")] if values["uniform"] else [],
+
+class _Results(Record, kw_only=True):
+    """What is read of a report; older ones lack some settings."""
+
+    name: str
+    split: str
+    test_split: str | None
+    sentences: Count
+    test_sentences: Count | None = None
+    full: _Row
+    points: list[_Row]
+    fixed: list[_Row]
+    baselines: list[_Row]
+    uniform: _Row | None
+    beam: Small | None = None
+    precision: str | None = None
+    exits: Small | None = None
+    budget: NonNegative | None = None
+
+
+def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningResult:
+    """Return the points of a report, of its test split where there is one.
+
+    Raises ValueError for what is no report.
+    """
+    report = convert(values, _Results)
+    # What was tuned on one split is reported on the other, if there is one.
+    on_test = report.test_split is not None
+    full = report.full.test if on_test else report.full
+    if full is None:
+        raise ValueError("`full.test` is missing")
+    rows: dict[Kind, list[tuple[_Row, str]]] = {
+        "adaptive": [(row, f"{row.budget:g}") for row in report.points],
+        "fixed": [(row, str(row.exit)) for row in report.fixed],
+        "baseline": [(row, str(row.depth or "")) for row in report.baselines],
+        "uniform": [(report.uniform, "")] if report.uniform else [],
     }
-    settings = {key: values[key] for key in _SETTINGS if values.get(key) is not None}
+    settings = {key: getattr(report, key) for key in _SETTINGS}
     return TuningResult(
-        str(name or values["name"]),
-        str(values["test_split"] if has_test else values["split"]),
-        int(values["test_sentences"] if has_test else values["sentences"]),
-        groups,
+        name or report.name,
+        report.test_split or report.split,
+        (report.test_sentences or 0) if on_test else report.sentences,
+        {
+            kind: [row.point(label, full, on_test=on_test) for row, label in group]
+            for kind, group in rows.items()
+        },
         {
             # 0.5 and 0.50 are one width.
             key: f"{value:g}" if isinstance(value, float) else str(value)
             for key, value in settings.items()
+            if value is not None
         },
     )
 
@@ -183,22 +231,17 @@ def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[O
     """Return name, kind and points of what is shown, as `exit_curves` says."""
     groups: list[tuple[str, Kind, Sequence[OperatingPoint]]] = []
     for name in dict.fromkeys(result.name for result in results):
-        own = [p for result in results if result.name == name for p in result.groups["adaptive"]]
-        groups.append((name, "adaptive", best_of(own)))
+        best: dict[float, OperatingPoint] = {}
+        for point in (p for r in results if r.name == name for p in r.groups["adaptive"]):
+            # By the split tuned on: choosing by what is reported would flatter.
+            if point.budget not in best or point.rank > best[point.budget].rank:
+                best[point.budget] = point
+        ordered = sorted(best.values(), key=lambda point: point.average_exit)
+        groups.append((name, "adaptive", ordered))
     for kind in _REFERENCES:
         points = next((result.groups[kind] for result in results if result.groups[kind]), [])
         groups.append((kind, kind, points))
     return [group for group in groups if group[2]]
-
-
-def best_of(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Return for each budget the point that was best where it was tuned, by average exit."""
-    best: dict[float, OperatingPoint] = {}
-    for point in points:
-        # By the split tuned on: choosing by what is reported would flatter.
-        if point.budget not in best or point.rank > best[point.budget].rank:
-            best[point.budget] = point
-    return sorted(best.values(), key=lambda point: point.average_exit)
 
 
 _TEXT = """Depth-adaptive decoding: tokens leave the decoder behind different blocks. BLEU is \
@@ -218,10 +261,10 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
             "system": name,
             "label": point.label,
             "bleu": point.bleu,
-            "average_exit": _known(point.average_exit),
+            "average_exit": nan_to_none(point.average_exit),
             "seconds": point.seconds,
             "share": point.share,
-            "flops_per_token": _known(point.flops),
+            "flops_per_token": nan_to_none(point.flops),
         }
         for name, _, points in _groups(results)
         for point in points
@@ -246,15 +289,11 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         ["", "", "BLEU", "exit", "MFLOPs", "time"],
         [
             [
-                name,
-                point.label,
-                point.bleu,
-                _known(point.average_exit),
-                _known(point.flops / _MEGA),
-                100 * point.share,
+                *(row[key] for key in ("system", "label", "bleu", "average_exit")),
+                row["flops_per_token"] and row["flops_per_token"] / _MEGA,
+                100 * row["share"],
             ]
-            for name, _, points in _groups(results)
-            for point in points
+            for row in rows
         ],
     )
     return Section(
@@ -265,7 +304,3 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         [Picture("depth", "BLEU against average exit, operations and time.", draw)],
         {"split": results[0].split, "rows": rows},
     )
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -1,5 +1,7 @@
 """Configurations: frozen dataclasses, read from and written to JSON, changed by `--set a.b=c`.
 
+And registries, the tables of what a configuration names.
+
 All faults are collected and raised together; for an unknown key the nearest known one is named.
 A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values.
 """
@@ -14,12 +16,44 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.spans import shortened
 
 Config = TypeVar("Config")
+Thing = TypeVar("Thing")
+
+"""The largest whole number of a setting: seeds have 64 bits."""
+
+
+class Registry(Generic[Thing]):
+    """Things under names; an unknown name is answered with the nearest known one.
+
+    They come in the order of their names, whichever of them was entered first: that hangs on which
+    module was imported first.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._things: dict[str, Thing] = {}
+
+    def add(self, name: str, thing: Thing) -> Thing:
+        """Enter `thing` under `name`."""
+        if name in self._things:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._things[name] = thing
+        return thing
+
+    def get(self, name: str) -> Thing:
+        """Return the thing under `name`. Raises ConfigError naming the nearest known name."""
+        if name not in self._things:
+            raise ConfigError(f"There is no {self.kind} `{name}`.", nearest(name, self._things))
+        return self._things[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._things))
 
 
 def to_json(config: Any) -> Any:
@@ -53,19 +87,30 @@ def check(config: Any) -> None:
         raise ConfigError(faults)
 
 
-def override(
-    config: Config, changes: Mapping[str, Any] | Sequence[str], option: str = "--set"
-) -> Config:
+def override(config: Config, changes: Mapping[str, Any] | Sequence[str]) -> Config:
     """Return `config` with `changes` ("a.b=c" strings, or a mapping from "a.b" to values).
 
     Raises ConfigError with every fault in the changes at once.
     """
     faults: list[str] = []
-    pairs = changes if isinstance(changes, Mapping) else _parse(changes, option, faults)
+    pairs: dict[str, Any] = {}
+    if isinstance(changes, Mapping):
+        pairs |= changes
+    else:
+        for text in changes:
+            name, equals, value = text.partition("=")
+            if not equals or not name:
+                faults.append(f"`--set {shortened(text)}` is not of the form name=value.")
+                continue
+            try:
+                pairs[name.strip()] = json.loads(value)
+            except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
+                constants = {"true": True, "false": False, "none": None}
+                pairs[name.strip()] = constants.get(value.strip().lower(), value)
     # Through JSON, so that changed values are checked like those of a file.
     values = to_json(config)
     for path, value in pairs.items():
-        _assign(type(config), values, path, value, option, faults)
+        _assign(type(config), values, path, value, faults)
     try:
         changed = from_json(type(config), values)
     except ConfigError as fault:
@@ -118,48 +163,25 @@ def _field_docstrings(kind: type[Any]) -> dict[str, str]:
     }
 
 
-def _parse(assignments: Iterable[str], option: str, faults: list[str]) -> dict[str, Any]:
-    pairs: dict[str, Any] = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            faults.append(f"`{option} {text}` is not of the form name=value.")
-            continue
-        try:
-            pairs[name.strip()] = json.loads(value)
-        except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
-            constants = {"true": True, "false": False, "none": None}
-            pairs[name.strip()] = constants.get(value.strip().lower(), value)
-    return pairs
-
-
-def _assign(
-    kind: type[Any], values: Any, path: str, value: Any, option: str, faults: list[str]
-) -> None:
+def _assign(kind: type[Any], values: Any, path: str, value: Any, faults: list[str]) -> None:
     """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
-    *groups, last = path.split(".")
     hint: Any = kind
-    for name in groups:
-        hint = _member(hint, name)
-        values = values[name] if hint is not None else None
-    hint = _member(hint, last)
-    if hint is None:
-        known = [name for name, _ in describe(kind)]
-        faults.append(f"`{option} {path}`: there is no such setting. {nearest(path, known)}")
-        return
+    group, below = {}, values
+    for name in path.split("."):
+        is_group = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+        hint = _hints(hint).get(name) if is_group else None
+        if hint is None:
+            close = nearest(shortened(path), [name for name, _ in describe(kind)])
+            faults.append(f"`--set {shortened(path)}`: there is no such setting. {close}")
+            return
+        group, below = below, below[name]
     if dataclasses.is_dataclass(hint):
-        faults.append(f"`{option} {path}`: this is a group; name a setting in it.")
+        faults.append(f"`--set {path}`: this is a group; name a setting in it.")
         return
     before = len(faults)
-    converted = _convert(hint, value, f"{option} {path}", faults)
+    converted = _convert(hint, value, f"--set {path}", faults)
     if len(faults) == before:
-        values[last] = to_json(converted)
-
-
-def _member(hint: Any, name: str) -> Any:
-    """Return the type of the setting or group `name` in a group, or None if there is none."""
-    is_group = isinstance(hint, type) and dataclasses.is_dataclass(hint)
-    return _hints(hint).get(name) if is_group else None
+        group[name] = to_json(converted)
 
 
 # Annotations are strings here, and evaluating them takes longer than reading a configuration.
@@ -206,26 +228,37 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
             return value
         choices = [str(choice) for choice in arguments]
         names = ", ".join(f"`{choice}`" for choice in choices)
-        close = nearest(str(value), choices)
+        close = nearest(_shown(value), choices)
         advice = f" {close}" if close.startswith("Did") else ""
-        faults.append(f"`{where}` must be one of {names}, but is `{value}`.{advice}")
+        faults.append(f"`{where}` must be one of {names}, but is `{_shown(value)}`.{advice}")
         return None
     if origin is tuple:
         if isinstance(value, (list, tuple)):
             return tuple(_convert(arguments[0], item, where, faults) for item in value)
-        faults.append(f"`{where}` must be a list such as [1, 2], but is `{value}`.")
+        faults.append(f"`{where}` must be a list such as [1, 2], but is `{_shown(value)}`.")
         return None
     if hint is float:
         # JSON has no NaN and infinities, but Python's reader lets them through.
         if type(value) in (int, float) and abs(value) <= sys.float_info.max:
             return float(value)
-        faults.append(f"`{where}` must be a finite number, but is `{value}`.")
+        faults.append(f"`{where}` must be a finite number, but is `{_shown(value)}`.")
         return None
     # By type: True is an instance of int.
+    if hint is int and type(value) is int and not -(2**63) <= value < 2**63:
+        faults.append(f"`{where}` must be a whole number from -2^63 to 2^63 - 1.")
+        return None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
-    faults.append(f"`{where}` must be {_type_name(hint)}, but is `{value}`.")
+    faults.append(f"`{where}` must be {_type_name(hint)}, but is `{_shown(value)}`.")
     return None
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message; what is long is shortened."""
+    try:
+        return shortened(str(value))
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a very long number"
 
 
 def _type_name(hint: Any) -> str:

@@ -31,22 +31,12 @@ _UNBOUNDED = 10_000
 
 
 def hush(speaker: str) -> None:
-    """Print nothing until `speak`: another process does the same work and prints for all of them.
+    """Print nothing while `messages.quiet` stays: another process does the same and prints for all.
 
     `speaker` is the name of this process, which stands before its errors later.
     """
     global _speaker
     messages.quiet, _speaker = True, f"{speaker}: "
-
-
-def is_hushed() -> bool:
-    """Return whether another process prints for this one."""
-    return messages.quiet
-
-
-def speak() -> None:
-    """Print again; errors begin with the name of this process."""
-    messages.quiet = False
 
 
 def say(text: str) -> None:
@@ -71,24 +61,9 @@ def table(
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
     is_right: Sequence[bool] | None = None,
+    console: Console = messages,
 ) -> None:
     """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
-    _print_table(messages, title, headings, rows, is_right)
-
-
-def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table on standard output, as the result of a command; the first column is whole."""
-    _print_table(output, title, headings, rows, None, wraps_first=False)
-
-
-def _print_table(
-    console: Console,
-    title: str,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    is_right: Sequence[bool] | None,
-    wraps_first: bool = True,
-) -> None:
     content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
     for column, heading in enumerate(headings):
@@ -99,7 +74,7 @@ def _print_table(
             Text(heading),
             justify="right" if numeric else "left",
             overflow="fold",
-            no_wrap=column == 0 and not wraps_first,
+            no_wrap=column == 0 and console is output,
         )
     for row in rows:
         # Text, not a string: `[b]` in a cell is no markup.
@@ -111,6 +86,11 @@ def _print_table(
             file=console.file, width=_UNBOUNDED, quiet=quiet, soft_wrap=True, highlight=False
         )
     console.print(content)
+
+
+def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table on standard output, as the result of a command; the first column is whole."""
+    table(title, headings, rows, console=output)
 
 
 @contextmanager

@@ -62,17 +62,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     last = word.rpartition(".")[2]
-    close = [name for name in names if last in _abbreviations(name)]
+    close = []
+    for name in names:
+        # A name without its groups, and its initials where it has several words.
+        short = name.rpartition(".")[2]
+        initials = "".join(part[:1] for part in short.split("_")) if "_" in short else short
+        close += [name] if last in (short, initials) else []
     # Similar spelling comes second: an abbreviation such as `lr` is far from its name in letters.
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"
     shown = ", ".join(f"`{name}`" for name in names[:12])
     return f"Known: {shown}{', ...' if len(names) > 12 else ''}." if names else ""
-
-
-def _abbreviations(name: str) -> list[str]:
-    """Return the short forms of a dotted name: without its groups, and its initials."""
-    last = name.rpartition(".")[2]
-    words = last.split("_")
-    return [last, "".join(word[:1] for word in words)] if len(words) > 1 else [last]

@@ -1,4 +1,4 @@
-"""Reorders, drops and repeats the rows of any state, whatever the architecture.
+"""Rows of batches and states: masks of their lengths; reordered, dropped and repeated.
 
 A state is a frozen dataclass (or tuple, list, dict) whose tensors all put rows first; rows are
 sentences x beam. Numbers, strings and None pass through. A value with a method
@@ -18,9 +18,34 @@ from torch import Tensor
 State = TypeVar("State")
 
 
+def is_token(lengths: Tensor, size: int) -> Tensor:
+    """Return [B, size], True where a position is below the sentence's length [B]."""
+    return torch.arange(size, device=lengths.device)[None, :] < lengths[:, None]
+
+
+def is_padding(lengths: Tensor, size: int) -> Tensor:
+    """Return [B, size], True at and after the sentence's length [B]."""
+    return ~is_token(lengths, size)
+
+
 def take(state: State, rows: Tensor) -> State:
     """Return `state` with the given `rows` [R'] (int64), in that order; repeats are allowed."""
-    taken: State = _take(state, rows)
+    value: Any = state
+    # First: caches that reorder themselves are dataclasses too.
+    if hasattr(value, "take_rows"):
+        value = value.take_rows(rows)
+    elif isinstance(value, Tensor):
+        value = value.index_select(0, rows)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: take(getattr(value, f.name), rows) for f in dataclasses.fields(value)}
+        value = dataclasses.replace(value, **fields)
+    elif isinstance(value, tuple):
+        value = tuple(take(item, rows) for item in value)
+    elif isinstance(value, list):
+        value = [take(item, rows) for item in value]
+    elif isinstance(value, dict):
+        value = {name: take(item, rows) for name, item in value.items()}
+    taken: State = value
     return taken
 
 
@@ -28,31 +53,8 @@ def repeat(state: State, times: int) -> State:
     """Return `state` with each row repeated `times` times, copies side by side."""
     if times == 1:
         return state
-    first = _first_tensor(state)
+    first = next(_tensors(state))
     return take(state, torch.arange(len(first), device=first.device).repeat_interleave(times))
-
-
-def count_rows(state: object) -> int:
-    """Return the number of rows of `state`."""
-    return len(_first_tensor(state))
-
-
-def _take(value: Any, rows: Tensor) -> Any:
-    # First: caches that reorder themselves are dataclasses too.
-    if hasattr(value, "take_rows"):
-        return value.take_rows(rows)
-    if isinstance(value, Tensor):
-        return value.index_select(0, rows)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _take(getattr(value, f.name), rows) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
-    if isinstance(value, tuple):
-        return tuple(_take(item, rows) for item in value)
-    if isinstance(value, list):
-        return [_take(item, rows) for item in value]
-    if isinstance(value, dict):
-        return {name: _take(item, rows) for name, item in value.items()}
-    return value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -64,9 +66,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
-
-
-def _first_tensor(state: object) -> Tensor:
-    for tensor in _tensors(state):
-        return tensor
-    raise TypeError("a state without tensors has no rows")

@@ -20,11 +20,53 @@ MOST_NUMBERS = 1000
 INFINITE = "inf"
 _MOST_FAULTS = 10
 
-# Stricter than int() and float(), which accept 1_000, nan and digits of other scripts; floats are
-# exact up to 15 digits.
+# Stricter than int() and float(), which accept 1_000, nan and digits of other scripts, and which
+# refuse or take very long for very many digits. Floats are exact up to 15 digits, and 18 fit into
+# 64 bits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+_LONG_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _DIGITS = re.compile(r"[+-]?[0-9]{16,}(\.[0-9]*)?|[+-]?[0-9]*\.[0-9]{16,}")
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")
+_FLOAT = re.compile(
+    r"[+-]?(([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,4})?|inf|nan)", re.IGNORECASE
+)
+_SHOWN = 60
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that `text` is: ASCII digits, 18 at most, perhaps a sign.
+
+    All single whole numbers of the command line are read by this. Raises ValueError that says what
+    is wrong with `text`.
+    """
+    return int(_checked(text, _LONG_WHOLE, "a whole number"))
+
+
+def is_whole_number(text: str) -> bool:
+    """Return whether `text` is a sign, perhaps, and ASCII digits, however many."""
+    return re.fullmatch("[+-]?[0-9]+", text) is not None
+
+
+def real_number(text: str) -> float:
+    """Return the number that `text` is: ASCII digits with a point and an exponent, inf or nan.
+
+    Raises ValueError as `whole_number` does; whether the value fits is up to the caller.
+    """
+    return float(_checked(text, _FLOAT, "a number"))
+
+
+def _checked(text: str, pattern: re.Pattern[str], kind: str) -> str:
+    text = text.strip()
+    if not pattern.fullmatch(text):
+        if _DIGITS.fullmatch(text):
+            raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
+        raise ValueError(f"`{shortened(text)}` is not {kind}.")
+    return text
+
+
+def shortened(text: str) -> str:
+    """Return `text` with its end left out where it is too long for a message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +102,7 @@ def whole_numbers(
     ConfigError that names every fault: no number, out of bounds, twice, more than `limit` of them.
     """
     bounds = Bounds(least, math.inf if most is None else most)
-    reader = _Reader(option, _WHOLE, bounds, infinite, limit, Decimal(1))
+    reader = _Reader(option, _WHOLE, bounds, infinite, limit)
     values = reader.read(text, f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}.")
     return [math.inf if value.is_infinite() else int(value) for value in values]
 
@@ -78,7 +120,7 @@ def decimals(
     `such_as` are the lists that the advice gives. Raises ConfigError that names every fault, as
     `whole_numbers` does.
     """
-    reader = _Reader(option, _DECIMAL, bounds, False, limit, None)
+    reader = _Reader(option, _DECIMAL, bounds, False, limit)
     return [float(value) for value in reader.read(text, f"Write {such_as}.")]
 
 
@@ -89,7 +131,6 @@ class _Reader:
     bounds: Bounds
     infinite: bool
     limit: int
-    step: Decimal | None  # between the numbers of a span that names none
 
     def read(self, text: str, advice: str) -> list[Decimal]:
         faults: list[str] = []
@@ -122,9 +163,9 @@ class _Reader:
             return [first]
         last_text, colon, step_text = rest.partition(":")
         last = self._number(last_text, part, self.bounds)
-        step = self._number(step_text, part) if colon else self.step
-        if step is None:
+        if not colon and self.number is _DECIMAL:
             raise ValueError(f"`{part}` needs a step, such as `{part}:0.1`.")
+        step = self._number(step_text, part) if colon else Decimal(1)
         if step <= 0:
             raise ValueError(f"the step of `{part}` must be greater than 0.")
         if last < first:
@@ -138,10 +179,10 @@ class _Reader:
         text = text.strip()
         if not self.number.fullmatch(text):
             kind = "a whole number" if self.number is _WHOLE else "a number"
-            where = "" if text == part else f" in `{part}`"
+            where = "" if text == part else f" in `{shortened(part)}`"
             if _DIGITS.fullmatch(text):
                 raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
-            raise ValueError(f"`{text}`{where} is not {kind}.")
+            raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
         value = Decimal(text)
         if condition := bounds.fault(value):
             raise ValueError(f"every number must be {condition}, but one is {value}.")

@@ -10,7 +10,9 @@ import atexit
 import contextlib
 import errno
 import importlib
+import importlib.abc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -42,6 +44,20 @@ COMMANDS = {
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
+_NOT_LOADED = (
+    "failed to map segment", "cannot allocate memory", "cannot map zero-fill pages",
+    "cannot create shared object descriptor", "cannot allocate", "out of memory",
+)  # fmt: skip
+"""What the dynamic linker says where memory is too little for a library, in lower case."""
+_LEAST_MEMORY = 640 << 20
+"""Bytes of address space without which torch and its libraries do not load."""
+_RAISE_LIMIT = (
+    "Raise the limit that this process runs under (`ulimit -v`, or that of a job or a container)."
+)
+_NO_MEMORY_TO_LOAD = (
+    f"error: There is too little memory to load torch.\n       End other programs. {_RAISE_LIMIT}\n"
+)
+_MEMORY_FULL = "error: The memory of this machine is full.\n       Use smaller batches or models.\n"
 _PAUSE = 10.0
 """Seconds that a process which another one speaks for waits before it reports its own fault."""
 _MOMENT = 0.05
@@ -54,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that spin long while they wait for each other slow the work
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
+    # search or a training on text hardly meets a shape again; a step has far fewer than these.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if sys.stderr is None:  # closed by whoever called, as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     end = words.index("--") if "--" in words else len(words)
@@ -61,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in words[:end] if word != "--debug"] + words[end:]
     signals: list[int] = []
     try:
-        with _interruptible(signals), warnings.catch_warnings():
+        with _interruptible(signals), warnings.catch_warnings(), _checked_limit():
             # What is wrong, without where in the code it was noticed.
             warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
             return _attempt(words, debug, signals)
@@ -85,11 +105,57 @@ def _attempt(words: list[str], debug: bool, signals: list[int]) -> int:
         # While modules are loaded, an interruption may come out as any fault of theirs.
         if signals:
             raise KeyboardInterrupt from fault
-        return _report(fault, words, debug)
+        try:
+            return _report(fault, words, debug)
+        except (MemoryError, ImportError):
+            # Not even for a message is there memory.
+            _write_plainly(_MEMORY_FULL)
+            return USER_ERROR
     if code == INTERRUPTED:
         # Typer turns KeyboardInterrupt into this code; `main` gives the signal's own.
         raise KeyboardInterrupt
     return code
+
+
+@contextlib.contextmanager
+def _checked_limit() -> Iterator[None]:
+    """Refuse to load torch where the limit on this process's memory is too small for that.
+
+    Its libraries would otherwise abort the process, without a message that explains it.
+    """
+    finder = _TorchFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Finds no module, but is asked for each before it is loaded."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if name == "torch" and 0 <= limit < _LEAST_MEMORY:
+            raise MemoryLimitError(limit)
+
+
+class MemoryLimitError(NmtgridError):
+    """A limit on the memory of the process that torch cannot be loaded under."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"This process may use {limit >> 20:,} MiB of memory, but torch alone needs more than "
+            f"{_LEAST_MEMORY >> 20:,} MiB.",
+            _RAISE_LIMIT,
+        )
+
+
+def _write_plainly(message: str) -> None:
+    """Write a message without the console, which would load modules and take memory."""
+    with contextlib.suppress(OSError, MemoryError):
+        sys.stderr.write(message)
+        sys.stderr.flush()
 
 
 def program() -> NoReturn:
@@ -200,8 +266,7 @@ def _run(words: list[str]) -> int:
     if first in COMMANDS:
         # Only this one is imported: together they would take most of the time to a first word.
         app = assemble([first])
-        groups = {group.name for group in app.registered_groups}
-        if len(words) == 1 and first in groups:
+        if len(words) == 1 and app.registered_groups:
             words = [first, "--help"]
     elif first.startswith("-"):
         app = assemble(list(COMMANDS))
@@ -221,12 +286,12 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
         _drop_output()
         return PIPE_CLOSED
-    if console.is_hushed():
+    if console.messages.quiet:
         # The process that speaks has most likely met the same fault, and torchrun, which ends the
         # others as soon as one has failed, must not end it before it has reported it. Where it
         # has not, this one is still here after the pause.
         time.sleep(_PAUSE)
-        console.speak()
+        console.messages.quiet = False
     if debug:
         traceback.print_exception(fault)
     # Typer brings its own copy of click in some versions and takes the installed one in others:
@@ -242,10 +307,12 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" {fault.filename} could not be written." if fault.filename else ""
         console.error(f"The disk is full.{where}", "Free some space and run the command again.")
+    elif _lacks_memory_to_load(fault):
+        _write_plainly(_NO_MEMORY_TO_LOAD)
+    elif _is_out_of_memory(fault):
+        _write_plainly(_MEMORY_FULL)
     elif isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
-    elif _is_out_of_memory(fault):
-        console.error("The memory of this machine is full.", "Use smaller batches or models.")
     else:
         console.error(
             f"This is a fault in {_PROGRAM} itself: {type(fault).__name__}: {fault}",
@@ -264,10 +331,29 @@ def _command_path(words: list[str]) -> str:
     return " ".join([_PROGRAM, words[0], *(word for word in words[1:2] if word in subcommands)])
 
 
+def _lacks_memory_to_load(fault: BaseException | None) -> bool:
+    """Return whether a module could not be loaded for want of memory."""
+    # numpy and others raise an ImportError of their own because of the linker's.
+    while fault is not None:
+        message = str(fault).lower()
+        if isinstance(fault, ImportError) and any(words in message for words in _NOT_LOADED):
+            return True
+        fault = fault.__cause__ or fault.__context__
+    return False
+
+
 def _is_out_of_memory(fault: Exception) -> bool:
-    if not isinstance(fault, (MemoryError, RuntimeError)):
+    if isinstance(fault, MemoryError) or (
+        isinstance(fault, OSError) and fault.errno == errno.ENOMEM
+    ):
+        return True
+    # Without torch, for which `--help` need not wait, nothing else raises such a fault; after a
+    # fault in loading it, there is not enough memory to do it once more.
+    if not isinstance(fault, RuntimeError) or "torch" not in sys.modules:
         return False
-    # Imported here: with torch, for which `--help` need not wait.
+    # The stack of a thread finds no room; oneDNN says the same of whatever else it has none for.
+    if any(words in str(fault) for words in ("can't start new thread", "could not create a prim")):
+        return True
     from nmtgrid.base.devices import is_out_of_memory
 
     return is_out_of_memory(fault)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,16 +138,13 @@ def _print_facts(facts: dict[str, Any], merges: int) -> None:
             f"Merges were learned from the {max(facts['words_learned_from']):,} most frequent "
             f"words; {sum(facts['words_not_learned_from']):,} rarer ones were left out of it."
         )
+    headings = ["split", "side", "5 %", "50 %", "95 %", "total", "unknown"]
     rows = [
         [name, side, *split[f"{side}_lengths"].values(), split[f"{side}_unknown"]]
         for name, split in facts["splits"].items()
         for side in ("source", "target")
     ]
-    console.table(
-        "Lengths in units, end symbol not counted",
-        ["split", "side", "5 %", "50 %", "95 %", "total", "unknown"],
-        rows,
-    )
+    console.table("Lengths in units, end symbol not counted", headings, rows)
 
 
 @app.command("apply")
@@ -163,7 +161,7 @@ def apply(
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
-    from nmtgrid.text.shards import LineSegmenter, read_shards
+    from nmtgrid.text.shards import read_shards, segment_lines
 
     bpe, processes = Codes.load(codes), count_workers(workers)
     if processes == 1:
@@ -172,7 +170,7 @@ def apply(
         return
     check_outputs({"--out": out}, {"--input": source})
     with open_writer(out) as file:
-        for _, lines in map_ordered(LineSegmenter(bpe), read_shards(source), processes):
+        for _, lines in map_ordered(partial(segment_lines, bpe), read_shards(source), processes):
             file.write(lines)
 
 

@@ -56,11 +56,5 @@ def command(arguments: ExportArguments) -> None:
     rows = [(name, round(size / 1000)) for name, size in sizes.items()]
     console.table("Exported", ("file", "kB"), rows)
     console.say(f"`{out}/README.md` says how to run it with {arguments.to}.")
-    report = {
-        "to": arguments.to,
-        "out": str(out),
-        "quantization": arguments.quantization,
-        "files": files,
-        "bytes": sum(sizes.values()),
-    }
-    write_report(arguments.json, report)
+    facts = {"to": arguments.to, "out": str(out), "quantization": arguments.quantization}
+    write_report(arguments.json, {**facts, "files": files, "bytes": sum(sizes.values())})

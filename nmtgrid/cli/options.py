@@ -10,21 +10,33 @@ parameters are, a table of rules on which of them go together, and a function:
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.models import ArgumentInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.base.io.atomic import nan_to_none
-from nmtgrid.base.io.text import STANDARD, is_stream, open_writer
+from nmtgrid.base.io.atomic import is_stream, nan_to_none
+from nmtgrid.base.io.text import STANDARD, open_writer
+from nmtgrid.base.spans import real_number, whole_number
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
@@ -108,12 +120,25 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     Each field becomes a parameter with the field's type and default. The function's docstring is
     the help.
     """
-    hints = _annotations(kind)
-    parameters = inspect.signature(kind).parameters.values()
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if field.metadata:
+            hints[field.name] = Annotated[hints[field.name], field.metadata["typer"]]
+    parameters = list(inspect.signature(kind).parameters.values())
+    numbers: dict[str, _NumberOption] = {}
+    names = option_names(kind)
+    for index, parameter in enumerate(parameters):
+        number, hint = _number_option(names[parameter.name], hints[parameter.name])
+        if number is not None:
+            numbers[parameter.name], hints[parameter.name] = number, hint
+            # Typer checks that the default has the type of the option, which is text for it.
+            if isinstance(parameter.default, (int, float)):
+                parameters[index] = parameter.replace(default=str(parameter.default))
 
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            function(kind(**values))
+            function(kind(**_with_numbers(values, numbers)))
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
@@ -126,29 +151,90 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     return decorate
 
 
-def _annotations(kind: type[CommandArguments]) -> dict[str, Any]:
-    """Return the fields' annotations in Typer's form, `Annotated[type, typer.Option(...)]`."""
-    # Resolved against the module that declares the fields, whose annotations are strings.
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        field.name: Annotated[hints[field.name], field.metadata["typer"]]
-        if field.metadata
-        else hints[field.name]
-        for field in dataclasses.fields(kind)
-    }
+@dataclasses.dataclass(frozen=True)
+class _NumberOption:
+    """An option whose texts are numbers of `kind`, from `least` to `most`."""
+
+    name: str
+    kind: type[int] | type[float]
+    least: float | None
+    most: float | None
+
+    def parse(self, text: str) -> int | float:
+        """Return the number that `text` is. Raises ValueError where it is none, or out of range."""
+        value = whole_number(text) if self.kind is int else real_number(text)
+        if self.least is not None and value < self.least:
+            raise ValueError(f"must be at least {self.least:g}, but is {value}.")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"must be at most {self.most:g}, but is {value}.")
+        return value
+
+
+def _number_option(name: str, hint: Any) -> tuple[_NumberOption | None, Any]:
+    """Return how the texts of an option are read if they are numbers, and its hint for Typer.
+
+    Typer is given text: which digits it takes for a number, and how many, depends on its version.
+    """
+    annotation, info = get_args(hint)[0], hint.__metadata__[0]
+    kind = _number_kind(annotation)
+    if kind is None:
+        return None, hint
+    number = _NumberOption(name, kind, info.min, info.max)
+    info = copy.copy(info)
+    info.min = info.max = None
+    info.metavar = info.metavar or ("N" if kind is int else "X")
+    return number, Annotated[_as_text(annotation), info]
+
+
+def _number_kind(annotation: Any) -> type[int] | type[float] | None:
+    """Return int or float for annotations such as `int | None` and `list[int]`."""
+    if annotation in (int, float):
+        return cast(type[int] | type[float], annotation)
+    return next(filter(None, map(_number_kind, get_args(annotation))), None)
+
+
+def _as_text(annotation: Any) -> Any:
+    """Return `annotation` with `str` for its numbers."""
+    if annotation in (int, float):
+        return str
+    if get_origin(annotation) is list:
+        return list[str]
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    return _as_text(parts[0]) | None
+
+
+def _with_numbers(
+    values: Mapping[str, Any], numbers: Mapping[str, _NumberOption]
+) -> dict[str, Any]:
+    """Return the values of a command's options, numbers parsed. Raises ConfigError."""
+    parsed, faults = dict(values), list[str]()
+    for field, number in numbers.items():
+        value = values[field]
+        if value is None:
+            continue
+        try:
+            if isinstance(value, (list, tuple)):
+                parsed[field] = [number.parse(text) for text in value]
+            else:
+                parsed[field] = number.parse(value)
+        except ValueError as fault:
+            faults.append(f"{number.name}: {fault}")
+    if faults:
+        raise ConfigError(faults)
+    return parsed
 
 
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
-    names = {}
-    for field, hint in _annotations(kind).items():
-        info = hint.__metadata__[0]
+    names, hints = {}, get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        info = field.metadata["typer"] if field.metadata else hints[field.name].__metadata__[0]
         if isinstance(info, ArgumentInfo):
-            names[field] = (info.metavar or field.upper()).partition("|")[0]
+            names[field.name] = (info.metavar or field.name.upper()).partition("|")[0]
         else:
             # Typer keeps the first name in an annotation as the default.
-            declared = info.default if isinstance(info.default, str) else f"--{field}"
-            names[field] = f"`{declared.partition('/')[0].replace('_', '-')}`"
+            declared = info.default if isinstance(info.default, str) else f"--{field.name}"
+            names[field.name] = f"`{declared.partition('/')[0].replace('_', '-')}`"
     return names
 
 
@@ -218,16 +304,33 @@ def check_rules(
 ) -> None:
     """Raise ConfigError with all rules that the arguments break, and all further `faults`."""
     explicit = explicit_options(arguments)
-    names = option_names(type(arguments))
     # Dictionaries, as they keep the order and drop what two rules repeat.
     messages: dict[str, None] = {}
     advices = dict.fromkeys([advice] if advice else [])
     for rule in rules:
-        options, other = _violations(rule, explicit)
-        for option in options:
+        if not set(explicit).isdisjoint(rule.unless.split()):
+            continue
+        options, others = rule.options.split(), rule.others.split()
+        present = [name for name in options if name in explicit]
+        other = ([name for name in others if name in explicit] or [""])[0]
+        # By the type of the rule, so that a table of rules holds nothing but names and words.
+        match rule:
+            case Requires():
+                broken, other = [] if other else present, others[0]
+            case Excludes():
+                broken = present if other or not others else []
+            case Needs():
+                broken = [] if other else [name for name in options if name not in present]
+            case Alone():
+                surplus = [name for name in explicit if name not in (*options, *others)]
+                broken, other = surplus if present else [], options[0]
+            case _:
+                raise TypeError(rule)
+        names = option_names(type(arguments)) if broken else {}
+        for option in broken:
             words = {
                 "option": names[option],
-                "options": ", ".join(names[option] for option in options),
+                "options": ", ".join(names[name] for name in broken),
                 "other": names.get(other, ""),
             }
             messages[rule.message.format(**words)] = None
@@ -236,27 +339,6 @@ def check_rules(
     messages |= dict.fromkeys(faults)
     if messages:
         raise ConfigError(list(messages), " ".join(advices))
-
-
-def _violations(rule: Rule, explicit: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Return the options that break the rule, and which one of the others a message names."""
-    options, others = rule.options.split(), rule.others.split()
-    if any(name in explicit for name in rule.unless.split()):
-        return [], ""
-    other = next((name for name in others if name in explicit), "")
-    present = [name for name in options if name in explicit]
-    # By the type of the rule, so that a table of rules holds nothing but names and words.
-    match rule:
-        case Requires():
-            return [] if other else present, others[0]
-        case Excludes():
-            return present if other or not others else [], other
-        case Needs():
-            return [] if other else [name for name in options if name not in present], other
-        case Alone():
-            surplus = [name for name in explicit if name not in (*options, *others)]
-            return surplus if present else [], options[0]
-    raise TypeError(rule)
 
 
 PIPE_CLOSED = 1
@@ -303,10 +385,13 @@ def unwritable(name: str, path: Path) -> list[str]:
         return []
     if path.is_dir():
         return [f"`{name} {path}` is a folder: name a file."]
-    if not path.parent.is_dir():
-        return [f"`{name} {path}`: there is no folder {path.parent}. Make it, or mend the path."]
+    # What a link names is replaced, not the link.
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        shown = folder if path.is_symlink() else path.parent
+        return [f"`{name} {path}`: there is no folder {shown}. Make it, or mend the path."]
     # A file is written beside its place and then moved there, so that its folder must allow it.
-    if not os.access(path if is_stream(path) else path.parent, os.W_OK):
+    if not os.access(path if is_stream(path) else folder, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
     return []
 
@@ -364,9 +449,8 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
 def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
     """Raise DataError unless the dataset's ids are the model's."""
     for side in ("source", "target"):
-        types, data_types = (
-            getattr(owner.pipeline, f"{side}_vocabulary").types for owner in (model, dataset)
-        )
+        types = getattr(model.pipeline, side).vocabulary.types
+        data_types = getattr(dataset.pipeline, side).vocabulary.types
         if types != data_types:
             raise DataError(
                 f"The {side} vocabularies of the model and of {dataset.path} differ "

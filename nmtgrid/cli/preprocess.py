@@ -113,13 +113,9 @@ def command(arguments: PreprocessArguments) -> None:
     """
     # Tests of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)
-    if (
-        arguments.captions is not None
-        or arguments.features
-        or arguments.restval
-        or arguments.toy_pictures is not None
-    ):
-        faults = []
+    faults = []
+    sources = arguments.captions, arguments.features or None, arguments.toy_pictures
+    if sources != (None, None, None) or arguments.restval:
         for name, values in files.items():
             if name != "train" and len(values) > 1:
                 option = f"--{name}" if name in ("valid", "test") else f"--test {name}="
@@ -128,18 +124,16 @@ def command(arguments: PreprocessArguments) -> None:
                     "pictures."
                 )
         check_rules(arguments, PICTURE_RULES, faults, f"{_HELP}.")
-        check_outputs({"--json": arguments.json})
-        manifest = _preprocess_pictures(arguments, files)
-        _print_pictures(manifest, arguments.out)
+        build, show = _preprocess_pictures, _print_pictures
     else:
         languages = arguments.source_lang or "qa", arguments.target_lang or "qb"
-        faults = []
         if arguments.toy is not None and languages != ("qa", "qb"):
             faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
         check_rules(arguments, TEXT_RULES, faults)
-        check_outputs({"--json": arguments.json})
-        manifest = _preprocess_text(arguments, files)
-        _print_text(manifest, arguments.out)
+        build, show = _preprocess_text, _print_text
+    check_outputs({"--json": arguments.json})
+    manifest = build(arguments, files)
+    show(manifest, arguments.out)
     # Each split stands under `splits` and, as recipes read it, under its own name.
     facts = {key: value for key, value in manifest.items() if key != "files"}
     write_report(arguments.json, {**manifest["splits"], **facts})
@@ -147,11 +141,8 @@ def command(arguments: PreprocessArguments) -> None:
 
 def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
     """Return the prefixes of files (of captions: files or numbers) of each split."""
-    files: dict[str, list[str]] = {}
-    if arguments.train is not None:
-        files["train"] = arguments.train
-    if arguments.valid:
-        files["valid"] = arguments.valid
+    prefixes_of = {"train": arguments.train, "valid": arguments.valid or None}
+    files = {name: prefixes for name, prefixes in prefixes_of.items() if prefixes is not None}
     for text in arguments.test or []:
         # A prefix may hold a `=` too, but then what stands before it is no name: `./a=b`.
         match = _NAMED_TEST.fullmatch(text)
@@ -192,32 +183,27 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
                 note=f"{pairs:,} pairs, {pairs / seconds:,.0f} pairs/s",
             )
 
+        out = arguments.out
+        options: dict[str, Any] = {"overwrite": arguments.overwrite, "report": report}
         if toy is None:
-            return preprocess_files(
-                plan,
-                files,
-                arguments.out,
-                xml=arguments.xml,
-                overwrite=arguments.overwrite,
-                report=report,
-            )
-        return preprocess_toy(
-            plan,
-            toy,
-            arguments.out,
-            seed=1 if arguments.toy_seed is None else arguments.toy_seed,
-            difficulty=1 if arguments.toy_difficulty is None else arguments.toy_difficulty,
-            overwrite=arguments.overwrite,
-            report=report,
-        )
+            return preprocess_files(plan, files, out, xml=arguments.xml, **options)
+        seed = 1 if arguments.toy_seed is None else arguments.toy_seed
+        difficulty = 1 if arguments.toy_difficulty is None else arguments.toy_difficulty
+        return preprocess_toy(plan, toy, out, seed=seed, difficulty=difficulty, **options)
 
 
 def _preprocess_pictures(
     arguments: PreprocessArguments, files: dict[str, list[str]]
 ) -> dict[str, Any]:
     """Build a dataset of captioned pictures; return its manifest."""
-    from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
-    from nmtgrid.data.toy.pictures import preprocess_toy_pictures
+    from nmtgrid.data.captioning.build import (
+        CaptionPlan,
+        CaptionSources,
+        build_pictures,
+        preprocess_captions,
+    )
+    from nmtgrid.data.captioning.dataset import PictureSource
+    from nmtgrid.data.toy.pictures import SIZE, toy_pictures
 
     plan = CaptionPlan(
         target_lang=arguments.target_lang or "en",
@@ -231,15 +217,13 @@ def _preprocess_pictures(
         def report(done: int, total: int) -> None:
             bar.update(bar.task_ids[0], completed=done, total=total)
 
-        if arguments.toy_pictures is not None:
-            return preprocess_toy_pictures(
-                plan,
-                arguments.toy_pictures,
-                arguments.out,
-                seed=1 if arguments.toy_seed is None else arguments.toy_seed,
-                overwrite=arguments.overwrite,
-                report=report,
-            )
+        options: dict[str, Any] = {"overwrite": arguments.overwrite, "report": report}
+        count = arguments.toy_pictures
+        if count is not None:
+            seed = 1 if arguments.toy_seed is None else arguments.toy_seed
+            toy = {"toy_pictures": {"pictures": count, "seed": seed}}
+            source, splits = PictureSource(SIZE, "F16"), toy_pictures(count, seed)
+            return build_pictures(plan, source, splits, arguments.out, toy, **options)
         assert arguments.captions is not None
         sources = CaptionSources(
             captions=arguments.captions,
@@ -247,9 +231,7 @@ def _preprocess_pictures(
             held_out={name: names[0] for name, names in files.items()},
             restval=arguments.restval,
         )
-        return preprocess_captions(
-            plan, sources, arguments.out, overwrite=arguments.overwrite, report=report
-        )
+        return preprocess_captions(plan, sources, arguments.out, **options)
 
 
 def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -> None:
@@ -266,7 +248,10 @@ def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -
 
 
 def _print_text(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, and what was put right."""
+    """Print the counts, what was put right, and what about the languages makes the text bad."""
+    from nmtgrid.data.build import SEGMENT_FIRST
+    from nmtgrid.text.moses import has_rules
+
     splits = manifest["splits"]
     _print_counts(f"{out}: pairs", splits, {"read": "pairs_read", "kept": "pairs_kept"})
     for split in splits.values():
@@ -275,6 +260,19 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
         for file, notes in split.get("notes", {}).items():
             for note, count in notes.items():
                 console.say(f"{file}: {NOTES[note].format(count=f'{count:,}')}")
+    text = manifest["text"]
+    languages = [text["source_lang"], text["target_lang"]]
+    if text["tokenize"] == "moses" and "toy" not in manifest:
+        for language in languages:
+            if not has_rules(language):
+                console.warn(
+                    f"Moses has no rules for `{language}`: abbreviations and apostrophes are "
+                    "treated as in English. With a tokenizer of your own, give `--tokenize none`."
+                )
+    # Of a side once, whichever splits it is of.
+    sides = {lang for split in splits.values() for lang in split.get("unsegmented", ())}
+    if unsegmented := [language for language in languages if language in sides]:
+        console.warn(SEGMENT_FIRST.format(languages=" and ".join(unsegmented)))
     if "valid" not in splits:
         console.warn("there is no validation text; give `--valid P` or `--valid-every 23`.")
 

@@ -8,7 +8,6 @@ it count the end symbol in the length.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.base.io.atomic import reason
+from nmtgrid.base.io.atomic import link_target, reason, remove_folder, write_text
+from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
 from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.models.api import TranslationModel
@@ -68,7 +68,8 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
     """
     model = check(loaded.model)
     specs = _package()
-    with _new_folder(folder) as building, torch.no_grad():
+    lock = FolderLock(folder, "nmtgrid export", beside=True)
+    with lock, _new_folder(folder) as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline
         spec.register_source_vocabulary(list(pipeline.source_vocabulary.types))
@@ -81,7 +82,7 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
         readme = _README.format(
             folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
         )
-        (building / "README.md").write_text(readme, encoding="utf-8")
+        write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())
 
 
@@ -124,6 +125,7 @@ def _package() -> Any:
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` when the block ends well."""
+    folder = link_target(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
     building: Path | None = None
@@ -140,7 +142,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         ) from fault
     finally:
         if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
+            remove_folder(building)
 
 
 def _specification(specs: Any, model: Transformer) -> Any:
@@ -181,25 +183,29 @@ def _specification(specs: Any, model: Transformer) -> Any:
         keys.weight, keys.bias = weight, bias
         _linear(output, block.source_attention.output_map)
         _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
-    _project(decoder.projection, model)
+    # `<pad>` and `<s>` get a bias so low that they are never written: their probability goes to the
+    # other symbols, so scores rise very slightly.
+    classifier, projection = model.classifier(), decoder.projection
+    zeros = classifier.weight.new_zeros(len(classifier.weight))
+    output_bias = zeros if classifier.bias is None else classifier.bias.clone()
+    output_bias[[PAD, BEGIN]] = NEVER
+    projection.weight, projection.bias = _tensor(classifier.weight), _tensor(output_bias)
     return spec
 
 
 def _embed(side: Any, spec: Any, embedding: Embedding) -> None:
     spec.weight = _tensor(embedding.weight)
     side.scale_embeddings = embedding.scale != 1.0
-    side.position_encodings.encodings = _tensor(_positions(embedding))
-
-
-def _positions(embedding: Embedding) -> Tensor:
-    """Return the vectors of the first positions; the last learned one serves all beyond it."""
     learned = embedding.position_weight
-    if learned is None:
-        if embedding.positions == "none":
-            return embedding.weight.new_zeros(POSITIONS, embedding.size)
+    if learned is not None:
+        # The last learned vector serves all positions beyond it.
+        vectors = learned[torch.arange(POSITIONS).clamp_(max=len(learned) - 1)]
+    elif embedding.positions == "none":
+        vectors = embedding.weight.new_zeros(POSITIONS, embedding.size)
+    else:
         waves = sinusoids if embedding.positions == "sinusoidal" else halved_sinusoids
-        return waves(0, POSITIONS, embedding.weight)
-    return learned[torch.arange(POSITIONS).clamp_(max=len(learned) - 1)]
+        vectors = waves(0, POSITIONS, embedding.weight)
+    side.position_encodings.encodings = _tensor(vectors)
 
 
 def _self_attention(spec: Any, attention: Any, around: AddNorm) -> None:
@@ -213,18 +219,6 @@ def _feed_forward(spec: Any, network: FeedForward, around: AddNorm) -> None:
     _norm(spec.layer_norm, around.norm)
     _linear(spec.linear_0, network.widen)
     _linear(spec.linear_1, network.narrow)
-
-
-def _project(spec: Any, model: Transformer) -> None:
-    """Export the classifier; `<pad>` and `<s>` get a bias so low that they are never written.
-
-    Their probability goes to the other symbols, so scores rise very slightly.
-    """
-    classifier = model.classifier()
-    weight, bias = classifier.weight, classifier.bias
-    bias = weight.new_zeros(len(weight)) if bias is None else bias.clone()
-    bias[[PAD, BEGIN]] = NEVER
-    spec.weight, spec.bias = _tensor(weight), _tensor(bias)
 
 
 def _linear(spec: Any, linear: nn.Linear) -> None:

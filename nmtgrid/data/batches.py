@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.masks import is_token
-from nmtgrid.base.rows import State, take
+from nmtgrid.base.errors import DataError
+from nmtgrid.base.io.records import Count
+from nmtgrid.base.rows import State, is_token, take
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -36,15 +37,6 @@ class SharedSources:
     def of_rows(self, rows: Tensor) -> SharedSources:
         """Return the same for a batch of these rows."""
         return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
-
-    def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
-        """Return the state of `encode` for the sources, for each row of the batch."""
-        # A state computed without gradients cannot serve where they are needed.
-        key = encode, torch.is_grad_enabled()
-        if key not in self.cache:
-            self.cache[key] = encode(self.source, self.source_lengths)
-        state: State = self.cache[key]
-        return state if self.rows is None else take(state, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +82,15 @@ class Batch:
 
         It has a row for each sentence, as base/rows.py takes them.
         """
-        if self.shared is None:
+        shared = self.shared
+        if shared is None:
             return encode(self.source, self.source_lengths)
-        return self.shared.encode_source(encode)
+        # A state computed without gradients cannot serve where they are needed.
+        key = encode, torch.is_grad_enabled()
+        if key not in shared.cache:
+            shared.cache[key] = encode(shared.source, shared.source_lengths)
+        state: State = shared.cache[key]
+        return state if shared.rows is None else take(state, shared.rows)
 
     def with_shared_source(self) -> Batch:
         """Return this batch such that selections of it share its encoded sources."""
@@ -103,16 +101,21 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
         # Without blocking: the copy of pinned memory overlaps with the running step.
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        moved: dict[str, Any] = {
+            field.name: value.to(device, non_blocking=True)
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
 
     def pinned(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies asynchronously."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        tensors: dict[str, Any] = {n: fn(t) for n, t in fields.items() if isinstance(t, Tensor)}
-        return dataclasses.replace(self, **tensors)
+        pinned: dict[str, Any] = {
+            field.name: value.pin_memory()
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **pinned)
 
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
@@ -139,9 +142,9 @@ def collate(
     indices: Sequence[int] | None = None,
 ) -> Batch:
     """Return the batch of these pairs of token ids, given without begin and end symbols."""
-    source = _pad([[*tokens, END] for tokens in sources])
-    target_output = _pad([[*tokens, END] for tokens in targets])
-    target_input = _pad([[BEGIN, *tokens] for tokens in targets])
+    source = pad([[*tokens, END] for tokens in sources])
+    target_output = pad([[*tokens, END] for tokens in targets])
+    target_input = pad([[BEGIN, *tokens] for tokens in targets])
     return Batch(
         source,
         torch.tensor([len(tokens) + 1 for tokens in sources]),
@@ -152,7 +155,8 @@ def collate(
     )
 
 
-def _pad(rows: list[list[int]]) -> Tensor:
+def pad(rows: list[list[int]]) -> Tensor:
+    """Return the `rows` as [B, longest], padded on the right."""
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
 
@@ -161,9 +165,9 @@ def _pad(rows: list[list[int]]) -> Tensor:
 class DataCursor:
     """The position of a run in its data: the next batch to be read."""
 
-    epoch: int = 0
-    pool: int = 0
-    batch: int = 0
+    epoch: Count = 0
+    pool: Count = 0
+    batch: Count = 0
 
 
 class BatchPlan:
@@ -192,12 +196,17 @@ class BatchPlan:
     ) -> None:
         self.source_lengths = numpy.asarray(source_lengths)
         self.target_lengths = numpy.asarray(target_lengths)
-        self.max_tokens, self.max_cells, self.seed = max_tokens, max_cells, seed
-        self.max_length = max_length
+        self.max_tokens, self.max_cells = max_tokens, max_cells
+        self.max_length, self.seed = max_length, seed
         self.pool_size, self.block_size = pool_size, min(block_size, pool_size)
         usable = self._is_usable(slice(None))
-        self.skipped = len(usable) - int(usable.sum())
         self.count = int(usable.sum())
+        self.skipped = len(usable) - self.count
+
+    def lengths(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the source and target lengths of the pairs that are not skipped."""
+        usable = self._is_usable(slice(None))
+        return self.source_lengths[usable], self.target_lengths[usable]
 
     def epoch(self, number: int) -> list[NDArray[Any]]:
         """Return the batches (arrays of indices) of epoch `number`."""
@@ -221,6 +230,21 @@ class BatchPlan:
                         following = self._next_pool(pools, epoch, pool)
                     yield following, batches[batch]
             epoch += 1
+
+    def has(self, cursor: DataCursor) -> bool:
+        """Return whether the plan has a batch at `cursor`."""
+        pools = self._pools(cursor.epoch)
+        return cursor.pool < len(pools) and cursor.batch < len(
+            self._cut_pool(pools[cursor.pool], cursor.epoch, cursor.pool)
+        )
+
+    def _pools(self, epoch: int) -> list[NDArray[Any]]:
+        """Return the blocks (their numbers) of each pool."""
+        blocks = -(-len(self.source_lengths) // self.block_size)
+        # Seeded by the epoch: a resumed run enters any epoch without those before it.
+        order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
+        size = max(1, self.pool_size // self.block_size)
+        return [order[first : first + size] for first in range(0, blocks, size)]
 
     def epochs_done(self, cursor: DataCursor, pairs_per_batch: float) -> float:
         """Return about how many epochs lie before `cursor`, for batches of this mean size."""
@@ -247,20 +271,11 @@ class BatchPlan:
             usable &= (source <= self.max_length) & (target <= self.max_length)
         return numpy.asarray(usable)
 
-    def _pools(self, epoch: int) -> list[NDArray[Any]]:
-        """Return the blocks (their numbers) of each pool."""
-        blocks = -(-len(self.source_lengths) // self.block_size)
-        # Seeded by the epoch: a resumed run enters any epoch without those before it.
-        order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
-        size = max(1, self.pool_size // self.block_size)
-        return [order[first : first + size] for first in range(0, blocks, size)]
-
     def _usable_pairs(self, blocks: NDArray[Any]) -> NDArray[Any]:
         size = self.block_size
         pairs = (blocks[:, None] * size + numpy.arange(size)[None, :]).reshape(-1)
         pairs = pairs[pairs < len(self.source_lengths)]
-        usable: NDArray[Any] = pairs[self._is_usable(pairs)]
-        return usable
+        return numpy.asarray(pairs[self._is_usable(pairs)])
 
     def _cut_pool(self, blocks: NDArray[Any], epoch: int, pool: int) -> list[NDArray[Any]]:
         pairs = self._usable_pairs(blocks)
@@ -271,6 +286,16 @@ class BatchPlan:
             self.source_lengths, self.target_lengths, pairs, self.max_tokens, self.max_cells
         )
         return [batches[index] for index in generator.permutation(len(batches))]
+
+
+def check_usable(plan: BatchPlan) -> None:
+    """Raise DataError where the limits of `plan` leave no pair."""
+    if not plan.count:
+        raise DataError(
+            f"All {plan.skipped:,} training pairs are empty or longer than {plan.max_length} "
+            "tokens.",
+            "Set a larger `batches.max_length`.",
+        )
 
 
 def cut_by_length(

@@ -5,19 +5,17 @@ The last stage of `bpe learn` (subwords.py).
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
 from nmtgrid.base.io.arrays import ArrayFile
 from nmtgrid.base.io.workers import map_ordered
-from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import UNKNOWN
@@ -55,8 +53,7 @@ def _kind(side: Side) -> str:
     return "U16" if len(side.vocabulary) <= 1 << 16 else "U32"
 
 
-@dataclasses.dataclass(frozen=True)
-class _EncodedBlock:
+class _EncodedBlock(NamedTuple):
     """A block of one side: its ids as they go into the file, and the length of each sentence."""
 
     tokens: bytes
@@ -65,9 +62,8 @@ class _EncodedBlock:
 
 
 class _BlockEncoder:
-    def __init__(self, pipeline: Pipeline, segmented: Segmented) -> None:
-        self._sides = (pipeline.source, pipeline.target)
-        self._segmented = segmented
+    def __init__(self, sides: tuple[Side, Side], segmented: Segmented) -> None:
+        self._sides, self._segmented = sides, segmented
         # Filled by each worker itself, so that only the table of subwords is sent to it.
         self._ids: list[_WordIds] = []
 
@@ -88,32 +84,29 @@ class _BlockEncoder:
         )
 
 
-class Lengths:
+class Lengths(Counter[int]):
     """Counts of sentence lengths, from which percentiles follow exactly."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
-
     def summary(self) -> dict[str, int]:
-        """Return the 5th, 50th and 95th percentile and the total, in units, no end symbol."""
-        percents = {f"p{percent}": self._percentile(percent) for percent in (5, 50, 95)}
-        return {**percents, "total": sum(length * n for length, n in self.counts.items())}
+        """Return the 5th, 50th and 95th percentile and the total, in units, no end symbol.
 
-    def _percentile(self, percent: float) -> int:
-        """Return the least length that at least `percent` of the sentences do not exceed."""
+        A percentile is the least length that at least so many sentences do not exceed.
+        """
+        values = dict.fromkeys(("p5", "p50", "p95"), 0)
         seen = 0
-        for length in sorted(self.counts):
-            seen += self.counts[length]
-            if 100 * seen >= percent * self.counts.total():
-                return length
-        return 0
+        for length in sorted(self, reverse=True):
+            for percent in (5, 50, 95):
+                if 100 * (self.total() - seen) >= percent * self.total():
+                    values[f"p{percent}"] = length
+            seen += self[length]
+        return {**values, "total": sum(length * count for length, count in self.items())}
 
 
 def write_split(
     path: Path,
     pipeline: Pipeline,
     texts: Sequence[Path | None],
-    report: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda count: None,
     *,
     segmented: Segmented = ({}, {}),
     workers: int = 1,
@@ -134,26 +127,16 @@ def write_split(
     useful = 1 + sum(text.stat().st_size for text in files.values()) // _LARGEST_BLOCK
     with ArrayFile(path, kinds) as file:
         streams = {side: _Stream(file, _SIDES[side]) for side in files}
-        encoder = _BlockEncoder(pipeline, segmented)
+        encoder = _BlockEncoder(sides, segmented)
         for (side, _), encoded in map_ordered(encoder, parts, min(workers, useful)):
             count = streams[side].append(encoded)
-            if report is not None and side == min(files):
+            if side == min(files):
                 report(count)
     facts: dict[str, Any] = {"pairs": [stream.count for stream in streams.values()]}
     for side, stream in streams.items():
         facts[f"{_SIDES[side]}_lengths"] = stream.lengths.summary()
         facts[f"{_SIDES[side]}_unknown"] = stream.unknown
     return facts
-
-
-def region_facts(folder: Path, name: str, source: PictureSource | None) -> dict[str, Any]:
-    """Return the facts of a split's sources where they are pictures, in regions; else none."""
-    if source is None:
-        return {}
-    lengths = Lengths()
-    pictures = Pictures(folder / FOLDER / f"{name}.safetensors", source)
-    lengths.counts.update(pictures.regions.tolist())
-    return {"source_lengths": lengths.summary(), "source_unknown": 0}
 
 
 class _Stream:
@@ -176,7 +159,7 @@ class _Stream:
         self._file.append(f"{self._name}.tokens", numpy.frombuffer(encoded.tokens, kind))
         self._file.append(f"{self._name}.offsets", ends)
         for length, count in zip(*numpy.unique(lengths, return_counts=True), strict=True):
-            self.lengths.counts[int(length)] += int(count)
+            self.lengths[int(length)] += int(count)
         self.unknown += encoded.unknown
         self.count += len(lengths)
         return len(lengths)

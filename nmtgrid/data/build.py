@@ -33,9 +33,15 @@ from nmtgrid.text.cleaning import (
     to_shards,
 )
 from nmtgrid.text.iwslt import ENDINGS, read_xml
-from nmtgrid.text.moses import Moses
+from nmtgrid.text.moses import TURKIC, Moses
+from nmtgrid.text.scripts import is_unsegmented
 from nmtgrid.text.shards import LineShard, ShardReader
 
+SEGMENT_FIRST = (
+    "The text in {languages} has no spaces between words, so that a sentence counts as one word. "
+    "Segment it first, into words or the units of a segmenter such as SentencePiece, or put spaces "
+    "between all characters; then give it with `--tokenize none`."
+)
 _CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -69,25 +75,14 @@ class TextPlan:
         return faults + worker_faults(self.workers)
 
     @property
+    def turkic_case(self) -> bool:
+        """Whether a language pairs I with ı and İ with i in lower case."""
+        return self.lowercase and not TURKIC.isdisjoint(self.languages)
+
+    @property
     def languages(self) -> tuple[str, str]:
         """(source, target)."""
         return self.source_lang, self.target_lang
-
-    def cleaner(self, filters: Filters | None, *, raw: bool = True) -> Cleaner:
-        """Return what tokenises pairs, and filters them unless `filters` is None."""
-        source, target = (
-            Moses(language, self.tokenize == "moses", self.lowercase) for language in self.languages
-        )
-        return Cleaner(source, target, filters, raw=raw)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the entries `text` and `filters` of the manifest."""
-        values = to_json(self)
-        names = ("source_lang", "target_lang", "tokenize", "lowercase")
-        return {
-            "text": {name: values[name] for name in names},
-            "filters": {**values["filters"], "valid_every": self.valid_every},
-        }
 
 
 class _ParallelFiles:
@@ -108,15 +103,9 @@ class _ParallelFiles:
         self._notes: dict[str, Counter[str]] = {}
 
     @property
-    def paths(self) -> list[Path]:
-        return [path for pair in self.pairs for path in pair]
-
-    @property
     def notes(self) -> dict[str, dict[str, int]]:
         """The notes that are not zero, by file name."""
-        nonzero = {file: {note: n for note, n in counts.items() if n}
-                   for file, counts in self._notes.items()}  # fmt: skip
-        return {file: counts for file, counts in nonzero.items() if counts}
+        return {file: dict(+counts) for file, counts in self._notes.items() if +counts}
 
     def add_notes(self, shard: PairShard, cleaned: CleanedShard) -> None:
         for lines, counts in zip((shard.source, shard.target), cleaned.notes, strict=True):
@@ -192,7 +181,7 @@ def preprocess_files(
     *,
     xml: bool = False,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Report = lambda meter, pairs: None,
 ) -> dict[str, Any]:
     """Build a dataset in `out` from the files with these prefixes; return the manifest.
 
@@ -201,7 +190,7 @@ def preprocess_files(
     """
     _check(plan, prefixes)
     files = {name: _ParallelFiles(split, plan.languages, xml) for name, split in prefixes.items()}
-    paths = [path for split in files.values() for path in split.paths]
+    paths = [path for split in files.values() for pair in split.pairs for path in pair]
     # `--overwrite` would delete the text with the old folder.
     inside = [path for path in paths if out.resolve() in path.resolve().parents]
     if inside:
@@ -211,7 +200,8 @@ def preprocess_files(
         )
     meter = Meter(paths)
     sources = {name: split.shards(meter) for name, split in files.items()}
-    return _build(plan, sources, out, overwrite, report, meter, files=files)
+    with directory.new_folder(out, overwrite) as folder:
+        return _SplitBuilder(folder, plan, report, meter, files=files).build(sources)
 
 
 def preprocess_toy(
@@ -222,7 +212,7 @@ def preprocess_toy(
     seed: int = 1,
     difficulty: int = 1,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Report = lambda meter, pairs: None,
 ) -> dict[str, Any]:
     """Build a dataset in `out` from the toy corpus with `pairs` training pairs.
 
@@ -243,7 +233,8 @@ def preprocess_toy(
         )
         sources[name] = to_shards(chunks(rows, _CHUNK))
     toy = {"pairs": pairs, "seed": seed, "difficulty": difficulty}
-    return _build(plan, sources, out, overwrite, report, Meter(), toy=toy)
+    with directory.new_folder(out, overwrite) as folder:
+        return _SplitBuilder(folder, plan, report, Meter(), toy=toy).build(sources)
 
 
 def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
@@ -261,78 +252,77 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
         raise ConfigError(faults)
 
 
-def _build(
-    plan: TextPlan,
-    sources: Mapping[str, Iterable[PairShard]],
-    out: Path,
-    overwrite: bool,
-    report: Report | None,
-    meter: Meter,
-    *,
-    files: Mapping[str, _ParallelFiles] | None = None,
-    toy: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Write all splits and the manifest; `files` have notes, `toy` is described in the manifest."""
-    started = time.monotonic()
-    with directory.new_folder(out, overwrite) as folder:
-        builder = _SplitBuilder(folder, plan, toy is not None, report, meter)
+@dataclasses.dataclass
+class _SplitBuilder:
+    """Writes splits and the manifest into a folder."""
+
+    folder: Path
+    plan: TextPlan
+    report: Report
+    meter: Meter
+    files: Mapping[str, _ParallelFiles] = dataclasses.field(default_factory=dict)
+    """Where the splits come from, with notes on them."""
+    toy: Mapping[str, Any] | None = None
+    """The manifest's description of the toy corpus, whose truth is known and written."""
+    done: int = 0
+    facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Sizes and hashes of what was written."""
+
+    def build(self, sources: Mapping[str, Iterable[PairShard]]) -> dict[str, Any]:
+        """Write all splits; return the manifest."""
+        started, plan = time.monotonic(), self.plan
         splits: dict[str, dict[str, Any]] = {}
         for name, shards in sources.items():
-            parallel = files[name] if files else None
-            splits |= builder.write(name, shards, parallel)
-            if parallel is not None:
+            splits |= self.write(name, shards)
+            if name in self.files:
                 # Notes are complete only after all shards of the split have passed.
-                splits[name]["notes"] = parallel.notes
-        # Raised inside the block, so that the unfinished folder is removed.
+                splits[name]["notes"] = self.files[name].notes
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
                 raise _nothing_left_error(name, split, plan)
+        names = ("source_lang", "target_lang", "tokenize", "lowercase")
+        # Left out where it changes nothing: the facts are then those of older versions.
+        turkic_case = {"turkic_case": True} if plan.turkic_case else {}
         manifest = {
             "version": __version__,
-            **plan.describe(),
-            **({} if toy is None else {"toy": toy}),
+            "text": {name: getattr(plan, name) for name in names} | turkic_case,
+            "filters": {**to_json(plan.filters), "valid_every": plan.valid_every},
+            **({} if self.toy is None else {"toy": self.toy}),
             "splits": directory.in_order(splits),
-            "files": builder.files,
+            "files": self.facts,
             "seconds": round(time.monotonic() - started, 3),
         }
-        directory.write(folder, manifest)
-    return manifest
+        directory.write(self.folder, manifest)
+        return manifest
 
-
-class _SplitBuilder:
-    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
-
-    def __init__(
-        self, folder: Path, plan: TextPlan, truth: bool, report: Report | None, meter: Meter
-    ) -> None:
-        """`truth`: the known truth about the pairs is written too."""
-        self._folder, self._plan, self._truth = folder, plan, truth
-        self._report, self._meter = report, meter
-        self._done = 0
-        self.files: dict[str, dict[str, Any]] = {}
-
-    def write(
-        self, name: str, shards: Iterable[PairShard], parallel: _ParallelFiles | None
-    ) -> dict[str, dict[str, Any]]:
+    def write(self, name: str, shards: Iterable[PairShard]) -> dict[str, dict[str, Any]]:
         """Write the split `name`; return its counts.
 
         Every `valid_every`-th kept pair of train goes to the split `valid` instead, whose counts
         are then returned too.
         """
-        plan, is_train = self._plan, name == "train"
+        plan, is_train = self.plan, name == "train"
         every = plan.valid_every if is_train else None
         # Raw text is kept of validation and test, which are scored against it.
-        cleaner = plan.cleaner(plan.filters if is_train else None, raw=not is_train or bool(every))
+        source, target = (
+            Moses(lang, plan.tokenize == "moses", plan.lowercase, plan.turkic_case)
+            for lang in plan.languages
+        )
+        keeps_raw = not is_train or bool(every)
+        cleaner = Cleaner(source, target, plan.filters if is_train else None, keeps_raw)
         dropped: Counter[str] = Counter()
+        scripts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
         pairs_read = before = 0
         columns = self._columns(name)
         moved_columns = self._columns("valid") if every else {}
         names = [*columns.values(), *moved_columns.values()]
-        with directory.open_line_files(self._folder, names) as files:
+        with directory.open_line_files(self.folder, names) as files:
             for shard, cleaned in map_ordered(cleaner, shards, plan.workers):
-                if parallel is not None:
-                    parallel.add_notes(shard, cleaned)
+                if name in self.files:
+                    self.files[name].add_notes(shard, cleaned)
                 dropped.update(cleaned.dropped)
+                for script, more in zip(scripts, cleaned.scripts, strict=True):
+                    script.update(more)
                 pairs_read += cleaned.pairs_read
                 blocks = [*cleaned.text, *cleaned.raw, cleaned.truth]
                 if every:
@@ -343,12 +333,15 @@ class _SplitBuilder:
                 for column, file in columns.items():
                     files[file].extend(blocks[column])
                 before += cleaned.pairs_kept
-                self._done += cleaned.pairs_read
-                if self._report is not None:
-                    self._report(self._meter, self._done)
-        self.files.update({file: lines.facts for file, lines in files.items()})
+                self.done += cleaned.pairs_read
+                self.report(self.meter, self.done)
+        self.facts.update({file: lines.facts for file, lines in files.items()})
         pairs_kept = files[columns[0]].count
-        counts = {name: directory.split_counts(pairs_read, pairs_kept, dropped, REASONS)}
+        split = directory.split_counts(pairs_read, pairs_kept, dropped, REASONS)
+        counts = {name: split}
+        sides = zip(plan.languages, scripts, strict=True)
+        if unsegmented := [lang for lang, counted in sides if is_unsegmented(counted)]:
+            split["unsegmented"] = unsegmented
         if every:
             moved = files[moved_columns[0]].count
             counts[name]["moved_to_valid"] = moved
@@ -359,9 +352,9 @@ class _SplitBuilder:
     def _columns(self, name: str) -> dict[int, str]:
         """Return the files of text (0, 1: source and target), raw text (2, 3) and truth (4)."""
         kinds = ["text"] if name == "train" else ["text", "raw"]
-        files = [f"{kind}/{name}.{lang}" for kind in kinds for lang in self._plan.languages]
+        files = [f"{kind}/{name}.{lang}" for kind in kinds for lang in self.plan.languages]
         columns = dict(enumerate(files))
-        return columns | ({4: f"truth/{name}.jsonl"} if self._truth else {})
+        return columns if self.toy is None else columns | {4: f"truth/{name}.jsonl"}
 
 
 def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
@@ -385,5 +378,7 @@ def _nothing_left_error(name: str, split: Mapping[str, Any], plan: TextPlan) -> 
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in split["dropped"].items())
     return InputError(
         f"no pair is left in `{name}`: {split['pairs_read']:,} were read (dropped: {reasons}).",
-        "Check the files, the languages and the filters.",
+        SEGMENT_FIRST.format(languages=" and ".join(split["unsegmented"]))
+        if "unsegmented" in split
+        else "Check the files, the languages and the filters.",
     )

@@ -6,6 +6,7 @@ Training, decoding, online evaluation and tuning read their data here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from nmtgrid.data.captioning.dataset import (
     PictureSource,
     collate_pictures,
     collate_references,
-    group_captions,
     no_text_error,
 )
 from nmtgrid.text.pipeline import FACTS, Pipeline
@@ -40,7 +40,7 @@ class Dataset:
         self.path = path
         self.manifest = manifest
         self.pipeline = pipeline
-        self.pictures = PictureSource.of(manifest)
+        self.pictures = PictureSource.of(manifest) if "source" in manifest else None
         """The kind of the sources where they are pictures, None where they are text."""
         self._splits: dict[str, Split] = {}
 
@@ -121,7 +121,7 @@ class Split:
 
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch."""
-        pairs = [int(index) for index in indices]
+        pairs = list(map(int, indices))
         return collate(list(map(self.source, pairs)), list(map(self.target, pairs)), pairs)
 
     def raw_source(self) -> list[str]:
@@ -149,7 +149,13 @@ class Split:
         path = directory.check_file(
             self._dataset.path, self._dataset.manifest, f"{folder}/{self.name}.{language}"
         )
-        return list(read_lines(path, allow_empty=True))
+        lines, count = list(read_lines(path, allow_empty=True)), len(self.target_offsets) - 1
+        if len(lines) != count:
+            raise StorageError(
+                f"{path} is damaged: it has {len(lines):,} lines where the split has {count:,}.",
+                _AGAIN,
+            )
+        return lines
 
 
 class PictureSplit(Split):
@@ -212,29 +218,19 @@ class PictureSplit(Split):
 
     def references(self) -> list[list[str]]:
         """Return the tokenised captions of each picture."""
-        return group_captions(super().tokenized_target(), self.pictures.captions)
-
-    def raw_target(self) -> list[str]:
-        """Return the untouched first caption of each picture (not of train)."""
-        lines = super().raw_target()
-        return [lines[index] for index in self._caption]
-
-    def tokenized_target(self) -> list[str]:
-        """Return the tokenised caption of each pair."""
-        lines = super().tokenized_target()
-        return [lines[index] for index in self._caption]
+        lines, starts = super()._lines("text", 1), self.pictures.captions.tolist()
+        return [lines[first:last] for first, last in itertools.pairwise(starts)]
 
     def source(self, index: int) -> list[int]:
         """Raise DataError: a picture is no text."""
         raise no_text_error(self._dataset.path)
 
-    def raw_source(self) -> list[str]:
-        """Raise DataError: a picture is no text."""
-        raise no_text_error(self._dataset.path)
-
-    def tokenized_source(self) -> list[str]:
-        """Raise DataError: a picture is no text."""
-        raise no_text_error(self._dataset.path)
+    def _lines(self, folder: str, side: int) -> list[str]:
+        """Return the caption of each pair. Raises DataError for source text: a picture is none."""
+        if side == 0:
+            raise no_text_error(self._dataset.path)
+        lines = super()._lines(folder, side)
+        return [lines[index] for index in self._caption]
 
 
 def _sentence(tokens: NDArray[Any], offsets: NDArray[Any], index: int) -> list[int]:

@@ -6,22 +6,34 @@ import contextlib
 import glob
 import hashlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from nmtgrid.base.errors import DataError, StorageError
 from nmtgrid.base.io.atomic import (
+    CHECKSUM,
     atomic_file,
-    read_json,
+    is_altered,
     reason,
+    remove_folder,
     remove_stale,
     temporary_path,
+    with_checksum,
     write_json,
 )
-from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
+from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.records import (
+    Count,
+    FileName,
+    Record,
+    Small,
+    check_version,
+    convert_file,
+    fits,
+    read_json,
+)
 
 NAME = "manifest.json"
 KIND = "nmtgrid dataset"
@@ -34,6 +46,46 @@ _AGAIN = "Make the dataset again, or restore a copy."
 Split = TypeVar("Split")
 
 
+class _Named(Record):
+    """What a manifest of any version has."""
+
+    kind: Literal["nmtgrid dataset"]
+    files: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
+
+
+class _SplitCounts(Record):
+    pairs_kept: Count
+
+
+class _FileFacts(Record):
+    size: Count
+    sha256: str
+
+
+class _Languages(Record):
+    # They stand in names of files.
+    source_lang: FileName
+    target_lang: FileName
+    tokenize: Literal["moses", "none"] = "moses"
+    lowercase: bool = False
+
+
+class _Features(Record):
+    kind: Literal["features"]
+    size: Small
+    type: Literal["F32", "F16", "BF16"]
+
+
+class _Manifest(Record):
+    """What is read of a manifest; the values are used as they stand."""
+
+    splits: dict[str, _SplitCounts]
+    files: dict[str, _FileFacts]
+    text: _Languages
+    units: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
+    source: _Features | None = None
+
+
 def read(folder: Path) -> dict[str, Any]:
     """Return the manifest in `folder`.
 
@@ -44,22 +96,14 @@ def read(folder: Path) -> dict[str, Any]:
         raise DataError(f"There is no dataset directory {folder}.", _MAKE)
     if not path.is_file():
         raise DataError(f"{folder} is not a dataset: it has no `{NAME}`.", _MAKE)
-    manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+    manifest: dict[str, Any] = read_json(path)
+    if not fits(manifest, _Named):
         raise DataError(f"{path} is not the manifest of a dataset.", _MAKE)
-    if manifest.get("format") != FORMAT:
-        raise DataError(
-            f"{folder} has dataset format {manifest.get('format')}, but this program reads "
-            f"{FORMAT}.",
-            "Make it again with `nmtgrid preprocess` and `nmtgrid bpe learn`.",
-        )
-    tables = ("splits", "files", "text")
-    missing = [key for key in tables if not isinstance(manifest.get(key), dict)]
-    if missing:
-        raise DataError(f"{path} lacks `{missing[0]}`.", _AGAIN)
+    check_version(path, manifest, FORMAT)
     # Older manifests have no checksum and are accepted.
     if is_altered(manifest):
         raise StorageError(f"{path} has been altered (its checksum differs).", _AGAIN)
+    convert_file(path, manifest, _Manifest)
     manifest.pop(CHECKSUM, None)
     return manifest
 
@@ -83,7 +127,7 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str) -> Path:
     """
     path = Path(folder) / name
     facts = manifest["files"].get(name)
-    if not isinstance(facts, dict) or not isinstance(facts.get("size"), int) or not path.is_file():
+    if facts is None or not path.is_file():
         raise DataError(f"The dataset {folder} lacks `{name}`.", _AGAIN)
     size = path.stat().st_size
     if size != facts["size"]:
@@ -97,21 +141,36 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str) -> Path:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: Path, overwrite: bool = False, task: str = "nmtgrid preprocess"
+) -> Iterator[Path]:
     """Yield a hidden folder beside `path` that is renamed to it when the block ends well.
 
     Raises DataError when `path` is there already, unless it is an empty folder, or a dataset and
-    `overwrite` is set. A fault in the block leaves the old folder untouched.
+    `overwrite` is set, and StorageError while another process makes it. A fault in the block leaves
+    the old folder untouched. `task` is what other processes are told.
     """
     # The target of a link is replaced, never the link.
     path = Path(os.path.realpath(path))
-    _restore_old(path)
+    # Also before a lock is made: what is refused leaves nothing.
+    check_replaceable(path, overwrite)
+    with FolderLock(path, task, beside=True):
+        yield from _new_folder(path, overwrite)
+
+
+def _new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
+    # A process may have been killed between the two renames of `_replace`.
+    for old in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
+        if not os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                os.rename(old, path)
+    remove_stale(path, "old")
     check_replaceable(path, overwrite)
     building = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(path)
-        shutil.rmtree(building, ignore_errors=True)
+        remove_folder(building)
         building.mkdir()
     except OSError as fault:
         raise StorageError(
@@ -121,7 +180,7 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         yield building
         _replace(path, building)
     except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
+        remove_folder(building)
         raise
 
 
@@ -142,12 +201,12 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
         manifest = read_json(path / NAME)
     except StorageError:
         manifest = None
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+    if not fits(manifest, _Named):
         raise DataError(
             f"The folder {path} is not a dataset; `--overwrite` replaces only datasets.",
             "Choose another `--out`, or remove the folder yourself.",
         )
-    files = {NAME, *map(str, manifest.get("files") or ())}
+    files = {NAME, *manifest.get("files", ())}
     for entry in sorted(path.rglob("*")):
         name = entry.relative_to(path).as_posix()
         # Hidden files are our own temporary ones.
@@ -156,15 +215,6 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
                 f"{entry} is no part of the dataset {path}, and would be lost with it.",
                 "Move it elsewhere, or choose another `--out`.",
             )
-
-
-def _restore_old(path: Path) -> None:
-    """Rename the old folder back to `path` if a process was killed between the two renames."""
-    for old in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
-        if not os.path.lexists(path):
-            with contextlib.suppress(OSError):
-                os.rename(old, path)
-    remove_stale(path, "old")
 
 
 def _replace(path: Path, building: Path) -> None:
@@ -181,7 +231,7 @@ def _replace(path: Path, building: Path) -> None:
             raise
     except OSError as fault:
         raise StorageError(f"{path} cannot be made: {reason(fault)}.") from fault
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old)
 
 
 class LineFile:
@@ -221,8 +271,8 @@ def open_line_files(folder: Path, names: Iterable[str]) -> Iterator[dict[str, Li
 
 def in_order(splits: Mapping[str, Split]) -> dict[str, Split]:
     """Return the splits in the order train, valid, tests."""
-    first = [name for name in ("train", "valid") if name in splits]
-    return {name: splits[name] for name in [*first, *(n for n in splits if n not in first)]}
+    order = {"train": 0, "valid": 1}
+    return dict(sorted(splits.items(), key=lambda item: order.get(item[0], 2)))
 
 
 def split_counts(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.base.io.atomic import reason, remove_stale, temporary_path
+from nmtgrid.base.io.atomic import reason, remove_folder, remove_stale, temporary_path
+from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory
-from nmtgrid.data.binarise import region_facts, write_split
-from nmtgrid.data.captioning.dataset import PictureSource, feature_vocabulary
+from nmtgrid.data.binarise import Lengths, write_split
+from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines
@@ -83,17 +84,10 @@ class SubwordPlan:
         """Whether both languages share their codes."""
         return len(self.codes) == 1 or (self.joint and not self.codes)
 
-    def for_pictures(self) -> SubwordPlan:
-        """Return the plan for pictures. Raises ConfigError for settings of source text."""
-        if self.joint_vocabulary or self.source_vocabulary or len(self.codes) > 1:
-            raise ConfigError(
-                "`--joint-vocabulary`, `--vocab-source` and a second `--codes` are about source "
-                "text, but the sources of this dataset are pictures: leave them out."
-            )
-        return dataclasses.replace(self, joint=True)
 
-
-def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None) -> dict[str, Any]:
+def learn_subwords(
+    folder: Path, plan: SubwordPlan, report: Report = lambda stage, done, total: None
+) -> dict[str, Any]:
     """Give the dataset in `folder` its codes, vocabularies and binarised splits; return the facts.
 
     The files of an earlier run are replaced; meanwhile, and after an interruption just then, the
@@ -102,6 +96,13 @@ def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None
     """
     check(plan)
     folder = Path(folder)
+    # Read first: what is no dataset gets no lock.
+    directory.read(folder)
+    with FolderLock(folder, "nmtgrid bpe learn", beside=True):
+        return _learn_subwords(folder, plan, report)
+
+
+def _learn_subwords(folder: Path, plan: SubwordPlan, report: Report) -> dict[str, Any]:
     started = time.monotonic()
     manifest = directory.read(folder)
     learner = _Learner(folder, manifest, plan, report)
@@ -109,7 +110,7 @@ def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None
     building = temporary_path(folder / "units")
     try:
         try:
-            shutil.rmtree(building, ignore_errors=True)
+            remove_folder(building)
             building.mkdir()
         except OSError as fault:
             raise StorageError(f"{folder} cannot be written: {reason(fault)}.") from fault
@@ -119,7 +120,7 @@ def learn_subwords(folder: Path, plan: SubwordPlan, report: Report | None = None
         facts = {**facts, "seconds": round(time.monotonic() - started, 3)}
         _install(folder, building, manifest, {**facts, "splits": splits})
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        remove_folder(building)
     return {**facts, "splits": splits}
 
 
@@ -149,12 +150,10 @@ class _Learner:
     """The stages: count words, learn merges, make vocabularies, binarise."""
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], plan: SubwordPlan, report: Report | None
+        self, folder: Path, manifest: dict[str, Any], plan: SubwordPlan, report: Report
     ) -> None:
-        self._folder = folder
-        self._manifest = manifest
-        self._plan = plan
-        self._report = report
+        self._folder, self._manifest = folder, manifest
+        self._plan, self._report = plan, report
         self._text = manifest["text"]
         self._languages = (self._text["source_lang"], self._text["target_lang"])
         self._existing = [
@@ -163,8 +162,15 @@ class _Learner:
         ]
         self._pictures = PictureSource.of(manifest)
         if self._pictures is not None:
-            self._plan = plan.for_pictures()
-            self._existing[0] = feature_vocabulary(self._pictures.size)
+            if plan.joint_vocabulary or plan.source_vocabulary or len(plan.codes) > 1:
+                raise ConfigError(
+                    "`--joint-vocabulary`, `--vocab-source` and a second `--codes` are about "
+                    "source text, but the sources of this dataset are pictures: leave them out."
+                )
+            self._plan = dataclasses.replace(plan, joint=True)
+            # Each feature is a type, in place of those of a source language.
+            types = [f"feature{number}" for number in range(1, self._pictures.size + 1)]
+            self._existing[0] = Vocabulary(types)
         if plan.min_count > 1 and None not in self._existing:
             raise ConfigError(
                 "`--min-count` has no effect on vocabularies that are given: leave it out."
@@ -227,7 +233,10 @@ class _Learner:
                 segmented=segmented,
                 workers=self._plan.workers,
             )
-            facts = {**region_facts(self._folder, name, self._pictures), **facts}
+            if self._pictures is not None:
+                pictures = Pictures(self._folder / FOLDER / f"{name}.safetensors", self._pictures)
+                lengths = Lengths(pictures.regions.tolist()).summary()
+                facts = {"source_lengths": lengths, "source_unknown": 0, **facts}
             for count in facts.pop("pairs"):
                 if count != split["pairs_kept"]:
                     raise StorageError(
@@ -252,8 +261,7 @@ class _Learner:
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            if self._report is not None:
-                self._report(stage, done, total)
+            self._report(stage, done, total)
 
         return advance
 
@@ -263,9 +271,10 @@ class _Learner:
         advance = self._progress(f"count {self._languages[side]}", pairs)
         text = self._text_file("train", side)
         blocks = [] if text is None else split_file(text)
-        for _, counted in map_ordered(_count_block, blocks, min(self._plan.workers, len(blocks))):
-            counts.add(counted.counts)
-            advance(counted.lines)
+        workers = min(self._plan.workers, len(blocks))
+        for _, (words, lines) in map_ordered(_count_block, blocks, workers):
+            counts.add(words)
+            advance(lines)
         return counts
 
     def _learn_codes(self, counts: list[Counter[str]], facts: dict[str, Any]) -> list[Codes]:
@@ -278,8 +287,10 @@ class _Learner:
         facts["words_not_learned_from"] = [
             len(words) - len(learned) for words, learned in zip(texts, frequent, strict=True)
         ]
-        report = self._report or (lambda stage, done, total: None)
-        return [learn(words, merges, lambda n: report("learn", n, merges)) for words in frequent]
+        return [
+            learn(words, merges, lambda done: self._report("learn", done, merges))
+            for words in frequent
+        ]
 
     def _count_units(
         self, side: int, words: Mapping[str, int], codes: Codes | None
@@ -299,18 +310,14 @@ class _Learner:
         return vocabulary
 
 
-class _BlockCounts(NamedTuple):
-    counts: Counter[str]
-    lines: int
-
-
-def _count_block(block: Block) -> _BlockCounts:
+def _count_block(block: Block) -> tuple[Counter[str], int]:
+    """Return the counts of the words, and the number of lines."""
     counts: Counter[str] = Counter()
     lines = 0
     for text in read_block(block):
         counts.update(text.split())
         lines += len(split_lines(text))
-    return _BlockCounts(counts, lines)
+    return counts, lines
 
 
 class WordCounts:
@@ -342,9 +349,7 @@ class WordCounts:
 
 def merge_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     """Return the sums of two counts."""
-    merged = Counter(first)
-    merged.update(second)
-    return merged
+    return Counter(first) + Counter(second)
 
 
 def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
@@ -366,7 +371,7 @@ def count_units(
     codes: Codes | None,
     workers: int = 1,
     segmented: dict[str, str] | None = None,
-    report: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda count: None,
 ) -> Mapping[str, int]:
     """Return how often each unit occurs, given the counts of the words.
 
@@ -380,21 +385,16 @@ def count_units(
     units: Counter[str] = Counter()
     # A process takes about as long to start as to segment some chunks.
     useful = 1 + len(words) // (5 * CHUNK)
-    segmenter = _WordSegmenter(codes)
-    for part, texts in map_ordered(segmenter, chunks(words, CHUNK), min(workers, useful)):
+    segment = partial(_segment, codes)
+    for part, texts in map_ordered(segment, chunks(words, CHUNK), min(workers, useful)):
         for word, text in zip(part, texts, strict=True):
             for unit in text.split(" "):
                 units[unit] += words[word]
             if word in segmented:
                 segmented[word] = text
-        if report is not None:
-            report(len(part))
+        report(len(part))
     return units
 
 
-class _WordSegmenter:
-    def __init__(self, codes: Codes) -> None:
-        self._codes = codes
-
-    def __call__(self, words: Sequence[str]) -> list[str]:
-        return [" ".join(self._codes.segment((word,))) for word in words]
+def _segment(codes: Codes, words: Sequence[str]) -> list[str]:
+    return [" ".join(codes.segment((word,))) for word in words]

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
+from nmtgrid.layers.kernels.linear import apply
 
 
 def product_attention(

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution
 from nmtgrid.layers.kernels.linear import linear
@@ -41,7 +41,6 @@ class NormalisedWeight(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight, and set gains and biases to match."""
         std = math.sqrt(self.variance_gain / self.weight.shape[1])
         nn.init.normal_(self.weight, std=std)
         nn.init.zeros_(self.bias)
@@ -135,7 +134,6 @@ class WindowCache:
         return window.flatten(1)
 
     def take_rows(self, rows: Tensor) -> WindowCache:
-        """Return the cache of `rows`, copying only what a later step will read."""
         keep = self.kernel - 1
         count, (_, layers, capacity, size) = rows.shape[0], self.buffer.shape
         buffer = self.buffer.new_empty(count, layers, capacity, size)
@@ -180,22 +178,23 @@ class PhraseWindow(nn.Module):
         return dropout(torch.tanh(merged), self.rate, self.training)
 
 
-class PhraseConvolution(nn.Module):
+class _Phrases(nn.Module):
+    def __init__(self, size: int, kernel: int, kind: Convolution, rate: float) -> None:
+        super().__init__()
+        self.window, self.kernel = PhraseWindow(size, kernel, kind, rate), kernel
+
+
+class PhraseConvolution(_Phrases):
     """K_i: merges every i neighbours, so that a row loses i - 1 positions.
 
     A row shorter than the kernel stays as it is.
     """
-
-    def __init__(self, size: int, kernel: int, kind: Convolution, rate: float) -> None:
-        super().__init__()
-        self.window, self.kernel = PhraseWindow(size, kernel, kind, rate), kernel
 
     def lengths_after(self, lengths: Tensor) -> Tensor:
         """Return [B], the lengths after `forward`."""
         return torch.where(lengths >= self.kernel, lengths - self.kernel + 1, lengths)
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Return [B, S', D]."""
         count, lost = states.shape[1], self.kernel - 1
         if count < self.kernel:
             return states
@@ -207,12 +206,8 @@ class PhraseConvolution(nn.Module):
         return torch.where(is_short, states[:, :width].to(merged.dtype), merged)
 
 
-class ReverseConvolution(nn.Module):
+class ReverseConvolution(_Phrases):
     """The reverse of K_i: each position goes into i neighbours, so that a row gains i - 1."""
-
-    def __init__(self, size: int, kernel: int, kind: Convolution, rate: float) -> None:
-        super().__init__()
-        self.window, self.kernel = PhraseWindow(size, kernel, kind, rate), kernel
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, S + i - 1, D]."""

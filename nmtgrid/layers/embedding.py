@@ -73,7 +73,6 @@ class Embedding(nn.Module):
         return dropout(vectors, self.dropout_rate, self.training)
 
     def _position_vectors(self, first: Position, count: int, like: Tensor) -> Tensor:
-        """Return [count, d], the vectors of the positions from `first` on."""
         if self.position_weight is not None:
             positions = _positions(first, count, like).clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(positions, self.position_weight)
@@ -91,7 +90,6 @@ class Embedding(nn.Module):
 
 
 def _positions(first: Position, count: int, like: Tensor) -> Tensor:
-    """Return the positions [count] from `first` on."""
     start = first.index if isinstance(first, StaticPosition) else first
     return torch.arange(count, device=like.device) + start
 

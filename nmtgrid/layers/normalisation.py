@@ -46,8 +46,7 @@ class BatchStatistics(nn.Module):
     """Standardise features [..., C] by the mean and variance of each over all input cells.
 
     While training the running statistics move by a tenth at each pass, the variance by its
-    unbiased estimate, which a single cell does not have. `frozen` uses them in training mode too;
-    `still` uses the batch's, but leaves the running ones be.
+    unbiased estimate, which a single cell does not have. `still` leaves the running ones be.
     """
 
     running_mean: Tensor
@@ -61,24 +60,24 @@ class BatchStatistics(nn.Module):
         self.register_buffer("running_var", torch.ones(size))
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
-        self.frozen = self.still = False
+        self.still = False
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the standardised features, in the shape and type of `features`."""
         # Statistics are taken over the flat valid cells, so padding never counts, and in float32.
         flat = features.reshape(-1, features.shape[-1])
-        live = self.training and not self.frozen
         mean: Tensor | None = self.running_mean
         variance: Tensor | None = self.running_var
         # `torch.batch_norm` moves what it is passed; a clone takes the update and is dropped.
-        if live and self.still:
+        if self.training and self.still:
             mean, variance = self.running_mean.clone(), self.running_var.clone()
         # A single cell has no variance: its running estimate stays, and only the mean moves.
-        if live and flat.shape[0] == 1 and mean is not None:
+        if self.training and flat.shape[0] == 1 and mean is not None:
             mean.lerp_(flat[0].detach().to(mean.dtype), MOMENTUM)
             mean = variance = None
+        live, on_cuda = self.training, flat.is_cuda
         result = torch.batch_norm(
-            flat, self.weight, self.bias, mean, variance, live, MOMENTUM, EPSILON, flat.is_cuda
+            flat, self.weight, self.bias, mean, variance, live, MOMENTUM, EPSILON, on_cuda
         )
         return result.view(features.shape)
 
@@ -109,24 +108,15 @@ class BatchNorm(BatchStatistics):
         self.bias = nn.Parameter(torch.zeros(size))
 
 
-def frozen_statistics(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Let `model` use its running statistics, and leave them be, in training mode too."""
-    return _switched_on(model, "frozen")
-
-
-def still_statistics(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Let `model` leave its running statistics be: a forward pass is repeated."""
-    return _switched_on(model, "still")
-
-
 @contextlib.contextmanager
-def _switched_on(model: nn.Module, name: str) -> Iterator[None]:
+def still_statistics(model: nn.Module) -> Iterator[None]:
+    """Let `model` leave its running statistics be: a forward pass is repeated."""
     modules = [module for module in model.modules() if isinstance(module, BatchStatistics)]
-    before = [getattr(module, name) for module in modules]
+    before = [module.still for module in modules]
     for module in modules:
-        setattr(module, name, True)
+        module.still = True
     try:
         yield
     finally:
-        for module, value in zip(modules, before, strict=True):
-            setattr(module, name, value)
+        for module, still in zip(modules, before, strict=True):
+            module.still = still

@@ -96,7 +96,6 @@ class NeighbourDistribution:
         return torch.where(log_probs.isfinite(), types, tokens), log_probs
 
     def to(self, device: torch.device) -> NeighbourDistribution:
-        """Return the distribution on `device`."""
         return NeighbourDistribution(self.neighbours.to(device), self.probabilities.to(device))
 
 
@@ -142,7 +141,6 @@ class VectorDistribution:
     def subtract_(
         self, errors: Tensor | None, logits: Tensor, tokens: Tensor, shares: Tensor
     ) -> Tensor:
-        """See `NeighbourDistribution.subtract_`."""
         # Each distinct token's rewards are computed once, however many sites share it.
         types, index = tokens.unique(return_inverse=True)
         tile = max(1, TILE_BESIDE_LOGITS // len(self.vectors))
@@ -160,7 +158,6 @@ class VectorDistribution:
         return (logits * mixed).sum(1)
 
     def sample(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """See `NeighbourDistribution.sample`."""
         samples = []
         for part, numbers in zip(tokens.split(self._tile), number.split(self._tile), strict=True):
             # In tiles of tokens; each row depends on its token alone, so tiles change no sample.
@@ -193,7 +190,6 @@ class VectorDistribution:
         return NeighbourDistribution(neighbours, probabilities)
 
     def to(self, device: torch.device) -> VectorDistribution:
-        """Return the distribution on `device`."""
         return VectorDistribution(
             self.vectors.to(device), self.temperature, self.frequencies.to(device), self.rarity
         )

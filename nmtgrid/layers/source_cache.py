@@ -2,7 +2,7 @@
 
 Rows are sentences x beam. Keys and values of the source are the same for every row of a sentence,
 so a beam of five need not store, reorder or read them five times. Built by the encoders of models,
-read by their decoders; `StaticSourceCache` is the form for CUDA graphs (layers/static_cache.py).
+read by their decoders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class SourceCache:
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
     is additive (see layers/attention.py) or None. R = B * width rows. The first `lead` columns
-    stand before the source and need no READ.
+    stand before the source and need no READ. In a static cache (layers/static_cache.py) sentences
+    keep `width` rows each, so that no device has to be asked.
     """
 
     keys: tuple[Tensor, ...]
@@ -34,6 +35,7 @@ class SourceCache:
     mask: Tensor | None
     width: int = 1
     lead: int = 0
+    is_static: bool = False
 
     @property
     def count(self) -> int:
@@ -148,10 +150,18 @@ class SourceCache:
         Where each sentence that stays has equally many rows side by side, only these sentences
         are copied; any other choice gives each row a copy of its own.
         """
+        if self.is_static:
+            return self.to_static(rows, self.width)
         sentences, width = self._sentences_of(rows)
         if sentences is None:
             return dataclasses.replace(self, width=width)
         return self._of_sentences(sentences, width)
+
+    def to_static(self, rows: Tensor, width: int) -> SourceCache:
+        """Return the static cache of `rows` [R], each `width` of which are of one sentence."""
+        # Computed on the device alone: no comparison, whose result the CPU would wait for.
+        sentences = torch.div(rows[::width], self.width, rounding_mode="floor")
+        return dataclasses.replace(self._of_sentences(sentences, width), is_static=True)
 
     def _of_sentences(self, sentences: Tensor, width: int) -> SourceCache:
         return SourceCache(
@@ -177,23 +187,5 @@ class SourceCache:
         return (distinct, width) if bool((counts == width).all()) else (sentences, 1)
 
     def _grouped(self, query: Tensor) -> Tensor:
-        """Return [B, H, width, d]: the queries of each sentence's rows as target positions."""
         # Rows of a sentence become target positions, so one product reads their shared keys.
         return query.reshape(-1, self.width, *query.shape[1:]).transpose(1, 2)
-
-
-@dataclasses.dataclass(frozen=True)
-class StaticSourceCache(SourceCache):
-    """A source cache whose sentences keep `width` rows each, so that no device has to be asked."""
-
-    @classmethod
-    def of(cls, cache: SourceCache, rows: Tensor, width: int) -> StaticSourceCache:
-        """Return the cache of `rows` [R], each `width` of which are of one sentence."""
-        # Computed on the device alone: no comparison, whose result the CPU would wait for.
-        sentences = torch.div(rows[::width], cache.width, rounding_mode="floor")
-        copied = cache._of_sentences(sentences, width)
-        return cls(copied.keys, copied.values, copied.mask, width, copied.lead)
-
-    def take_rows(self, rows: Tensor) -> StaticSourceCache:
-        """Return the cache of `rows` [R'], which stand in groups as before."""
-        return StaticSourceCache.of(self, rows, self.width)

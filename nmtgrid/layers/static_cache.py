@@ -3,7 +3,7 @@
 A recorded step holds addresses and no numbers, so one recording serves every position only if the
 position itself is read from memory. Every cache has the size that it will need, is written in
 place, and learns from a `StaticPosition` where. The static forms of caches are `StaticKVCache`
-(transformer/kv_cache.py), `StaticSourceCache` (source_cache.py) and `RingCache`
+(transformer/kv_cache.py), `SourceCache.to_static` (source_cache.py) and `RingCache`
 (grid/convolution.py); search/cuda_graphs.py records the steps and moves the position.
 """
 

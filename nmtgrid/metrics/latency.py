@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy
 from numpy.typing import NDArray
 
+from nmtgrid.base.io.atomic import nan_to_none
+
 Convention = Literal["thesis", "simuleval"]
 Unit = Literal["token", "word"]
 Numbers = NDArray[numpy.float64]
@@ -56,10 +58,8 @@ class Latency:
 
     def values(self) -> dict[str, Any]:
         """Return everything as JSON keys, with None for NaN."""
-        return {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in dataclasses.asdict(self).items()
-        }
+        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +80,12 @@ class SentenceLatency:
 
     def mean(self) -> Latency:
         """Return the macro averages."""
-        averages = {name: _mean(getattr(self, name)) for name in METRICS}
-        references = float(self.reference_lengths.sum())
+        columns = {name: getattr(self, name) for name in METRICS}
+        known = {name: values[~numpy.isnan(values)] for name, values in columns.items()}
+        written, references = self.hypothesis_lengths.sum(), self.reference_lengths.sum()
         return Latency(
-            **averages,
-            length_ratio=float(self.hypothesis_lengths.sum()) / references
-            if references
-            else math.nan,
+            **{name: float(v.mean()) if len(v) else math.nan for name, v in known.items()},
+            length_ratio=float(written / references) if references else math.nan,
             sentences=len(self.al),
             skipped=int(numpy.isnan(self.al).sum()),
             yaal_skipped=int(numpy.isnan(self.yaal).sum()),
@@ -173,8 +172,7 @@ class _Block:
 
     def ap(self) -> Numbers:
         """Return average proportion. Eq. (4.47)."""
-        shares: Numbers = numpy.where(self.written, self.z, 0).sum(1) / (self.x * self.target)
-        return shares
+        return numpy.asarray(numpy.where(self.written, self.z, 0).sum(1) / (self.x * self.target))
 
     def al(self) -> Numbers:
         """Return average lagging. Eq. (4.49)."""
@@ -205,17 +203,14 @@ class _Block:
         """
         runs = (self._increments() > 0).sum(1)
         last = numpy.where(self.written, self.z, 0).max(1)
-        waits: Numbers = last / numpy.maximum(runs, 1)
-        return waits
+        return numpy.asarray(last / numpy.maximum(runs, 1))
 
     def max_cw(self) -> Numbers:
         """Return the longest run of reads."""
-        longest: Numbers = self._increments().max(1)
-        return longest
+        return numpy.asarray(self._increments().max(1))
 
     def _lags(self, target: Numbers) -> Numbers:
-        lags: Numbers = self.z - (self.x / target)[:, None] * self.steps
-        return lags
+        return numpy.asarray(self.z - (self.x / target)[:, None] * self.steps)
 
     def _lagging(self, target: Numbers) -> Numbers:
         # Only SimulEval's convention leaves delays beyond |x| in `z`; there such a first delay is
@@ -264,11 +259,6 @@ def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
     return numpy.where(counts > 0, sums / numpy.maximum(counts, 1), numpy.nan)
 
 
-def _mean(values: Numbers) -> float:
-    counted = values[~numpy.isnan(values)]
-    return float(counted.mean()) if len(counted) else math.nan
-
-
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
     """Return [S + 2]: how many words have arrived when 0, 1, ..., S pieces and the end are read.
 
@@ -281,10 +271,7 @@ def words_arrived(word_sizes: Sequence[int]) -> list[int]:
 
 
 def word_delays(
-    delays: Sequence[int],
-    word_sizes: Sequence[int],
-    target_pieces: Sequence[str],
-    joiner: str,
+    delays: Sequence[int], word_sizes: Sequence[int], target_pieces: Sequence[str], joiner: str
 ) -> list[int]:
     """Return the delay of each target word, in source words, from delays of pieces in pieces.
 
@@ -295,13 +282,9 @@ def word_delays(
     if len(delays) - len(target_pieces) not in (0, 1):
         raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")
     counts = words_arrived(word_sizes)
+    goes_on = [bool(joiner) and piece.endswith(joiner) for piece in target_pieces]
     # The last piece of all ends a word in any case.
-    last = len(target_pieces) - 1
-    ends = [i for i, piece in enumerate(target_pieces) if i == last or not _goes_on(piece, joiner)]
-    if ends and _goes_on(target_pieces[-1], joiner):
+    ends = [i for i, more in enumerate(goes_on) if i == len(goes_on) - 1 or not more]
+    if ends and goes_on[-1]:
         ends[-1] = len(delays) - 1
     return [counts[min(delays[end], len(counts) - 1)] for end in ends]
-
-
-def _goes_on(piece: str, joiner: str) -> bool:
-    return bool(joiner) and piece.endswith(joiner)

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest, Result
+from sacrebleu.significance import PairedTest
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.cider import Cider
@@ -48,18 +47,17 @@ def bleu(
     lowercase: bool = False,
 ) -> Score:
     """Return corpus BLEU. On tokenised text, `tokenize="none"` is multi-bleu's protocol."""
-    # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
-    return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), hypotheses, references)
+    return _score("bleu", hypotheses, references, tokenize, lowercase)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
     """Return corpus chrF2 (character n-grams up to 6)."""
-    return _score(CHRF(lowercase=lowercase), hypotheses, references)
+    return _score("chrf", hypotheses, references, lowercase=lowercase)
 
 
 def ter(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
     """Return corpus TER, the edits per reference word; lower is better."""
-    return _score(TER(case_sensitive=not lowercase), hypotheses, references)
+    return _score("ter", hypotheses, references, lowercase=lowercase)
 
 
 def sentence_bleu(hypothesis: str, reference: str, tokenize: str = "13a") -> float:
@@ -112,10 +110,23 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
     return values | {f"signature_{name}": score.signature for name, score in scores.items()}
 
 
+def _metric(name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> Any:
+    """Return sacreBLEU's metric."""
+    if name == "bleu":
+        # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    return CHRF(lowercase=lowercase) if name == "chrf" else TER(case_sensitive=not lowercase)
+
+
 def _score(
-    metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: Sequence[str]
+    name: MetricName,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tokenize: str = "13a",
+    lowercase: bool = False,
 ) -> Score:
     _check_counts(hypotheses, references)
+    metric = _metric(name, tokenize, lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(float(value), str(metric.get_signature()))
 
@@ -132,7 +143,7 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
 
 def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:
     """Return what splits a line into the tokens that BLEU counts."""
-    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    metric = _metric("bleu", tokenize, lowercase)
     return lambda line: metric._preprocess_segment(line).split()
 
 
@@ -140,7 +151,7 @@ def ter_counts(
     hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
 ) -> list[list[float]]:
     """Return edits and reference words of each sentence; slow."""
-    metric = TER(case_sensitive=not lowercase)
+    metric = _metric("ter", lowercase=lowercase)
     statistics: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
     return statistics
 
@@ -191,25 +202,23 @@ def paired_test(
         (str(index), _Lines({name: array[index] for name, array in counts.items()}))
         for index in range(len(first))
     ]
-    metrics: dict[str, Metric] = {n: _counted(n, tokenize, lowercase) for n in counts}
+    metrics = {name: _counted(name, tokenize, lowercase) for name in counts}
     with _seeded(seed):
         short = "bs" if kind == "bootstrap" else "ar"
         # What stands where sacreBLEU expects lines is counted already.
         signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
+
+    def tested(result: Any) -> Tested:
+        figures = (result.p_value, result.mean, result.ci)
+        others = (None if figure is None else float(figure) for figure in figures)
+        return Tested(float(result.score), *others)
+
     # SacreBLEU names its answers as it prints them, in the order of the metrics.
     titles = [name for name in scores if name != "System"]
     return {
-        name: ([_test_result(result) for result in scores[title]], str(signatures[title]))
+        name: ([tested(result) for result in scores[title]], str(signatures[title]))
         for name, title in zip(counts, titles, strict=True)
     }
-
-
-def _test_result(result: Any) -> Tested:
-    assert isinstance(result, Result)
-    bootstrap = (result.p_value, result.mean, result.ci)
-    return Tested(
-        float(result.score), *(None if figure is None else float(figure) for figure in bootstrap)
-    )
 
 
 class _Lines:
@@ -222,24 +231,14 @@ class _Lines:
         return len(next(iter(self.counts.values())))
 
 
-def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Metric:
+def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Any:
     """Return sacreBLEU's metric, made to take `_Lines`."""
-    metric: Metric
-    if name == "bleu":
-        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    elif name == "chrf":
-        metric = CHRF(lowercase=lowercase)
-    else:
-        metric = TER(case_sensitive=not lowercase)
+    metric = _metric(name, tokenize, lowercase)
     metric.num_refs = 1
 
     # SacreBLEU's test asks its metrics for the statistics of each line once and then only sums
     # resampled rows; here they are there already.
-    def counts(lines: _Lines, _: object) -> list[list[float]]:
-        statistics: list[list[float]] = lines.counts[name].tolist()
-        return statistics
-
-    metric._extract_corpus_statistics = counts  # type: ignore[method-assign, assignment]
+    metric._extract_corpus_statistics = lambda lines, _: lines.counts[name].tolist()
     return metric
 
 

@@ -11,7 +11,7 @@ D features, V target vocabulary, M sites, N blocks.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -243,10 +243,12 @@ class TranslationModel(nn.Module):
     """A model of p(y | x): teacher-forced features for training, steps for decoding.
 
     Subclasses set `traits` and `config` (a frozen dataclass) in their constructor and implement
-    `features`, `begin`, `step`, and, where `traits.aligns`, `alignments`.
+    `features`, `begin`, `step`, and, where `traits.aligns`, `alignments` or what it reads.
     """
 
     architecture: ClassVar[str]
+    no_energies: ClassVar[tuple[str, str] | None] = None
+    """Why there are none, and what to do: see `alignments`."""
     traits: Traits
     config: Any
     target_embedding: Embedding
@@ -256,6 +258,17 @@ class TranslationModel(nn.Module):
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
+
+    def make_classifier(
+        self, types: int, size: int, *, own: bool, bias: bool, std: float | None = None
+    ) -> None:
+        """Add a matrix [types, size] for `classifier` unless it has no `own`, and a bias.
+
+        The matrix is drawn from a Gaussian of deviation `std` (None: 1 / sqrt(size)).
+        """
+        std = size**-0.5 if std is None else std
+        self.output_weight = nn.Parameter(torch.empty(types, size).normal_() * std) if own else None
+        self.output_bias = nn.Parameter(torch.zeros(types)) if bias else None
 
     def classifier(self) -> Classifier:
         """Return the output projection, tied to the target embeddings unless `tie` is none."""
@@ -343,12 +356,20 @@ class TranslationModel(nn.Module):
         """
         return {}
 
+    @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
         """Return soft alignments [B, T, S] of the true target, zero on padding.
 
         "weights" are shares of each source token, "energies" what it adds to the true token's
-        score.
+        score. Raises ConfigError for energies, which only models that pool a grid have.
         """
+        if kind == "energies" and self.no_energies:
+            raise ConfigError(*self.no_energies)
+        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
+        return self._attention(batch).masked_fill(~present, 0.0)
+
+    def _attention(self, batch: Batch) -> Tensor:
+        """Return [B, T, S]: how the true target reads the source, anything on padding."""
         raise NotImplementedError
 
     def report(self, source_length: float, target_length: float) -> Report:
@@ -436,7 +457,6 @@ class ExitModel(TranslationModel):
         raise NotImplementedError
 
     def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
-        """Raise ConfigError where the model cannot be stopped by `halt`."""
         raise NotImplementedError
 
     def step(
@@ -455,6 +475,19 @@ class ExitModel(TranslationModel):
         Raises ConfigError where `halt` needs a network that the model does not have.
         """
         raise NotImplementedError
+
+
+def numbered(**sides: Iterable[nn.Module]) -> dict[str, nn.Module]:
+    """Return the modules of each side as `stages`: "encoder.0" is the first one of `encoder`.
+
+    One that both sides share is the first one's.
+    """
+    stages: dict[str, nn.Module] = {}
+    for side, parts in sides.items():
+        for number, part in enumerate(parts):
+            if part not in stages.values():
+                stages[f"{side}.{number}"] = part
+    return stages
 
 
 def with_exits(model: TranslationModel) -> ExitModel:

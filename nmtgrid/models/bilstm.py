@@ -13,23 +13,17 @@ turns the last states of an encoder layer into the first ones of the decoder lay
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.recurrent.input_feeding import (
-    InputFeedingMasks,
-    InputFeedingWeights,
-    run_input_feeding,
-)
+from nmtgrid.layers.recurrent.input_feeding import Masks, run_input_feeding
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     CellWeights,
@@ -40,7 +34,7 @@ from nmtgrid.layers.recurrent.lstm import (
     run_lstm,
 )
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel, numbered
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import table_report
@@ -61,6 +55,11 @@ class BiLSTM(TranslationModel):
     """A bi-directional LSTM encoder and an LSTM decoder with dot-product attention."""
 
     architecture = "bilstm"
+    no_energies = (
+        "A `bilstm` has no energies: its scores are no sum over source tokens, because the "
+        "attended source goes through a tanh.",
+        "Ask for the weights.",
+    )
 
     def __init__(
         self, config: BiLSTMConfig, source_vocab_size: int, target_vocab_size: int
@@ -103,7 +102,6 @@ class BiLSTM(TranslationModel):
                 self.output_bias.zero_()
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, O]: the output of each site's position."""
         if sites.reads is not None or sites.depth is not None:
             raise self.refusal()
         outputs, _ = self._run(batch)
@@ -112,7 +110,6 @@ class BiLSTM(TranslationModel):
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
-        """Return the state before the first step, for source [R, S] and lengths [R]."""
         keys, values, start, mask = self._encode(source, source_lengths)
         # The caches are fp32: a step's products with the source are too thin for bf16 to pay.
         high = torch.promote_types(keys.dtype, torch.float32)
@@ -132,7 +129,6 @@ class BiLSTM(TranslationModel):
         reads: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
         inputs = self.target_embedding(tokens[:, None])[:, 0]
@@ -147,23 +143,10 @@ class BiLSTM(TranslationModel):
         state = dataclasses.replace(state, layers=layers, output=output)
         return Step(self.classify(output), state, alignment)
 
-    @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
-        """Return the attention [B, T, S] over the true target, zero on padding.
-
-        Raises ConfigError for energies.
-        """
-        if kind == "energies":
-            raise ConfigError(
-                "A `bilstm` has no energies: its scores are no sum over source tokens, because the "
-                "attended source goes through a tanh.", "Ask for the weights.",
-            )  # fmt: skip
-        _, attention = self._run(batch)
-        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return attention.float().masked_fill(~present, 0.0)
+    def _attention(self, batch: Batch) -> Tensor:
+        return self._run(batch)[1].float()
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for sentences of these lengths."""
         config = self.config
         source = sum(p.numel() for p in self.encoder.parameters() if p.dim() > 1)
         # Keys and values are projected once for each source token, see `_encode`.
@@ -178,16 +161,11 @@ class BiLSTM(TranslationModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return both embeddings, the encoder's layers and the decoder's output.
-
-        The decoder's layers run in one loop: no point between them is passed once.
-        """
-        stages: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
-        stages |= {f"encoder.{n}": part for n, part in enumerate(self.encoder_outputs, 1)}
-        if self.target_embedding is not self.source_embedding:
-            stages["decoder.0"] = self.target_embedding
-        stages["decoder.1"] = self.decoder_output
-        return stages
+        # The decoder's layers run in one loop: no point between them is passed once.
+        return numbered(
+            encoder=[self.source_embedding, *self.encoder_outputs],
+            decoder=[self.target_embedding, self.decoder_output],
+        )
 
     def _encode(
         self, source: Tensor, lengths: Tensor
@@ -216,20 +194,16 @@ class BiLSTM(TranslationModel):
         shift = config.encoder_depth - config.decoder_depth
         # Stacks of different depths are aligned at their tops; lower decoder layers share the
         # encoder's first layer.
-        start = tuple(
-            self._start(*last_states[max(n + shift, 0)]) for n in range(config.decoder_depth)
-        )
+        below = [last_states[max(n + shift, 0)] for n in range(config.decoder_depth)]
+        if config.initial == "zero":
+            zeros = below[0][1].new_zeros(len(source), config.decoded)
+            start: States = ((zeros, zeros),) * config.decoder_depth
+        else:
+            start = tuple((self.initial_hidden(h), self.initial_cell(c)) for h, c in below)
         # The loop ends at the longest sentence; the batch may be padded beyond that.
         padding = (0, 0, 0, source.shape[1] - len(rows.counts))
         keys, values = (nn.functional.pad(x.transpose(0, 1), padding) for x in (keys, values))
         return keys.contiguous(), values.contiguous(), start, source_mask(is_source, keys)
-
-    def _start(self, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a decoder layer's first states [B, D] from an encoder layer's last [B, 2 D']."""
-        if self.config.initial == "zero":
-            zeros = cell.new_zeros(cell.shape[0], self.config.decoded)
-            return zeros, zeros
-        return self.initial_hidden(hidden), self.initial_cell(cell)
 
     def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return outputs [T, B, O] and attention [B, T, S]."""
@@ -256,7 +230,6 @@ class BiLSTM(TranslationModel):
     def _parallel(
         self, inputs: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, start: States
     ) -> tuple[Tensor, Tensor]:
-        """Return outputs [T, B, O] and attention [B, T, S] without input feeding."""
         config, rows = self.config, Rows.full(*inputs.shape[:2])
         states = inputs
         for n, cell in enumerate(self.decoder):
@@ -275,8 +248,7 @@ class BiLSTM(TranslationModel):
             attention = attention_weights(query, keys, mask, scale=1.0)[:, 0]
         return dropout(outputs, config.output_dropout, self.training), attention
 
-    def _weights(self) -> InputFeedingWeights:
-        """Return what the decoder's loop multiplies with."""
+    def _weights(self) -> CellWeights:
         # [W_ih W_hh] side by side: one product a layer and step. The first layer's W_ih has only
         # the fed output's part left, and its bias is in the inputs, see `_run`.
         joined, biases = [], []
@@ -285,10 +257,10 @@ class BiLSTM(TranslationModel):
             read = cell.weight_ih if n else cell.weight_ih[:, self.config.embedded :]
             joined.append(torch.cat([read, cell.weight_hh], 1))
             biases += [cell.bias_ih + cell.bias_hh] if n else []
-        return InputFeedingWeights(tuple(joined), tuple(biases), self._readout())
+        return CellWeights(tuple(joined), tuple(biases), self._readout())
 
-    def _masks(self, like: Tensor) -> InputFeedingMasks:
-        """Return dropout masks of all positions for inputs [T, B, ...]."""
+    def _masks(self, like: Tensor) -> Masks:
+        """Return the layers' dropout masks for inputs [T, B, ...], and that of the outputs."""
         # Drawn before the loop, layer by layer and then for the output: the backward pass reads
         # them again, and the order of the draws is a run's reproducibility.
         config = self.config
@@ -298,8 +270,8 @@ class BiLSTM(TranslationModel):
                 return None
             return dropout(torch.ones(*like.shape[:2], size, device=like.device), rate, True)
 
-        layers = tuple(draw(config.dropout, config.decoded) for _ in self.decoder)
-        return InputFeedingMasks(layers, draw(config.output_dropout, config.classified))
+        layers = [draw(config.dropout, config.decoded) for _ in self.decoder]
+        return [*layers, draw(config.output_dropout, config.classified)]
 
     def _readout(self) -> Tensor:
         """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from nmtgrid.models.config_checks import FirstSymbol, no_rates, too_large, too_small
-from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
+from nmtgrid.models.presets import (
+    HALF_HOUR,
+    Preset,
+    batches,
+    dropout_rates,
+    model,
+    objective,
+    search,
+    toy,
+    training,
+)
 
 LARGEST_DEPTH = 100
 """A bound against slips: far above what any text has tried."""
@@ -49,7 +59,6 @@ class BiLSTMConfig:
 
     @property
     def both_ways(self) -> bool:
-        """Whether the encoder reads backwards too."""
         return self.encoder == "bidirectional"
 
     @property
@@ -84,77 +93,34 @@ class BiLSTMConfig:
 
 
 # Section 3.3.1 and table 3.3; clipping is not in the text.
-_PUBLISHED_TRAINING: dict[str, Any] = {
-    "training.learning_rate": 0.002,
-    "training.schedule": "inverse-sqrt",
-    "training.warmup_updates": 4000,
-    "training.beta2": 0.98,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 5.0,
-    "training.max_updates": 50000,
-    "objective.label_smoothing": 0.1,
-    "batches.max_tokens": 4000,
-    "batches.accumulation": 2,
-    "batches.max_length": 175,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
-}
+_PUBLISHED_TRAINING = (
+    training(learning_rate=0.002, schedule="inverse-sqrt", warmup_updates=4000, beta2=0.98)
+    | training(weight_decay=1e-4, clip_norm=5.0, max_updates=50000)
+    | objective(label_smoothing=0.1)
+    | batches(max_tokens=4000, accumulation=2, max_length=175)
+    | search(beam=5, length_penalty=1.0)
+)
 
 # The CoNLL paper's first version: one layer each, embeddings of 128, a decoder of 256, dropout 0.2
 # on the inputs of both sides and before the classifier, maximum likelihood. Its batches are not in
 # the text.
-_CONLL: dict[str, Any] = {
-    **_PUBLISHED_TRAINING,
-    "model.encoder_depth": 1,
-    "model.decoder_depth": 1,
-    "model.size": 128,
-    "model.decoder_size": 256,
-    "model.dropout": 0.0,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
-    "training.learning_rate": 0.0005,
-    "training.beta2": 0.999,
-    "training.weight_decay": 0.0,
-    "training.schedule": "plateau",
-    "training.decay_factor": 0.8,
-    "training.decay_patience": 3,
-    "training.decay_threshold": 0.01,
-    "training.warmup_updates": 0,
-    "training.max_updates": 0,
-    "training.max_epochs": 40,
-    "training.validate_epochs": 0,
-    "training.validate_updates": 8000,
-    "objective.label_smoothing": 0.0,
-    "batches.accumulation": 1,
-    "search.length_penalty": 0.0,
-}
+_CONLL = (
+    _PUBLISHED_TRAINING
+    | model(encoder_depth=1, decoder_depth=1, size=128, decoder_size=256)
+    | model(dropout=0.0, embedding_dropout=0.2, output_dropout=0.2)
+    | training(learning_rate=0.0005, beta2=0.999, weight_decay=0.0, schedule="plateau")
+    | training(decay_factor=0.8, decay_patience=3, decay_threshold=0.01, warmup_updates=0)
+    | training(max_updates=0, max_epochs=40, validate_epochs=0, validate_updates=8000)
+    | objective(label_smoothing=0.0)
+    | batches(accumulation=1)
+    | search(length_penalty=0.0)
+)
 
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL: dict[str, Any] = {
-    **HALF_HOUR,
-    "model.size": 192,
-    **dropout_rates(0.25),
-    "training.learning_rate": 0.003,
-}
+_SMALL = HALF_HOUR | model(size=192) | dropout_rates(0.25) | training(learning_rate=0.003)
 
 BILSTM = (
-    Preset(
-        "toy",
-        "the embedded synthetic corpus, in under two minutes on two CPU cores",
-        {
-            "model.encoder_depth": 1,
-            "model.decoder_depth": 1,
-            "model.size": 128,
-            **dropout_rates(0.1),
-            "objective.label_smoothing": 0.1,
-            "training.learning_rate": 0.005,
-            "training.schedule": "cosine",
-            "training.warmup_updates": 100,
-            "training.max_updates": 1000,
-            "batches.max_tokens": 1500,
-            "search.beam": 5,
-        },
-    ),
+    toy(model(encoder_depth=1, decoder_depth=1, size=128) | dropout_rates(0.1), 0.005, 1000),
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
     Preset(
         "iwslt14-de-en",
@@ -167,31 +133,23 @@ BILSTM = (
         "iwslt14-de-en-conll",
         "CoNLL table 3, first version, RNNsearch: one layer (published: 6M). The text ties the "
         "classifier to the embeddings, which gives 3.7M; the counts fit one of its own",
-        {**_CONLL, "model.embedding_size": 128, "model.tie": "none"},
+        _CONLL | model(embedding_size=128, tie="none"),
         (12000, 9000),
     ),
     Preset(
         "iwslt14-de-en-conll-tied",
         "the same with the classifier tied to the embeddings, as its text says",
-        {**_CONLL, "model.embedding_size": 128},
+        _CONLL | model(embedding_size=128),
         (12000, 9000),
     ),
     Preset(
         "wmt14-en-fr",
         "table E.3: the appendix names the model of Bahdanau et al. (2015); its sizes, one layer",
-        {
-            **_PUBLISHED_TRAINING,
-            "model.encoder_depth": 1,
-            "model.decoder_depth": 1,
-            "model.size": 1000,
-            "model.embedding_size": 620,
-            "model.dropout": 0.0,
-            "model.embedding_dropout": 0.0,
-            "model.output_dropout": 0.2,
-            "training.learning_rate": 0.001,
-            "batches.accumulation": 1,
-            "batches.max_length": 50,
-        },
+        _PUBLISHED_TRAINING
+        | model(encoder_depth=1, decoder_depth=1, size=1000, embedding_size=620)
+        | model(dropout=0.0, embedding_dropout=0.0, output_dropout=0.2)
+        | training(learning_rate=0.001)
+        | batches(accumulation=1, max_length=50),
         (30000, 30000),
     ),
 )

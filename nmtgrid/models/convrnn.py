@@ -34,7 +34,7 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel, numbered
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
@@ -42,6 +42,8 @@ _LONGEST = (4.0, 16.0)
 """The predicted length is at most so many times the source's, plus so many words."""
 _NEAR = 4.0
 """Words over which the distance from the predicted end is resolved."""
+_ONCE = ("merge.", "unfold.")
+"""Parameters that are read once for a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +102,8 @@ class ConvRNN(TranslationModel):
         self.decoder_output = LayerOutput(config.output_dropout)
         classified = size if config.tie == "none" else embedded
         self.output_map = nn.Identity() if config.tie == "none" else nn.Linear(size, classified)
-        self.output_weight = (
-            nn.Parameter(torch.randn(target_vocab_size, classified) * classified**-0.5)
-            if config.tie == "none"
-            else None
-        )
-        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size))
+        own = config.tie == "none"
+        self.make_classifier(target_vocab_size, classified, own=own, bias=True)
         self.traits = Traits()
         self.reset_parameters()
 
@@ -124,10 +122,6 @@ class ConvRNN(TranslationModel):
         nn.init.normal_(self.distance, std=0.5)
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, D]: what the recurrent network says at each site's position.
-
-        Raises ConfigError for reads.
-        """
         if sites.reads is not None:
             raise self.refusal()
         if sites.depth is not None:
@@ -151,7 +145,6 @@ class ConvRNN(TranslationModel):
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
-        """Return the state before the first step, for source [R, S] and lengths [R]."""
         words, predicted, last = self._words(source, source_lengths)
         # Steps run in fp32 at least: their products are too thin for bf16 to pay.
         words = words.to(torch.promote_types(words.dtype, torch.float32))
@@ -168,7 +161,6 @@ class ConvRNN(TranslationModel):
         reads: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
         keys, width = state.words.keys[0][:, 0], state.words.width
@@ -215,14 +207,10 @@ class ConvRNN(TranslationModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the embeddings, each convolution and the recurrent network's output, in order."""
-        stages: dict[str, nn.Module] = {"encoder.0": self.source_embedding}
-        stages |= {f"encoder.{n}": part for n, part in enumerate(self.encoder, 1)}
-        if self.target_embedding is not self.source_embedding:
-            stages["decoder.0"] = self.target_embedding
-        stages |= {f"decoder.{n}": part for n, part in enumerate(self.decoder, 1)}
-        stages[f"decoder.{len(self.decoder) + 1}"] = self.decoder_output
-        return stages
+        return numbered(
+            encoder=[self.source_embedding, *self.encoder],
+            decoder=[self.target_embedding, *self.decoder, self.decoder_output],
+        )
 
     def predict_lengths(self, source_lengths: Tensor) -> Tensor:
         """Return [B] (real) the target lengths that source lengths [B] lead one to expect."""
@@ -268,10 +256,6 @@ class ConvRNN(TranslationModel):
     def _distance(self, words: Tensor) -> Tensor:
         """Return [..., G]: what the distance [...] from the predicted end gives."""
         return torch.tanh(words / _NEAR)[..., None] * self.distance
-
-
-_ONCE = ("merge.", "unfold.")
-"""Parameters that are read once for a sentence."""
 
 
 def _embedding(config: ConvRNNConfig, count: int) -> Embedding:

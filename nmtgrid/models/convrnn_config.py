@@ -6,11 +6,21 @@ The chapter gives no figures, so sizes and training are the toolkit's own.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from nmtgrid.layers.convolution import Convolution
 from nmtgrid.models.config_checks import no_rates, too_large, too_small
-from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
+from nmtgrid.models.presets import (
+    HALF_HOUR,
+    Preset,
+    batches,
+    dropout_rates,
+    model,
+    objective,
+    search,
+    toy,
+    training,
+)
 
 LARGEST_DEPTH = 30
 """A bound against slips: the kernels of so many layers span 466 words."""
@@ -65,34 +75,17 @@ class ConvRNNConfig:
         ]
 
 
+_DROPOUT = model(dropout=0.2, embedding_dropout=0.2, output_dropout=0.3)
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL: dict[str, Any] = {
-    **HALF_HOUR,
-    "model.cell": "lstm",
-    "model.encoder_depth": 2,
-    "model.size": 256,
-    "model.dropout": 0.2,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.3,
-    "training.learning_rate": 0.002,
-}
-
-_TOY: dict[str, Any] = {
-    "model.size": 128,
-    "model.encoder_depth": 2,
-    "model.cell": "lstm",
-    **dropout_rates(0.1),
-    "objective.label_smoothing": 0.1,
-    "training.learning_rate": 0.004,
-    "training.schedule": "cosine",
-    "training.warmup_updates": 100,
-    "training.max_updates": 1500,
-    "batches.max_tokens": 1500,
-    "search.beam": 5,
-}
+_SMALL = (
+    HALF_HOUR
+    | model(cell="lstm", encoder_depth=2, size=256)
+    | _DROPOUT
+    | training(learning_rate=0.002)
+)
 
 CONVRNN = (
-    Preset("toy", "the embedded synthetic corpus, in under two minutes on two CPU cores", _TOY),
+    toy(model(size=128, encoder_depth=2, cell="lstm") | dropout_rates(0.1), 0.004, 1500),
     Preset(
         "multi30k",
         "Multi30k De-En, thirty minutes of one CPU core; an LSTM where 2013 had a plain network",
@@ -101,34 +94,18 @@ CONVRNN = (
     Preset(
         "multi30k-sentence",
         "the same through one vector for a sentence (figure 7.1), with a plain recurrent network",
-        {
-            **_SMALL,
-            "model.form": "sentence",
-            "model.cell": "plain",
-            "model.encoder_depth": 4,
-            "model.merge": 4,
-        },
+        _SMALL | model(form="sentence", cell="plain", encoder_depth=4, merge=4),
     ),
     Preset(
         "iwslt14-de-en",
         "IWSLT'14 De-En; the chapter gives no figures, these sizes are those of the thesis",
-        {
-            "model.cell": "lstm",
-            "model.size": 256,
-            "model.encoder_depth": 3,
-            "model.dropout": 0.2,
-            "model.embedding_dropout": 0.2,
-            "model.output_dropout": 0.3,
-            "training.learning_rate": 0.001,
-            "training.schedule": "inverse-sqrt",
-            "training.warmup_updates": 4000,
-            "training.max_updates": 50000,
-            "objective.label_smoothing": 0.1,
-            "batches.max_tokens": 4000,
-            "batches.max_length": 175,
-            "search.beam": 5,
-            "search.length_penalty": 1.0,
-        },
+        model(cell="lstm", size=256, encoder_depth=3)
+        | _DROPOUT
+        | training(learning_rate=0.001, schedule="inverse-sqrt", warmup_updates=4000)
+        | training(max_updates=50000)
+        | objective(label_smoothing=0.1)
+        | batches(max_tokens=4000, max_length=175)
+        | search(beam=5, length_penalty=1.0),
         (8848, 6632),
     ),
 )

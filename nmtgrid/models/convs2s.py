@@ -19,8 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
@@ -29,9 +28,18 @@ from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.gated_conv import Window
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import Classifier, PredictionSites, Report, Step, TranslationModel
+from nmtgrid.models.api import (
+    Classifier,
+    PredictionSites,
+    Report,
+    Step,
+    Traits,
+    TranslationModel,
+    numbered,
+)
 from nmtgrid.models.config_checks import first_alias
-from nmtgrid.models.convs2s_config import ConvS2SConfig, convs2s_report, convs2s_traits
+from nmtgrid.models.convs2s_config import ConvS2SConfig
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.text.vocabulary import PAD
 
 GAMMA = math.sqrt(0.5)
@@ -54,7 +62,6 @@ class EncoderLayer(nn.Module):
         self.convolution = _convolution(config)
 
     def forward(self, h: Tensor, window: Window) -> Tensor:
-        """Return the next layer's input [B, S, C]."""
         states: Tensor = self.convolution(h, window, GAMMA)
         return states
 
@@ -160,22 +167,19 @@ class ReadyDecoder:
         # All layers' queries contain gamma (bias + embedded token): one sum for all of them in each
         # step.
         biases = torch.stack([layer.query_map.bias for layer in layers]) * GAMMA
+        bias = None if classifier.bias is None else classifier.bias.to(dtype)
         return cls(
             enter.scaled(1.0, dtype),
             tuple(_ready_layer(layer, dtype) for layer in layers),
             biases.to(dtype)[:, None],
             leave.scaled(1.0, dtype),
-            (
-                classifier.weight.to(dtype),
-                None if classifier.bias is None else classifier.bias.to(dtype),
-            ),
+            (classifier.weight.to(dtype), bias),
             layers[0].convolution.kernel,
             layers[0].scale,
             layers[0].spans_attention,
         )
 
     def take_rows(self, rows: Tensor) -> ReadyDecoder:
-        """Return the same weights: they have no rows."""
         return self
 
     def logits(
@@ -247,12 +251,20 @@ class ConvS2S(TranslationModel):
     """The convolutional encoder-decoder, with the options in which its descriptions differ."""
 
     architecture = "convs2s"
+    no_energies = (
+        "`convs2s` has no energies: its decoder layers read the source one after another, "
+        "so no part of a score belongs to one source token.",
+        "Ask for the attention's weights.",
+    )
 
     def __init__(
         self, config: ConvS2SConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
         super().__init__()
-        self.config, self.traits = config, convs2s_traits(config)
+        self.config = config
+        # Table 2.1: a feature sees 1 + N (k - 1) target tokens.
+        reach = 1 + config.decoder_depth * (config.kernel - 1)
+        self.traits = Traits(target_receptive_field=reach, aligns=True)
         # The order of construction is that of the random draws and of the optimiser's parameters.
         self.source_embedding = _embedding(config, source_vocab_size)
         self.target_embedding = _embedding(config, target_vocab_size)
@@ -268,17 +280,11 @@ class ConvS2S(TranslationModel):
         self._decoder_layers = [DecoderLayer(config) for _ in range(config.decoder_depth)]
         self.decoder = nn.ModuleList(self._decoder_layers)
         self.decoder_leave = make_map(config, size, config.classified)
-        self.output_weight = None
-        if config.tie == "none":
-            std = math.sqrt((1.0 - config.output_dropout) / config.classified)
-            weight = torch.randn(target_vocab_size, config.classified) * std
-            self.output_weight = nn.Parameter(weight)
-        self.output_bias = (
-            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
-        )
+        std = math.sqrt((1.0 - config.output_dropout) / config.classified)
+        own, bias = config.tie == "none", config.output_bias
+        self.make_classifier(target_vocab_size, config.classified, own=own, bias=bias, std=std)
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, D]: the decoder's output at each site. Raises ConfigError for reads."""
         if sites.reads is not None:
             raise self.refusal()
         if sites.depth is not None:
@@ -289,7 +295,6 @@ class ConvS2S(TranslationModel):
         return dropout(mapped, self.config.output_dropout, self.training)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
-        """Return the state before the first step, for source [R, S] and lengths [R]."""
         encoded = self._encode(source, source_lengths)
         memory = SourceCache((encoded.keys,), (encoded.values,), encoded.mask)
         decoder = ReadyDecoder.make(
@@ -309,7 +314,6 @@ class ConvS2S(TranslationModel):
         reads: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
         embedded = self.target_embedding(tokens[:, None], state.position)[:, 0]
@@ -317,39 +321,41 @@ class ConvS2S(TranslationModel):
         logits, cache, weights = state.decoder.logits(
             embedded, state.cache, state.memory, alignment
         )
-        after = ConvS2SState(cache, state.memory, state.decoder, state.position + 1)
-        return Step(logits, after, weights)
+        state = dataclasses.replace(state, cache=cache, position=state.position + 1)
+        return Step(logits, state, weights)
 
-    @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
-        """Return [B, T, S]: attention weights of the true target, zero on padding.
-
-        Raises ConfigError for energies, which only models that pool a grid have.
-        """
-        if kind == "energies":
-            raise ConfigError(
-                "`convs2s` has no energies: its decoder layers read the source one after another, "
-                "so no part of a score belongs to one source token.",
-                "Ask for the attention's weights.",
-            )
+    def _attention(self, batch: Batch) -> Tensor:
         weights: list[Tensor] = []
         self._decode(batch, weights)
         layers = weights if self.config.alignment == "average" else weights[-1:]
-        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return torch.stack(layers).mean(0).masked_fill(~present, 0.0)
+        return torch.stack(layers).mean(0)
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for sentences of these lengths."""
-        types = self.classifier().weight.shape[0]
-        return convs2s_report(self.config, types, source_length, target_length)
+        config, types = self.config, self.classifier().weight.shape[0]
+        size, embedded = config.size, config.embedding_size
+        # A gated convolution makes 2 C channels of k C. Each stack is entered and left by a
+        # projection between embedding and channels.
+        convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
+        leaving = 2 * size * (embedded + config.classified)
+        # Two projections around the attention, then products with the keys and with the values.
+        attention = 4 * size * embedded + 4 * embedded * source_length
+        source = config.encoder_depth * convolution + stack_maps
+        target = config.decoder_depth * (convolution + attention) + leaving
+        classified = 2 * types * config.classified
+        # Attention sees every source token; the encoder's reach says what is mixed into each.
+        reach = config.encoder_depth * (config.kernel - 1)
+        return table_report(
+            "ConvS2S",
+            3.0 * (source_length * source + target_length * (target + classified)),
+            f"{self.traits.target_receptive_field} target tokens, and all source tokens, each "
+            f"encoded with {reach} neighbours",
+        )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the embeddings and layers of both sides, by name."""
-        sides = (
-            ("encoder", [self.source_embedding, *self.encoder]),
-            ("decoder", [self.target_embedding, *self.decoder]),
+        return numbered(
+            encoder=[self.source_embedding, *self.encoder],
+            decoder=[self.target_embedding, *self.decoder],
         )
-        return {f"{side}.{number}": m for side, parts in sides for number, m in enumerate(parts)}
 
     def _encode(self, source: Tensor, lengths: Tensor) -> Source:
         """Return S^N as keys, and gamma (S^N + S^0) as values, Eq. (2.37)."""

@@ -1,12 +1,11 @@
-"""Configuration, traits, costs and presets of ConvS2S (sections 2.6.2, 3.3.1; CoNLL table 3)."""
+"""Configuration and presets of ConvS2S (sections 2.6.2, 3.3.1; CoNLL table 3)."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.models.api import Report, Traits
 from nmtgrid.models.config_checks import (
     LARGEST_DEPTH,
     FirstSymbol,
@@ -15,8 +14,17 @@ from nmtgrid.models.config_checks import (
     too_large,
     too_small,
 )
-from nmtgrid.models.cost_report import table_report
-from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
+from nmtgrid.models.presets import (
+    HALF_HOUR,
+    Preset,
+    batches,
+    dropout_rates,
+    model,
+    objective,
+    search,
+    toy,
+    training,
+)
 
 MOST_POSITIONS = 65536
 """A bound against slips: far above what any text has tried."""
@@ -102,105 +110,43 @@ class ConvS2SConfig:
         ]
 
 
-def convs2s_traits(config: ConvS2SConfig) -> Traits:
-    """Return what such a model can do: a feature sees 1 + N (k - 1) target tokens (table 2.1)."""
-    reach = 1 + config.decoder_depth * (config.kernel - 1)
-    return Traits(target_receptive_field=reach, aligns=True)
-
-
-def convs2s_report(
-    config: ConvS2SConfig, target_types: int, source_length: float, target_length: float
-) -> Report:
-    """Return the report of a model for these lengths (end symbols included).
-
-    Products count as two FLOPs; the backward pass costs twice the forward one.
-    """
-    size, embedded = config.size, config.embedding_size
-    # A gated convolution makes 2 C channels of k C. Each stack is entered and left by a projection
-    # between embedding and channels.
-    convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
-    leaving = 2 * size * (embedded + config.classified)
-    # Two projections around the attention, then products with the keys and with the values.
-    attention = 4 * size * embedded + 4 * embedded * source_length
-    source = config.encoder_depth * convolution + stack_maps
-    target = config.decoder_depth * (convolution + attention) + leaving
-    classified = 2 * target_types * config.classified
-    # Attention sees every source token; the encoder's reach says what is mixed into each of them.
-    reach = 1 + config.encoder_depth * (config.kernel - 1)
-    return table_report(
-        "ConvS2S",
-        3.0 * (source_length * source + target_length * (target + classified)),
-        f"{convs2s_traits(config).target_receptive_field} target tokens, and all source "
-        f"tokens, each encoded with {reach - 1} neighbours",
-    )
-
-
 # Gehring et al. (2017), section 4.2, and the CoNLL paper: the rate falls to a tenth whenever an
 # epoch brings no improvement.
-_PUBLISHED_TRAINING: dict[str, Any] = {
+_PUBLISHED_TRAINING = (
     # The published system's form; the print's is the config's default.
-    "model.residual": "layer",
-    "training.optimiser": "nesterov",
-    "training.learning_rate": 0.25,
-    "training.momentum": 0.99,
-    "training.weight_decay": 0.0,
-    "training.clip_norm": 0.1,
-    "training.schedule": "plateau",
-    "training.warmup_updates": 0,
-    "training.decay_factor": 0.1,
-    "training.decay_patience": 1,
-    "training.patience": 5,
-    "training.max_updates": 0,
-    "training.max_epochs": 80,
-    "objective.label_smoothing": 0.1,
-    "batches.max_tokens": 4000,
-    "batches.max_length": 175,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
-}
+    model(residual="layer")
+    | training(optimiser="nesterov", learning_rate=0.25, momentum=0.99, weight_decay=0.0)
+    | training(clip_norm=0.1, schedule="plateau", warmup_updates=0, decay_factor=0.1)
+    | training(decay_patience=1, patience=5, max_updates=0, max_epochs=80)
+    | objective(label_smoothing=0.1)
+    | batches(max_tokens=4000, max_length=175)
+    | search(beam=5, length_penalty=1.0)
+)
 
 # The CoNLL paper, as in its first version: a shallower decoder, dropout 0.2, a classifier of its
 # own (which is what its counts fit), maximum likelihood, search without penalties.
-_CONLL: dict[str, Any] = {
-    **_PUBLISHED_TRAINING,
-    "model.decoder_depth": 12,
-    "model.tie": "none",
-    **dropout_rates(0.2),
-    "objective.label_smoothing": 0.0,
-    "search.length_penalty": 0.0,
-}
+_CONLL = (
+    _PUBLISHED_TRAINING
+    | model(decoder_depth=12, tie="none")
+    | dropout_rates(0.2)
+    | objective(label_smoothing=0.0)
+    | search(length_penalty=0.0)
+)
 
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL: dict[str, Any] = {
-    **HALF_HOUR,
-    "model.encoder_depth": 5,
-    "model.decoder_depth": 5,
-    "model.size": 160,
-    "model.embedding_size": 160,
-    "model.max_positions": 256,
-    **dropout_rates(0.2),
-    "training.learning_rate": 0.003,
-}
+_SMALL = (
+    HALF_HOUR
+    | model(encoder_depth=5, decoder_depth=5, size=160, embedding_size=160, max_positions=256)
+    | dropout_rates(0.2)
+    | training(learning_rate=0.003)
+)
 
 CONVS2S = (
-    Preset(
-        "toy",
-        "the embedded synthetic corpus, in under two minutes on two CPU cores",
-        {
-            "model.encoder_depth": 3,
-            "model.decoder_depth": 3,
-            "model.size": 128,
-            "model.embedding_size": 128,
-            "model.max_positions": 128,
-            **dropout_rates(0.1),
-            "objective.label_smoothing": 0.1,
-            "training.learning_rate": 0.003,
-            "training.schedule": "cosine",
-            "training.warmup_updates": 100,
-            "training.max_updates": 1500,
-            "batches.max_tokens": 1500,
-            "search.beam": 5,
-        },
+    toy(
+        model(encoder_depth=3, decoder_depth=3, size=128, embedding_size=128, max_positions=128)
+        | dropout_rates(0.1),
+        0.003,
+        1500,
     ),
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
     Preset(
@@ -218,26 +164,17 @@ CONVS2S = (
         21e6,
     ),
     Preset(
-        "iwslt14-en-de-conll",
-        "CoNLL table 3, the other direction",
-        _CONLL,
-        (8800, 12000),
-        22e6,
+        "iwslt14-en-de-conll", "CoNLL table 3, the other direction", _CONLL, (8800, 12000), 22e6
     ),
     Preset(
         "wmt16-en-ro",
         "table 3.11 (Gehring et al., 2017): 20+20 layers of 512; its 111.5M fit 35K types a side "
         "(the table says 40K) and a classifier tied to the target embeddings",
-        {
-            **_PUBLISHED_TRAINING,
-            "model.encoder_depth": 20,
-            "model.decoder_depth": 20,
-            "model.size": 512,
-            "model.embedding_size": 512,
-            **dropout_rates(0.2),
-            "objective.label_smoothing": 0.0,
-            "batches.accumulation": 2,
-        },
+        _PUBLISHED_TRAINING
+        | model(encoder_depth=20, decoder_depth=20, size=512, embedding_size=512)
+        | dropout_rates(0.2)
+        | objective(label_smoothing=0.0)
+        | batches(accumulation=2),
         (35000, 35000),
         111.5e6,
     ),

@@ -9,19 +9,22 @@ header, and only then takes memory and reads values.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nmtgrid.base.config import to_json
+from nmtgrid.base.config import from_json, to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
-from nmtgrid.base.io.atomic import read_json, write_json
-from nmtgrid.base.io.checksums import altered_error, is_altered, with_checksum
+from nmtgrid.base.io.atomic import link_target, with_checksum, write_json
+from nmtgrid.base.io.records import Record, Size, check_version, convert_unaltered, fits, read_json
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline
@@ -66,11 +69,64 @@ EXITS = "exits.json"
 """Thresholds of early exit, which were tuned on some of these weights."""
 
 
+class _Versioned(Record):
+    format: Any
+
+
+class _Config(Record):
+    """What is read of `config.json`; directories of old versions have no `settings`."""
+
+    arch: str
+    source_vocab_size: Size
+    target_vocab_size: Size
+    model: dict[str, Any]
+    settings: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthPercentiles:
+    """Lengths of sentences in units, end symbols not counted: 99 % have at most `p99`."""
+
+    p1: int = 0
+    p25: int = 0
+    p50: int = 0
+    p75: int = 0
+    p95: int = 0
+    p99: int = 0
+    longest: int = 0
+
+    @classmethod
+    def of(cls, lengths: NDArray[Any]) -> LengthPercentiles:
+        """Return those of `lengths` [N]."""
+        if not len(lengths):
+            return cls()
+        shares = (1, 25, 50, 75, 95, 99, 100)
+        # Lengths that occur: the least one that so many sentences do not exceed.
+        values = numpy.percentile(lengths, shares, method="inverted_cdf")
+        return cls(*map(int, values))
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        values = dataclasses.astuple(self)
+        if values[0] < 0 or list(values) != sorted(values):
+            return ["they must not be negative, and must not fall."]
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingLengths:
+    """How long the sentences were that a model was trained on."""
+
+    source: LengthPercentiles = LengthPercentiles()
+    target: LengthPercentiles = LengthPercentiles()
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
     """A model as it stands in a directory, with its text pipeline and the run's settings.
 
     `weights` is the name of those that were read, `checksum` that of their file, if it has one.
+    `lengths` is None where they are not known: for imported models and those of version 0.1.0.
     """
 
     model: TranslationModel
@@ -79,16 +135,22 @@ class LoadedModel:
     folder: Path
     weights: str = "best"
     checksum: str | None = None
+    lengths: TrainingLengths | None = None
 
 
 def save_description(
-    folder: Path, model: TranslationModel, pipeline: Pipeline, settings: Mapping[str, Any]
+    folder: Path,
+    model: TranslationModel,
+    pipeline: Pipeline,
+    settings: Mapping[str, Any],
+    lengths: TrainingLengths | None = None,
 ) -> None:
     """Write `config.json` and the text pipeline into `folder`, which is made if need be.
 
     `settings` are the run's settings as JSON values, kept for the record and for defaults.
+    `lengths` tell decoding how long a source may be that is translated whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    link_target(folder).mkdir(parents=True, exist_ok=True)
     pipeline.save(folder)
     values = {
         "format": FORMAT,
@@ -97,6 +159,7 @@ def save_description(
         "target_vocab_size": len(pipeline.target_vocabulary),
         "model": to_json(model.config),
         "settings": dict(settings),
+        **({} if lengths is None else {"training_lengths": to_json(lengths)}),
     }
     write_json(folder / "config.json", with_checksum(values))
 
@@ -118,14 +181,32 @@ def load_model(
     """
     folder = Path(folder)
     config = _read_config(folder)
+    lengths = _read_lengths(folder / "config.json", config.get("training_lengths"))
     try:
         pipeline = Pipeline.load(folder)
-        _check_vocabularies(folder, config, pipeline)
+        sides = {"source": pipeline.source_vocabulary, "target": pipeline.target_vocabulary}
+        for side, vocabulary in sides.items():
+            expected = config[f"{side}_vocab_size"]
+            if len(vocabulary) != expected:
+                raise ModelError(
+                    f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
+                    f"was built for {expected:,}.",
+                    "The folder mixes parts of two models; restore its own vocabularies.",
+                )
         path = weights_file(folder, weights)
-        model = _shapes_of(folder, config)
+        sizes = config["source_vocab_size"], config["target_vocab_size"]
+        make = functools.partial(zoo.from_config, config["arch"], config["model"], *sizes)
+        try:
+            # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
+            model = meta_model(make)
+        except (RuntimeError, OverflowError, TypeError) as fault:
+            raise ModelError(
+                f"{folder / 'config.json'} asks for a model that no machine can hold.",
+                "Restore a copy.",
+            ) from fault
         # Before memory is taken: the file's tensors have to be those that the settings ask for.
-        entries, _, _ = read_header(path)
-        shapes = {name: entry.get("shape") for name, entry in entries.items()}
+        entries, facts, _ = read_header(path)
+        shapes = {name: entry.shape for name, entry in entries.items()}
         _check_fit(model.state_dict(), shapes, path)
     except (StorageError, ConfigError) as fault:
         # The folder's name comes first, unless the problem begins with it already.
@@ -138,9 +219,7 @@ def load_model(
         model.to(device)
     settings = config.get("settings") or {}
     # Files of other programs, and old ones, have no checksum.
-    checksum = read_header(path)[1].get(CHECKSUM)
-    checksum = checksum if isinstance(checksum, str) else None
-    return LoadedModel(model, pipeline, settings, folder, weights, checksum)
+    return LoadedModel(model, pipeline, settings, folder, weights, facts.get(CHECKSUM), lengths)
 
 
 def weights_file(folder: Path, weights: str = "best") -> Path:
@@ -173,62 +252,40 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice) from fault
     expected = model.state_dict()
-    # A part counts as lacking only if nothing of it is in the file: a file that has half of a
-    # reader is damaged, which `_check_fit` says.
-    counterparts = model.counterparts() if begin else {}
-    present = {name.split(".")[0] for name in tensors}
-    tensors |= {
-        name: expected[name] if other is None else tensors.get(other, expected[name])
-        for name, other in counterparts.items()
-        if name.split(".")[0] not in present
-    }
+    if begin:
+        # A part counts as lacking only if nothing of it is in the file: a file that has half of a
+        # reader is damaged, which `_check_fit` says.
+        present = {name.split(".")[0] for name in tensors}
+        tensors |= {
+            name: expected[name] if other is None else tensors.get(other, expected[name])
+            for name, other in model.counterparts().items()
+            if name.split(".")[0] not in present
+        }
     _check_fit(expected, {name: list(tensor.shape) for name, tensor in tensors.items()}, path)
-    _check_tied(model, tensors, path)
-    if any(tensor.is_meta for tensor in expected.values()):
-        _fill(model, tensors)
-    else:
-        model.load_state_dict(tensors)
-
-
-def _fill(model: TranslationModel, tensors: Mapping[str, Tensor]) -> None:
-    """Turn a `meta_model` into a model with the values of `tensors`."""
     # Names by parameter, in the order of the modules; a tied one has several.
     names_of: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(id(parameter), []).append(name)
-    model.to_empty(device="cpu")
-    # `to_empty` makes two parameters of one that has two names: they are tied again.
     for first, *others in names_of.values():
         for name in others:
-            owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
-    model.load_state_dict(tensors)
-
-
-def _check_tied(model: TranslationModel, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ModelError where one parameter of the model has two names, and two values in `path`."""
-    first: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        other = first.setdefault(id(parameter), name)
-        if other != name and not tensors[name].equal(tensors[other]):
-            raise ModelError(
-                f"{path} does not fit the model: `{other}` and `{name}` are one tensor of the "
-                "model, but differ there.",
-                "Use the settings that the weights were trained with.",
-            )
-
-
-def _shapes_of(folder: Path, config: Mapping[str, Any]) -> TranslationModel:
-    """Return the model of the settings as shapes without values, whatever their size."""
-    sizes = config["source_vocab_size"], config["target_vocab_size"]
-    try:
-        # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
-        return meta_model(lambda: zoo.from_config(config["arch"], config["model"], *sizes))
-    except (RuntimeError, OverflowError, TypeError) as fault:
-        raise ModelError(
-            f"{folder / 'config.json'} asks for a model that no machine can hold.",
-            "Restore a copy.",
-        ) from fault
+            if not tensors[name].equal(tensors[first]):
+                raise ModelError(
+                    f"{path} does not fit the model: `{first}` and `{name}` are one tensor of the "
+                    "model, but differ there.",
+                    "Use the settings that the weights were trained with.",
+                )
+    is_meta = any(tensor.is_meta for tensor in expected.values())
+    if is_meta:
+        # Shapes take the tensors themselves: `to_empty` would import for a second what compiles
+        # models. Copied, because torch aligns its own memory, on which speed and digits depend.
+        tensors = {name: tensors[name].to(t.dtype, copy=True) for name, t in expected.items()}
+    model.load_state_dict(tensors, assign=is_meta)
+    if is_meta:
+        # A parameter that has two names is two now: they are tied again.
+        for first, *others in names_of.values():
+            for name in others:
+                owner, _, attribute = name.rpartition(".")
+                setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
 
 
 def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: Path) -> None:
@@ -253,48 +310,24 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder} is a file, not a model directory.", advice)
     if not folder.is_dir():
         raise ModelError(f"There is no model directory {folder}.", advice)
+    path = folder / "config.json"
     try:
-        config = read_json(folder / "config.json")
+        config: dict[str, Any] = read_json(path)
+        if not fits(config, _Versioned):
+            raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
+        check_version(path, config, FORMAT)
+        convert_unaltered(path, config, _Config)
+        return config
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice or "Is it a model directory?") from fault
-    if not isinstance(config, dict) or config.get("format") is None:
-        raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
-    if config["format"] != FORMAT:
+
+
+def _read_lengths(path: Path, values: Any) -> TrainingLengths | None:
+    if values is None:
+        return None
+    try:
+        return from_json(TrainingLengths, values, "training_lengths.")
+    except (ConfigError, AttributeError, TypeError) as fault:
         raise ModelError(
-            f"{folder / 'config.json'} has format {config['format']}, but this program reads "
-            f"{FORMAT}.",
-            "Use the version of nmtgrid that wrote it.",
-        )
-    check_unaltered(folder / "config.json", config)
-    # Directories of old versions have no `settings`.
-    expected = {"arch": str, "source_vocab_size": int, "target_vocab_size": int, "model": dict}
-    expected |= {"settings": dict} if "settings" in config else {}
-    for name, kind in expected.items():
-        if not isinstance(config.get(name), kind):
-            raise ModelError(
-                f"{folder / 'config.json'} is damaged: `{name}` is missing or makes no sense.",
-                "Restore a copy.",
-            )
-    return config
-
-
-def check_unaltered(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise ModelError if the values read from `path` differ from their checksum, if any."""
-    if is_altered(config):
-        fault = altered_error(path)
-        raise ModelError(fault.problem, fault.advice)
-
-
-def _check_vocabularies(folder: Path, config: Mapping[str, Any], pipeline: Pipeline) -> None:
-    sides = {
-        "source": pipeline.source_vocabulary,
-        "target": pipeline.target_vocabulary,
-    }
-    for side, vocabulary in sides.items():
-        expected = config[f"{side}_vocab_size"]
-        if len(vocabulary) != expected:
-            raise ModelError(
-                f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
-                f"was built for {expected:,}.",
-                "The folder mixes parts of two models; restore its own vocabularies.",
-            )
+            f"{path} is damaged: `training_lengths` makes no sense ({fault}).", "Restore a copy."
+        ) from fault

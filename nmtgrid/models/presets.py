@@ -8,7 +8,7 @@ published count at those sizes, where there is one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
 from typing import Any
 
 
@@ -18,7 +18,7 @@ class Preset:
 
     name: str
     description: str
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     vocabulary: tuple[int, int] | None = None
     parameters: float | None = None
 
@@ -29,49 +29,55 @@ class Preset:
         return {key[len(prefix) :]: value for key, value in items if key.startswith(prefix)}
 
 
-PUBLISHED: Mapping[str, Any] = {
+def _settings(section: str, /, **values: Any) -> dict[str, Any]:
+    return {f"{section}.{name}": value for name, value in values.items()}
+
+
+model, objective, training, batches, search = (
+    functools.partial(_settings, section)
+    for section in ("model", "objective", "training", "batches", "search")
+)
+"""`model(depth=6)` is `{"model.depth": 6}`, and so the other sections' settings."""
+
+PUBLISHED = (
     # Inverse square root with 4000 updates of warm-up, as the Transformer was published.
-    "training.learning_rate": 0.002,
-    "training.schedule": "inverse-sqrt",
-    "training.warmup_updates": 4000,
-    "training.initial_learning_rate": 1e-7,
-    "training.beta1": 0.9,
-    "training.beta2": 0.98,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 25.0,
-    "training.max_updates": 50000,
-    "objective.label_smoothing": 0.1,
-    "batches.accumulation": 2,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
-}
+    training(learning_rate=0.002, schedule="inverse-sqrt", warmup_updates=4000)
+    | training(initial_learning_rate=1e-7, beta1=0.9, beta2=0.98, weight_decay=1e-4)
+    | training(clip_norm=25.0, max_updates=50000)
+    | objective(label_smoothing=0.1)
+    | batches(accumulation=2)
+    | search(beam=5, length_penalty=1.0)
+)
 """How chapter 3 trains its models (section 3.3.1); what the text leaves out is the authors'
 published checkpoint of Pervasive Attention."""
 
-HALF_HOUR: Mapping[str, Any] = {
-    "objective.label_smoothing": 0.1,
+HALF_HOUR = (
+    objective(label_smoothing=0.1)
     # The schedule follows the clock, not the updates: each architecture uses its half hour fully.
-    "training.schedule": "cosine-time",
-    "training.warmup_fraction": 0.05,
-    "training.final_learning_rate": 0.01,
-    "training.clock": "processor",
-    "training.max_minutes": 30.0,
-    "training.max_updates": 0,
-    "training.weight_decay": 1e-4,
-    "training.clip_norm": 5.0,
-    "training.ema_decay": 0.99,
-    "training.ema_updates": 4,
-    "training.validate_epochs": 0,
-    "training.validate_minutes": 6.0,
-    "batches.max_tokens": 1500,
-    "batches.max_length": 60,
-    "search.beam": 5,
-    "search.length_penalty": 1.0,
-}
+    | training(schedule="cosine-time", warmup_fraction=0.05, final_learning_rate=0.01)
+    | training(clock="processor", max_minutes=30.0, max_updates=0)
+    | training(weight_decay=1e-4, clip_norm=5.0, ema_decay=0.99, ema_updates=4)
+    | training(validate_epochs=0, validate_minutes=6.0)
+    | batches(max_tokens=1500, max_length=60)
+    | search(beam=5, length_penalty=1.0)
+)
 """Half an hour of one CPU core, the same for every architecture (recipes/zoo.sh)."""
+
+
+def toy(settings: dict[str, Any], learning_rate: float, max_updates: int, **limits: int) -> Preset:
+    """Return the toy preset of a model of these settings; `limits` are those of batches."""
+    return Preset(
+        "toy",
+        "the embedded synthetic corpus, in under two minutes on two CPU cores",
+        settings
+        | objective(label_smoothing=0.1)
+        | training(learning_rate=learning_rate, schedule="cosine", warmup_updates=100)
+        | training(max_updates=max_updates)
+        | batches(max_tokens=1500, **limits)
+        | search(beam=5),
+    )
 
 
 def dropout_rates(rate: float) -> dict[str, Any]:
     """Return the same rate of dropout between layers, on embeddings and before the classifier."""
-    names = ("dropout", "embedding_dropout", "output_dropout")
-    return {f"model.{name}": rate for name in names}
+    return model(dropout=rate, embedding_dropout=rate, output_dropout=rate)

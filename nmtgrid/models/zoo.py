@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nmtgrid.base.config import from_json, override
+from nmtgrid.base.config import Registry, from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.base.registry import Registry
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.bilstm import BiLSTM
 from nmtgrid.models.bilstm_config import BILSTM, BiLSTMConfig
@@ -132,7 +131,7 @@ def build(
 def from_config(
     arch: str, config: Any, source_vocab_size: int, target_vocab_size: int
 ) -> TranslationModel:
-    """Return a new model for a config (or its JSON). Raises ConfigError if they do not fit."""
+    """Return a new model for a config (or its JSON). Raises ConfigError if that cannot be."""
     architecture = _ARCHITECTURES.get(arch)
     if isinstance(config, Mapping):
         config = from_json(architecture.config, config, "model.")
@@ -144,7 +143,16 @@ def from_config(
             "Make one vocabulary for both sides (`nmtgrid bpe learn DATA --joint-vocabulary`), or "
             "set `model.tie=target`.",
         )
-    return architecture.make(config, source_vocab_size, target_vocab_size)
+    try:
+        return architecture.make(config, source_vocab_size, target_vocab_size)
+    except (RuntimeError, TypeError, OverflowError) as fault:
+        # What torch says of a tensor with more numbers than it can count.
+        if not isinstance(fault, OverflowError) and "overflow" not in str(fault).lower():
+            raise
+        raise ConfigError(
+            "A model of these sizes is one that no machine can hold.",
+            "Take smaller vocabularies, or smaller sizes among `model.*`.",
+        ) from fault
 
 
 register(

@@ -8,16 +8,14 @@ the grid serves all three: costs for the oracle, features for the model, logits 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, cell_costs, grid_cells, oracle_paths, path_costs
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.policies import (
@@ -29,7 +27,8 @@ from nmtgrid.online.policies import (
     threshold_paths,
 )
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, label_smoothing_faults
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +54,14 @@ class DynamicSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = [
-            f"`objective.{name}` must be a number from 0 on, but is {getattr(self, name)}."
-            for name in ("delay_weight", "alpha", "beta")
-            if not 0 <= getattr(self, name) < math.inf
-        ]
+        faults = outside(self, "objective", "a number from 0 on", "delay_weight", "alpha", "beta")
         if self.alpha == self.beta == 0:
             faults.append("`objective.alpha` and `objective.beta` must not both be 0.")
-        if not 0 < self.validate_threshold < 1:
-            faults.append(
-                "`objective.validate_threshold` must be above 0 and below 1, but is "
-                f"{self.validate_threshold}."
-            )
-        return [*faults, *label_smoothing_faults(self.label_smoothing)]
+        return [
+            *faults,
+            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
 
 
 class Dynamic:
@@ -113,15 +107,27 @@ class Dynamic:
         lengths = batch.source_lengths, batch.target_lengths
         cells = grid_cells(batch)
         sites = area_sites(cells)
-        features, logits = self._run(model, batch, sites)
+        logits: Tensor | None = None
+        if settings.beta:
+            # With alpha 0 the translation network is fixed: no gradient is kept for it.
+            features, logits = model.features_with_reading(
+                batch, sites, learn_features=bool(settings.alpha)
+            )
+        else:
+            features = model.features(batch, sites)
         # The oracle reads the same features, without gradient: no second pass over the grid.
         costs = cell_costs(model, batch, cells, features)
         paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
         total = costs.new_zeros(())
         extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
         if settings.alpha:
-            # `is_written` is in the order of the sites: those are the cells' `nonzero()`.
-            is_written = self._written(paths, batch)[cells]
+            if settings.write == "right":
+                area = is_right_of(paths, *lengths, columns)
+            else:
+                reads = torch.arange(1, columns + 1, device=paths.device)
+                area = (reads == paths[..., None]) & batch.is_target[..., None]
+            # In the order of the sites: those are the cells' `nonzero()`.
+            is_written = area[cells]
             write_loss, _ = SiteTargets.at(batch, sites)[is_written].cross_entropy(
                 features[is_written], model.classifier(), label_smoothing=settings.label_smoothing
             )
@@ -145,25 +151,6 @@ class Dynamic:
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
         return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
-
-    def _run(
-        self, model: TranslationModel, batch: Batch, sites: PredictionSites
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the features of all cells and the logits of reading, if they are trained."""
-        if not self.settings.beta:
-            return model.features(batch, sites), None
-        # With alpha 0 the translation network is fixed: no gradient is kept for it.
-        learns = bool(self.settings.alpha)
-        return model.features_with_reading(batch, sites, learn_features=learns)
-
-    def _written(self, paths: Tensor, batch: Batch) -> Tensor:
-        """Return [B, T, S], True where the model learns to write."""
-        columns = batch.source.shape[1]
-        if self.settings.write == "right":
-            return is_right_of(paths, batch.source_lengths, batch.target_lengths, columns)
-        reads = torch.arange(1, columns + 1, device=paths.device)
-        is_target = is_token(batch.target_lengths, paths.shape[1])
-        return (reads == paths[..., None]) & is_target[..., None]
 
 
 def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:

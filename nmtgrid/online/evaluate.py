@@ -8,9 +8,10 @@ latency in tokens and words, in the conventions of the thesis (section 4.5) and 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -29,10 +30,12 @@ from nmtgrid.online.settings import Setting, SourceText
 from nmtgrid.online.simuleval import Instance
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
-from nmtgrid.search.constraints import hides_the_end
+from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.moses import unescape
 from nmtgrid.text.pipeline import Pipeline
+
+_LIMITS = SourceLimits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +55,32 @@ class Sentence:
     target: list[int]
     reference: str
     raw_reference: str
+    ends: Sequence[int] = ()
+    """Words before the end of each piece but the last, where the line is too long for one."""
+    piece: int = 0
+
+    def pieces(self) -> list[Sentence]:
+        """Return what is translated by itself: the sentence, or the pieces of a long line."""
+        if not self.ends:
+            return [self]
+        parts = []
+        bounds = [0, *self.ends, len(self.words)]
+        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+            units = slice(sum(self.sizes[:start]), sum(self.sizes[:end]))
+            parts.append(
+                dataclasses.replace(
+                    self, words=self.words[start:end], sizes=self.sizes[start:end],
+                    units=self.units[units], source=self.source[units], ends=(), piece=number,
+                )
+            )  # fmt: skip
+        return parts
 
 
 def read_sentences(
     pipeline: Pipeline,
     split: Split,
     count: int | None = None,
-    longest: int = 512,
+    limits: SourceLimits = _LIMITS,
     warn: Callable[[str], None] = lambda text: None,
     source_text: SourceText = "words",
 ) -> list[Sentence]:
@@ -67,22 +89,29 @@ def read_sentences(
     A line that is tokenised whole has the dataset's units, of which a few need words to come: a
     full stop after an abbreviation is the word's or not by what follows.
 
-    Sources are cut after `longest` units, at the end of a word where there is one, with a warning:
-    a stream that is evaluated cannot be split.
+    Lines that are too long for the model will be translated in pieces, as a stream would be, of
+    which it warns.
     """
     columns = zip(
         split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
     )  # fmt: skip
     sentences: list[Sentence] = []
-    cut_lines: list[int] = []
+    long_lines: dict[int, int] = {}
     for line, (source, raw, tokenized) in enumerate(columns, start=1):
         if count is not None and line > count:
             break
-        all_words = _units(pipeline, source, source_text)
-        words = _within(all_words, longest)
-        if sum(len(units) for _, units in words) < sum(len(units) for _, units in all_words):
-            cut_lines.append(line)
+        if source_text == "words":
+            # As a stream brings it: each raw word is tokenised and cut into subwords before the
+            # next is known.
+            words = list(zip(source.split(), pipeline.source_words(source), strict=True))
+        else:
+            # Tokenised whole, as the training data was; its tokens then count as words.
+            tokens = pipeline.source.moses.tokenize(source).split()
+            words = [(token, pipeline.source.units([token])) for token in tokens]
         units = [unit for _, of_word in words for unit in of_word]
+        ends = _ends_of_pieces(words, OnlineSplitter(limits, pipeline.source.moses))
+        if ends:
+            long_lines[line] = len(units)
         sentences.append(
             Sentence(
                 line,
@@ -93,35 +122,26 @@ def read_sentences(
                 pipeline.target.encode_words(tokenized.split()),
                 tokenized,
                 raw,
+                ends,
             )
         )
-    if cut_lines:
-        lines = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
-        warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
+    if long_lines:
+        warn(long_line_warning(long_lines, limits, "split"))
     return sentences
 
 
-def _units(pipeline: Pipeline, line: str, source_text: SourceText) -> list[tuple[str, list[str]]]:
-    """Return a source's words with the units of each."""
-    # As a stream brings it: each raw word is tokenised and cut into subwords before the next is
-    # known.
-    if source_text == "words":
-        return list(zip(line.split(), pipeline.source_words(line), strict=True))
-    # Tokenised whole, as the training data was; its tokens then count as words.
-    words = pipeline.source.moses.tokenize(line).split()
-    return [(word, pipeline.source.units([word])) for word in words]
-
-
-def _within(words: list[tuple[str, list[str]]], longest: int) -> list[tuple[str, list[str]]]:
-    shortened: list[tuple[str, list[str]]] = []
-    room = longest
-    for word, units in words:
-        if len(units) > room:
-            # One endless word is cut itself: something must be left to translate.
-            return shortened or [(word, units[:room])]
-        shortened.append((word, units))
-        room -= len(units)
-    return shortened
+def _ends_of_pieces(words: list[tuple[str, list[str]]], splitter: OnlineSplitter) -> list[int]:
+    """Return how many words precede the end of each piece but the last."""
+    ends = []
+    units_left = sum(len(units) for _, units in words)
+    for index, (word, units) in enumerate(words):
+        units_left -= len(units)
+        if splitter.begins_piece(len(units)):
+            ends.append(index)
+        # Words that have no unit are not worth a piece.
+        if splitter.add(word, len(units)) and units_left:
+            ends.append(index + 1)
+    return ends
 
 
 _MOST_CELLS = 1 << 17
@@ -257,33 +277,50 @@ class OnlineDecoder:
         paths: dict[int, list[int]],
         advance: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
-        for group in self._batches(sentences):
-            hypotheses = self._search(
-                group, setting, [paths.get(sentence.line, []) for sentence in group]
-            )
-            for sentence, best in zip(group, hypotheses, strict=True):
-                outcomes[sentence.line] = self._restore(sentence, best)
-            advance(setting, len(group), sum(len(best.tokens) + 1 for best in hypotheses))
+        # Along the oracle's path, which is one of the whole line, no line is split.
+        pieces_of = [[sentence] if paths else sentence.pieces() for sentence in sentences]
+        translations: dict[tuple[int, int], Hypothesis] = {}
+        translator = self.translator
+        for group in self._batches([piece for pieces in pieces_of for piece in pieces]):
+            agent = self._agent(setting, [paths.get(piece.line, []) for piece in group])
+            batch = self._batch(group)
+            with self._precision():
+                nbest_lists = engine.search(
+                    translator.models, batch.source, batch.source_lengths, translator.plan,
+                    agent=agent, halt=translator.halt,
+                )  # fmt: skip
+            for piece, (best, *_) in zip(group, nbest_lists, strict=True):
+                # Without an agent the whole source is read before the first write.
+                whole = [len(piece.source) + 1] * (len(best.tokens) + 1)
+                reads = whole if best.reads is None else best.reads
+                key = piece.line, piece.piece
+                translations[key] = dataclasses.replace(best, reads=reads)
+            tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
+            advance(setting, sum(not piece.piece for piece in group), tokens)
         # Empty sources are not decoded, but count as done.
         advance(setting, sum(not sentence.source for sentence in sentences), 0)
-        empty = Outcome([], "", "", [], [])
-        return [outcomes.get(sentence.line, empty) for sentence in sentences]
+        return [self._outcome(pieces, translations) for pieces in pieces_of]
 
-    def _search(
-        self, group: Sequence[Sentence], setting: Setting, paths: list[list[int]]
-    ) -> list[Hypothesis]:
-        batch = self._batch(group)
-        with self._precision():
-            nbest_lists = engine.search(
-                self.translator.models,
-                batch.source,
-                batch.source_lengths,
-                self.translator.plan,
-                agent=self._agent(setting, paths),
-                halt=self.translator.halt,
-            )
-        return [hypotheses[0] for hypotheses in nbest_lists]
+    def _outcome(
+        self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], Hypothesis]
+    ) -> Outcome:
+        """Return what became of a sentence, the translations of its pieces joined."""
+        sizes = [len(piece.source) for piece in pieces]
+        if not any(sizes):
+            return Outcome([], "", "", [], [])
+        parts = [translations[piece.line, piece.piece] for piece in pieces]
+        best = join(parts, self.translator.plan, sizes)
+        pipeline = self.translator.pipeline
+        return Outcome(
+            pipeline.target_vocabulary.decode(best.tokens),
+            pipeline.restore_tokenized(best.tokens),
+            pipeline.restore(best.tokens),
+            best.reads or [],
+            best.log_probabilities,
+            best.exits,
+            best.exit_scores,
+            best.num_exits,
+        )
 
     def _agent(self, setting: Setting, paths: list[list[int]]) -> Agent | None:
         if setting.is_offline:
@@ -292,7 +329,9 @@ class OnlineDecoder:
             kind = WaitK if setting.policy == "wait-k" else Threshold
             agent = kind(setting.value, self.finish_reading)
             # A stream does not know how long its source will be, which limits what is written.
-            return Bounded(agent, self.translator.plan, hides_the_end(self.translator.models))
+            models = self.translator.models
+            hides_end = any(model.traits.hides_source_end for model in models)
+            return Bounded(agent, self.translator.plan, hides_end)
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
         # Padded with a path's last value; beyond its length the whole source is read anyway.
@@ -300,25 +339,9 @@ class OnlineDecoder:
         padded = [[*path, *[path[-1]] * (size - len(path))] for path in paths]
         return AlongPaths(torch.tensor(padded).to(device), lengths, self.finish_reading)
 
-    def _restore(self, sentence: Sentence, best: Hypothesis) -> Outcome:
-        pipeline, whole = self.translator.pipeline, len(sentence.source) + 1
-        reads = [whole] * (len(best.tokens) + 1) if best.reads is None else best.reads
-        return Outcome(
-            pipeline.target_vocabulary.decode(best.tokens),
-            pipeline.restore_tokenized(best.tokens),
-            pipeline.restore(best.tokens),
-            reads,
-            best.log_probabilities,
-            best.exits,
-            best.exit_scores,
-            best.num_exits,
-        )
-
     def _batch(self, group: Sequence[Sentence]) -> Batch:
-        batch = collate(
-            [sentence.source for sentence in group], [sentence.target for sentence in group]
-        )
-        return batch.to(self.translator.device)
+        pairs = [sentence.source for sentence in group], [sentence.target for sentence in group]
+        return collate(*pairs).to(self.translator.device)
 
     def _batches(self, sentences: Sequence[Sentence], cells: int = 0) -> Iterator[list[Sentence]]:
         """Yield the sentences that have a source, in batches of alike lengths."""
@@ -371,11 +394,17 @@ class Measured:
 
 
 def measure(
-    sentences: Sequence[Sentence], decoded: Decoded, joiner: str, *, lowercase: bool
+    sentences: Sequence[Sentence],
+    decoded: Decoded,
+    joiner: str,
+    *,
+    lowercase: bool,
+    lower: Callable[[str], str] = str.lower,
 ) -> Measured:
     """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
 
-    Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more.
+    Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more;
+    `lower` is how the target language is lower-cased.
     """
     outcomes = decoded.outcomes
     # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
@@ -386,7 +415,7 @@ def measure(
     )
     raw = bleu(
         [outcome.text for outcome in outcomes],
-        [sentence.raw_reference for sentence in sentences],
+        [lower(s.raw_reference) if lowercase else s.raw_reference for s in sentences],
         lowercase=lowercase,
     )
     pairs = list(zip(sentences, outcomes, strict=True))

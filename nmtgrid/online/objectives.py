@@ -8,8 +8,7 @@ right of one (4.34). `k` is in tokens, the end symbol of a source being its last
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,9 +26,11 @@ from nmtgrid.online.paths import (
 )
 from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import label_smoothing_faults, site_loss
+from nmtgrid.training.likelihood import site_loss
+from nmtgrid.training.settings import outside
 
 _SEED = 4_057_218
+Settings = TypeVar("Settings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +46,24 @@ class WaitKSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [*_whole("k", self.k), *label_smoothing_faults(self.label_smoothing)]
+        return [
+            *outside(self, "objective", "at least 1", "k"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
 
 
-class WaitKLikelihood:
-    """Maximum likelihood along the wait-k path. Eq. (4.28)."""
-
-    def __init__(self, settings: WaitKSettings) -> None:
+class _Online(Generic[Settings]):
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model that must see the whole source."""
-        _check_online(model)
+        if not model.traits.prefix_safe:
+            raise model.refusal()
+
+
+class WaitKLikelihood(_Online[WaitKSettings]):
+    """Maximum likelihood along the wait-k path. Eq. (4.28)."""
 
     def agent(self) -> WaitK:
         """Return the agent of the path that is trained."""
@@ -65,10 +72,8 @@ class WaitKLikelihood:
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
-        smoothing = self.settings.label_smoothing
-        return site_loss(
-            model, batch, PredictionSites.along(batch, paths), label_smoothing=smoothing
-        )
+        sites = PredictionSites.along(batch, paths)
+        return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +92,12 @@ class SampledSettings:
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         return [
-            *_whole("paths", self.paths),
-            *_whole("validate_k", self.validate_k),
-            *label_smoothing_faults(self.label_smoothing),
+            *outside(self, "objective", "at least 1", "paths", "validate_k"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
         ]
 
 
-class SampledWaitK:
+class SampledWaitK(_Online[SampledSettings]):
     """The mean of the likelihoods along M paths, k drawn evenly from [1..|x|]. Eq. (4.30).
 
     A source is encoded once for all paths where that does not depend on what is read. Outside of
@@ -101,13 +105,6 @@ class SampledWaitK:
 
     Departs: |x| is each sentence's own length, not that of the batch's longest.
     """
-
-    def __init__(self, settings: SampledSettings) -> None:
-        self.settings = settings
-
-    def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model that must see the whole source."""
-        _check_online(model)
 
     def agent(self) -> WaitK:
         """Return the agent of `validate_k`."""
@@ -154,16 +151,14 @@ class AreaSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = [*_whole("k", self.k), *_whole("validate_k", self.validate_k)]
-        if not 0 <= self.cells_per_token < math.inf:
-            faults.append(
-                "`objective.cells_per_token` must be a number from 0 on, but is "
-                f"{self.cells_per_token}."
-            )
-        return [*faults, *label_smoothing_faults(self.label_smoothing)]
+        return [
+            *outside(self, "objective", "at least 1", "k", "validate_k"),
+            *outside(self, "objective", "a number from 0 on", "cells_per_token"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
 
 
-class WaitKArea:
+class WaitKArea(_Online[AreaSettings]):
     """The likelihood at every cell right of a wait-k path, weighted. Eq. (4.34), (4.35).
 
     The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
@@ -172,12 +167,9 @@ class WaitKArea:
     Departs: the exact weights are the shares that enumeration gives, not the print's.
     """
 
-    def __init__(self, settings: AreaSettings) -> None:
-        self.settings = settings
-
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model that does not predict at every cell of the grid."""
-        _check_online(model)
+        super().check(model)
         if not model.traits.every_cell:
             raise ConfigError(
                 f"`wait-k-area` trains predictions at every cell of the grid, but what a "
@@ -196,7 +188,13 @@ class WaitKArea:
         lengths = batch.source_lengths, batch.target_lengths
         shares = weigh(_wait_k(batch, settings.k), *lengths, batch.source.shape[1])
         if model.training and settings.cells_per_token:
-            shares = _thinned(shares, settings.cells_per_token * int(batch.target_lengths.sum()))
+            # Cells are drawn, so that about so many are left.
+            expected = settings.cells_per_token * int(batch.target_lengths.sum())
+            chance = expected / max(int((shares > 0).sum()), 1)
+            if chance < 1:
+                # A cell's expected weight stays its share: the gradient is unbiased.
+                is_drawn = torch.rand(shares.shape, device=shares.device) < chance
+                shares = shares * is_drawn / chance
         area = shares > 0
         weights = shares[area]
         sites = area_sites(area)
@@ -207,30 +205,11 @@ class WaitKArea:
         return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / cells))
 
 
-def _thinned(shares: Tensor, expected_cells: float) -> Tensor:
-    """Return weights of about `expected_cells` cells of `shares` [B, T, S], the same on average."""
-    chance = expected_cells / max(int((shares > 0).sum()), 1)
-    if chance >= 1:
-        return shares
-    # Divided by the chance, a cell's expected weight is its share: the gradient stays unbiased.
-    is_drawn = torch.rand(shares.shape, device=shares.device) < chance
-    return shares * is_drawn / chance
-
-
 def _wait_k(batch: Batch, k: int | Tensor, to_the_end: bool = False) -> Tensor:
     paths = wait_k(k, batch.source_lengths, batch.target_input.shape[1])
     if not to_the_end:
         return paths
     return finish_reading(paths, batch.source_lengths, batch.target_lengths)
-
-
-def _check_online(model: TranslationModel) -> None:
-    if not model.traits.prefix_safe:
-        raise model.refusal()
-
-
-def _whole(name: str, value: int) -> list[str]:
-    return [] if value >= 1 else [f"`objective.{name}` must be at least 1, but is {value}."]
 
 
 WAIT_K = ObjectiveKind(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_padding
+from nmtgrid.base.rows import is_padding
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import TranslationModel

@@ -11,17 +11,14 @@ that column j is the state with j + 1 tokens read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.base.masks import is_padding, is_token
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.rows import is_padding, is_token
 from nmtgrid.models.api import PredictionSites
-
-READ, WRITE = "R", "W"
 
 
 def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor:
@@ -87,34 +84,6 @@ def continue_paths(
     return torch.where(is_padding(target_lengths, size), whole, extended)
 
 
-def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> None:
-    """Raise NmtgridError at the first position that no path can have; both count from 1."""
-    inside = is_token(target_lengths, paths.shape[1])
-    # A path begins with one token read, so a first write with none falls below that.
-    before = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
-    faulty = ((paths < before) | (paths > source_lengths[:, None])) & inside
-    if len(paths) and int(target_lengths.max()) > paths.shape[1]:
-        sentence, position = int(target_lengths.argmax()), paths.shape[1]
-        problem = f"ends before target position {position + 1}"
-    elif bool(faulty.any()):
-        sentence, position = faulty.nonzero()[0].tolist()
-        reads, length = int(paths[sentence, position]), int(source_lengths[sentence])
-        where = f"at target position {position + 1}"
-        if reads > length:
-            problem = f"has read {reads} source tokens {where}, but the source has {length}"
-        elif reads < 1:
-            problem = f"has read {reads} source tokens {where}"
-        else:
-            last = int(before[sentence, position])
-            problem = f"falls from {last} to {reads} source tokens {where}"
-    else:
-        return
-    raise NmtgridError(
-        f"The path of sentence {sentence + 1} {problem}.",
-        "A path starts with at least 1 token read, never falls, and ends within the source.",
-    )
-
-
 def is_cell(source_lengths: Tensor, target_lengths: Tensor, rows: int, columns: int) -> Tensor:
     """Return [B, rows, columns], True where the grid has no padding."""
     return is_token(target_lengths, rows)[..., None] & is_token(source_lengths, columns)[:, None]
@@ -141,58 +110,12 @@ def area_sites(area: Tensor) -> PredictionSites:
     return PredictionSites(cells[:, 0], cells[:, 1], cells[:, 2] + 1)
 
 
-def path_sites(paths: Tensor, target_lengths: Tensor) -> PredictionSites:
-    """Return one site for each target position of paths [B, T], with that path's reads."""
-    inside = is_token(target_lengths, paths.shape[1])
-    positions = inside.nonzero()
-    return PredictionSites(positions[:, 0], positions[:, 1], paths[inside])
-
-
-def to_actions(path: Sequence[int], source_length: int | None = None) -> str:
-    """Return a path as a string of R (READ) and W (WRITE).
-
-    The reads after the last write are shown where the source's length is given.
-    """
-    reads = [0, *path]
-    actions = "".join(READ * (reads[t + 1] - reads[t]) + WRITE for t in range(len(path)))
-    return actions if source_length is None else actions + READ * (source_length - reads[-1])
-
-
-def from_actions(actions: str, source_length: int | None = None) -> list[int]:
-    """Return the path that a string of R (READ) and W (WRITE) takes; messages count from 1.
-
-    Raises NmtgridError for another letter, a write before the first read, and a read beyond the
-    source where its length is given.
-    """
-    path: list[int] = []
-    reads = 0
-    for number, action in enumerate(actions, 1):
-        if action == READ:
-            reads += 1
-        elif action == WRITE:
-            path.append(reads)
-        else:
-            raise NmtgridError(f"Action {number} is `{action}`.", "Use `R` to read, `W` to write.")
-        if action == WRITE and not reads:
-            raise NmtgridError(f"Action {number} writes before anything has been read.")
-        if source_length is not None and reads > source_length:
-            raise NmtgridError(
-                f"Action {number} reads token {reads} of a source of {source_length}."
-            )
-    return path
-
-
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
     """Return the number of paths nowhere left of the wait-k path. Eq. (4.31).
 
     Departs: the printed difference of binomials counts another set of paths.
     """
-    # The ballot problem: orders of writes and reads that never cross the diagonal, counted by
-    # reflecting those that do. Writes after the last READ leave no choice and count one way.
-    beyond = max(source_length - k, 0)
-    writes = min(target_length, beyond + 1)
-    crossing = math.comb(writes + beyond, writes - 2) if writes >= 2 else 0
-    return math.comb(writes + beyond, writes) - crossing
+    return _count(target_length, max(source_length - k, 0), 1)
 
 
 def binary_weights(
@@ -254,9 +177,13 @@ def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) ->
 
 
 def _count(writes: int, reads: int, margin: int) -> int:
-    """Return N(m, n, c): orders of the writes and reads that never cross the diagonal."""
+    """Return N(m, n, c): orders of the writes and reads that never cross the diagonal.
+
+    The ballot problem, counted by reflecting those that do cross it.
+    """
     if reads == 0:
         return 1
+    # Writes after the last read leave no choice and count one way.
     writes = min(writes, reads + margin)
     crossing = writes - margin - 1
     barred = math.comb(writes + reads, crossing) if crossing >= 0 else 0

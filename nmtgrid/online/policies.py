@@ -108,12 +108,6 @@ def _scores(
     return logsigmoid(action_logits).masked_fill(~counts, 0.0)
 
 
-def check_threshold(threshold: float) -> None:
-    """Raise ConfigError unless the threshold lies strictly between 0 and 1."""
-    if not 0 < threshold < 1:
-        raise ConfigError(f"`threshold` must be above 0 and below 1, but is {threshold}.")
-
-
 def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
     """Return [R]: the reads with which each row writes next, given those so far, `reads` [R].
 
@@ -168,7 +162,8 @@ class Threshold:
 
     def __post_init__(self) -> None:
         """Raise ConfigError unless the threshold is above 0 and below 1."""
-        check_threshold(self.threshold)
+        if not 0 < self.threshold < 1:
+            raise ConfigError(f"`threshold` must be above 0 and below 1, but is {self.threshold}.")
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from nmtgrid.base.errors import ConfigError
@@ -60,25 +60,22 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
     """
     if k is None and thresholds is None and oracle is None:
         k = DEFAULT_K
-    readers: list[tuple[Policy, str | None, Callable[[str], Sequence[float]]]] = [
-        ("wait-k", k, lambda text: whole_numbers(text, "--k", least=1, infinite=True)),
-        ("threshold", thresholds, lambda text: decimals(text, "--thresholds", Bounds(0, 1, True))),
-        (
-            "oracle",
-            oracle,
-            lambda text: decimals(text, "--oracle", Bounds(0), such_as="0,1 or 0..2:0.5"),
-        ),
-    ]
+    texts: dict[Policy, str | None] = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
     settings: list[Setting] = []
     # All three lists are read before anything is raised, so that one message names every fault.
     faults: list[str] = []
     advice: list[str] = []
-    for policy, text, read in readers:
+    for policy, text in texts.items():
         if text is None:
             continue
-        # A range such as `1..9:2` may be wrong in several of the lists at once.
         try:
-            settings += [Setting(policy, float(value)) for value in read(text)]
+            if policy == "wait-k":
+                values: Sequence[float] = whole_numbers(text, "--k", least=1, infinite=True)
+            elif policy == "threshold":
+                values = decimals(text, "--thresholds", Bounds(0, 1, True))
+            else:
+                values = decimals(text, "--oracle", Bounds(0), such_as="0,1 or 0..2:0.5")
+            settings += [Setting(policy, float(value)) for value in values]
         except ConfigError as error:
             faults += error.faults
             advice.append(error.advice)

@@ -19,13 +19,13 @@ from typing import Any
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import make_folder, write_text
+from nmtgrid.base.io.records import Number, Record, parse_record
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.metrics.latency import Latency, latency, reference_words
 
 LOG, CONFIG = "instances.log", "config.yaml"
 
 _END = "</s>"
-_HUGE = 2**53  # up to here floats are exact
 _ADVICE = "Give the `instances.log` of a text-to-text run with latency in words."
 _THESIS = ("ap", "al", "dal", "cw", "max_cw")
 _SIMULEVAL = ("ap", "al", "dal", "laal")
@@ -96,8 +96,9 @@ def read_log(path: str | Path) -> list[Instance]:
     instances: list[Instance] = []
     lines: dict[int, int] = {}
     for number, line in enumerate(read_lines(path), start=1):
+        record = parse_record(line, _Line, path, number, name="a sentence of a log", advice=_ADVICE)
         try:
-            instance = _parse(line)
+            instance = record.instance()
             if instance.index in lines:
                 raise ValueError(
                     f"`index` {instance.index} stands in line {lines[instance.index]} already."
@@ -127,62 +128,55 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
                 raise ValueError("it has words for an empty source, which SimulEval cannot score.")
         except ValueError as fault:
             raise InputError(f"Sentence {instance.index + 1}: {fault}") from fault
-        lines.append(json.dumps(_record(instance)) + "\n")
+        record = {
+            "index": instance.index,
+            "prediction": " ".join(instance.prediction.split()),
+            "delays": list(instance.delays),
+            "elapsed": [0] * len(instance.delays),
+            "prediction_length": len(instance.delays),
+            "reference": instance.reference,
+            "source": " ".join(instance.source.split()),
+            "source_length": instance.source_length,
+        }
+        lines.append(json.dumps(record) + "\n")
     folder = Path(folder)
     make_folder(folder)
     write_text(folder / CONFIG, "source_type: text\ntarget_type: text\n")
     write_text(folder / LOG, "".join(lines))
 
 
-def _record(instance: Instance) -> dict[str, Any]:
-    return {
-        "index": instance.index,
-        "prediction": " ".join(instance.prediction.split()),
-        "delays": list(instance.delays),
-        "elapsed": [0] * len(instance.delays),
-        "prediction_length": len(instance.delays),
-        "reference": instance.reference,
-        "source": " ".join(instance.source.split()),
-        "source_length": instance.source_length,
-    }
+class _Line(Record):
+    """A sentence as the file has it; numbers may be written as floats."""
 
+    index: Number
+    prediction: str
+    delays: list[Number]
+    reference: str | None
+    source: str = ""
+    source_length: Number | None = None
+    metric: Any = None
 
-def _parse(line: str) -> Instance:
-    """Return one line's sentence. Raises ValueError that says what is wrong with it."""
-    try:
-        # Python reads NaN and Infinity, which are not JSON.
-        values = json.loads(line, parse_constant=_refuse)
-    except RecursionError as fault:
-        raise ValueError("this is not JSON (nested too deep).") from fault
-    except json.JSONDecodeError as fault:
-        raise ValueError(f"this is not JSON ({fault.msg} at character {fault.pos + 1}).") from fault
-    if not isinstance(values, dict):
-        raise ValueError("this is not a JSON object.")
-    prediction = _text(values, "prediction")
-    delays = _field(values, "delays")
-    if not isinstance(delays, list):
-        raise ValueError("`delays` must be a list of numbers.")
-    source = _text(values, "source") if "source" in values else ""
-    if "source_length" not in values and "source" not in values:
-        raise ValueError("`source_length` is missing.")
-    length = _whole(values, "source_length") if "source_length" in values else len(source.split())
-    if "metric" in values and prediction.split()[-1:] == [_END]:
-        # Only SimulEval before 1.0 writes `metric`. Its delays count the source's end as a word.
+    def instance(self) -> Instance:
+        """Return the sentence. Raises ValueError where its fields contradict each other."""
+        prediction, delays = self.prediction, self.delays
+        if self.source_length is None and not self.source:
+            raise ValueError("`source_length` is missing.")
+        words = len(self.source.split())
+        index = _whole("index", self.index)
+        length = (
+            words if self.source_length is None else _whole("source_length", self.source_length)
+        )
+        if self.metric is not None and prediction.split()[-1:] == [_END]:
+            # Only SimulEval before 1.0 writes `metric`. Its delays count the source's end as a
+            # word.
+            _check_delays(delays, prediction)
+            prediction = " ".join(prediction.split()[:-1])
+            delays = [min(delay, length) for delay in delays[:-1]]
         _check_delays(delays, prediction)
-        prediction = " ".join(prediction.split()[:-1])
-        delays = [min(delay, length) for delay in delays[:-1]]
-    _check_delays(delays, prediction)
-    reference = None if values.get("reference", "") is None else _text(values, "reference")
-    return Instance(_whole(values, "index"), prediction, delays, length, source, reference)
+        return Instance(index, prediction, delays, length, self.source, self.reference)
 
 
-def _check_delays(delays: list[Any], prediction: str) -> None:
-    for delay in delays:
-        # JSON's `true` is an int to Python.
-        if isinstance(delay, bool) or not isinstance(delay, (int, float)):
-            raise ValueError(f"`delays` must be a list of numbers, but holds {_shown(delay)}.")
-        if not 0 <= delay < _HUGE:
-            raise ValueError(f"a delay must be a number from 0 on, but one is {_shown(delay)}.")
+def _check_delays(delays: Sequence[float], prediction: str) -> None:
     for before, after in itertools.pairwise(delays):
         if after < before:
             raise ValueError(f"delays never shrink, but {after:g} follows {before:g}.")
@@ -192,32 +186,7 @@ def _check_delays(delays: list[Any], prediction: str) -> None:
         raise ValueError(f"there are {len(delays):,} delays for {max(counts):,} predicted words.")
 
 
-def _field(values: dict[str, Any], name: str) -> Any:
-    if name not in values:
-        raise ValueError(f"`{name}` is missing.")
-    return values[name]
-
-
-def _text(values: dict[str, Any], name: str) -> str:
-    value = _field(values, name)
-    if not isinstance(value, str):
-        raise ValueError(f"`{name}` must be text, but is {_shown(value)}.")
-    return value
-
-
-def _whole(values: dict[str, Any], name: str) -> int:
-    value = _field(values, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise ValueError(f"`{name}` must be a whole number, but is {_shown(value)}.")
-    if not 0 <= value < _HUGE:
-        raise ValueError(f"`{name}` must be a number from 0 on, but is {_shown(value)}.")
+def _whole(name: str, value: float) -> int:
+    if value != value // 1:
+        raise ValueError(f"`{name}` must be a whole number, but is `{value}`.")
     return int(value)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"this is not JSON (`{constant}` is no number).")
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return f"`{text if len(text) <= 40 else text[:37] + '...'}`"

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.spans import real_number
 from nmtgrid.text.incremental import IncrementalWords
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from nmtgrid.online.stream import Stream, StreamTranslator
+    from nmtgrid.online.stream import LineStream, StreamTranslator
 
 
 class Session:
@@ -39,7 +40,7 @@ class Session:
 
     def reset(self) -> None:
         """Begin a new sentence."""
-        self._stream: Stream = self._translator.begin()
+        self._stream: LineStream = self._translator.begin()
         self._raw = IncrementalWords(self._translator.pipeline.target.moses)
         self._fed = 0
 
@@ -79,7 +80,9 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
         agent = Threshold(arguments.threshold, arguments.finish_reading)
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
-    translator = StreamTranslator(loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device)
+    translator = StreamTranslator(
+        loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device, limits=loaded.limits
+    )
     translator.begin()  # a model that cannot stream is an error before the first sentence
     return translator
 
@@ -87,8 +90,12 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
 def add_arguments(parser: ArgumentParser) -> None:
     """Add our options to SimulEval's; `--device` is its own."""
     parser.add_argument("--model", required=True, help="A model directory of nmtgrid.")
-    parser.add_argument("--k", type=float, help="Stay K source units behind; inf: wait for all.")
-    parser.add_argument("--threshold", type=float, help="The model's agent reads on above this.")
+    parser.add_argument(
+        "--k", type=real_number, help="Stay K source units behind; inf: wait for all."
+    )
+    parser.add_argument(
+        "--threshold", type=real_number, help="The model's agent reads on above this."
+    )
     parser.add_argument(
         "--finish-reading", action="store_true", help="No end before all has been read."
     )

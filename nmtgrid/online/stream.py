@@ -24,7 +24,8 @@ from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
-from nmtgrid.search.constraints import Banned, MinLength, hides_the_end, length_bounds
+from nmtgrid.search.constraints import Banned, MinLength, length_bounds
+from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -57,7 +58,7 @@ class TokenStream:
         for model in models if agent.wants_reading else ():
             if not model.traits.reads:
                 raise model.no_reader()
-        self._end_is_hidden = hides_the_end(models)
+        self._end_is_hidden = any(model.traits.hides_source_end for model in models)
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
@@ -76,10 +77,25 @@ class TokenStream:
         self._exit_scores: list[Tensor] = []
         self.is_finished = False
 
+    @torch.no_grad()
     def read(self, tokens: Iterable[int]) -> list[int]:
         """Take source tokens that have arrived; return the target tokens that follow from them."""
         self._waiting.extend(tokens)
-        return self._go_on()
+        # READ and WRITE alternate until the agent wants a token that has not arrived.
+        before = len(self.tokens)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            while not self.is_finished:
+                if not self._wants_more():
+                    self._write()
+                elif self._waiting:
+                    token = self._waiting.popleft()
+                    column = self._first + token  # `_first` is a zero [1] on the device
+                    self._states = [model.extend(column, state) for model, state in self._pairs()]
+                    self._columns += 1
+                    self._source_has_ended = token == END
+                else:
+                    break
+        return self.tokens[before:]
 
     def end(self) -> list[int]:
         """Take the source's end; return the rest of the translation."""
@@ -95,20 +111,6 @@ class TokenStream:
             exits=self.exits, exit_scores=scores,
             num_exits=None if self._halt is None else self._models[0].traits.num_exits,
         )  # fmt: skip
-
-    @torch.no_grad()
-    def _go_on(self) -> list[int]:
-        # READ and WRITE alternate until the agent wants a token that has not arrived.
-        before = len(self.tokens)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            while not self.is_finished:
-                if not self._wants_more():
-                    self._write()
-                elif self._waiting:
-                    self._read(self._waiting.popleft())
-                else:
-                    break
-        return self.tokens[before:]
 
     def _wants_more(self) -> bool:
         """Whether the agent reads before the next write; never after the source's end."""
@@ -130,12 +132,6 @@ class TokenStream:
             self._is_considered = True
         rows = [model.reading_row(state).float().sigmoid() for model, state in self._pairs()]
         return torch.stack(rows).mean(0)
-
-    def _read(self, token: int) -> None:
-        column = self._first + token  # `_first` is a zero [1] on the device
-        self._states = [model.extend(column, state) for model, state in self._pairs()]
-        self._columns += 1
-        self._source_has_ended = token == END
 
     def _write(self) -> None:
         if self._agent.wants_reading:
@@ -190,7 +186,7 @@ class TokenStream:
 
 
 class Stream:
-    """A raw sentence being translated: takes raw words, returns tokenised target words.
+    """A piece of a raw line being translated: takes raw words, returns tokenised target words.
 
     A target word is returned once it is final: with its last unit.
     """
@@ -267,10 +263,94 @@ class StreamTranslator:
     device: torch.device | str = "cpu"
     bf16: bool = False
     halt: Halt | None = None
+    limits: SourceLimits = dataclasses.field(default_factory=SourceLimits)
 
-    def begin(self) -> Stream:
-        """Return a new sentence. Raises ConfigError where a model cannot go online."""
+    def begin(self) -> LineStream:
+        """Return a new line. Raises ConfigError where a model cannot go online."""
+        return LineStream(self)
+
+    def begin_piece(self) -> Stream:
+        """Return a new piece of a line; raises as `begin` does."""
         stream = TokenStream(
             self.models, self.agent, self.plan, device=self.device, bf16=self.bf16, halt=self.halt
         )
         return Stream(stream, self.pipeline)
+
+
+class LineStream:
+    """A raw line being translated: one stream, or one after the other where it is too long.
+
+    Takes raw words and returns tokenised target words, as `Stream` does.
+    """
+
+    def __init__(self, translator: StreamTranslator) -> None:
+        self._translator = translator
+        self._splitter = OnlineSplitter(translator.limits, translator.pipeline.source.moses)
+        self.pieces: list[Stream] = [translator.begin_piece()]
+        self._piece_has_ended = self._line_has_ended = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the line has more units than are translated whole."""
+        return self._splitter.is_long
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will be written: of a long line further pieces may come."""
+        return self.pieces[-1].is_finished and not self.is_long
+
+    def read(self, word: str) -> list[str]:
+        """Take a raw word; return the target words that have become final."""
+        if self._line_has_ended:
+            return self.pieces[-1].read(word)  # which has ended too
+        words: list[str] = []
+        size = len(self._translator.pipeline.source.tokens(word))
+        if self._splitter.begins_piece(size) and not self._piece_has_ended:
+            words += self._end_piece()
+        is_end = self._splitter.add(word, size)
+        if self._piece_has_ended and size:
+            self.pieces.append(self._translator.begin_piece())
+            self._piece_has_ended = False
+        words += self.pieces[-1].read(word)
+        if is_end:
+            words += self._end_piece()
+        return words
+
+    def end(self) -> list[str]:
+        """Take the line's end; return the rest of the translation: nothing for no source."""
+        self._line_has_ended = True
+        return [] if self._piece_has_ended else self._end_piece()
+
+    def _end_piece(self) -> list[str]:
+        self._piece_has_ended = True
+        return self.pieces[-1].end()
+
+    @property
+    def source(self) -> list[str]:
+        """Source units that have arrived."""
+        return [unit for piece in self.pieces for unit in piece.source]
+
+    @property
+    def target(self) -> list[str]:
+        """Target units that have been written."""
+        return [unit for piece in self.pieces for unit in piece.target]
+
+    @property
+    def word_sizes(self) -> list[int]:
+        """How many units each raw source word has."""
+        return [size for piece in self.pieces for size in piece.word_sizes]
+
+    def token_delays(self) -> list[int]:
+        """Return for each target unit how many source units had been read."""
+        reads, size = self.hypothesis().reads or [], len(self.source)
+        return [min(count, size) for count in reads[: len(self.target)]]
+
+    def word_delays(self) -> list[int]:
+        """Return for each target word how many raw source words had arrived."""
+        joiner = self._translator.pipeline.target_joiner
+        return word_delays(self.hypothesis().reads or [], self.word_sizes, self.target, joiner)
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation of the whole line as a search would."""
+        sizes = [len(piece.source) for piece in self.pieces]
+        return join([piece.hypothesis() for piece in self.pieces], self._translator.plan, sizes)

@@ -1,4 +1,4 @@
-"""Interface of the search: its settings, the hypotheses that it returns, and the READ/WRITE policy.
+"""Interface of the search: its settings, what it returns, and the READ/WRITE policy.
 
 `traces.jsonl`, metrics, plots and tuning see a search through `Hypothesis` alone.
 """
@@ -52,11 +52,8 @@ class SearchPlan:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most or math.isinf(value):
-                span = (
-                    f"a number from {least} on"
-                    if math.isinf(most)
-                    else (f"from {least} to {most:,}")
-                )
+                is_open = math.isinf(most)
+                span = f"a number from {least} on" if is_open else f"from {least} to {most:,}"
                 faults.append(f"{_named(name)} must be {span}, but is {value}.")
         if not 0 < self.temperature < math.inf:
             faults.append(f"{_named('temperature')} must be above 0, but is {self.temperature}.")
@@ -129,6 +126,29 @@ class Hypothesis:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One line and its translation; an empty line has no hypotheses and an empty text.
+
+    `line` counts from 1, `source` are its units, `texts` the raw texts of the hypotheses, best
+    first, `tokenized` and `target` the best one's words and units. `source_end` says whether the
+    source has an end symbol, that of the last column of alignments; pictures have none.
+    """
+
+    line: int
+    source: list[str]
+    hypotheses: list[Hypothesis]
+    texts: list[str]
+    tokenized: str
+    target: list[str]
+    source_end: bool = True
+
+    @property
+    def text(self) -> str:
+        """The best translation as raw text."""
+        return self.texts[0] if self.texts else ""
 
 
 class Agent(Protocol):

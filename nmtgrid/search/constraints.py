@@ -13,7 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END, PAD
 
@@ -82,11 +81,6 @@ class ForcedPrefix:
         only_token = torch.full_like(log_probabilities, -math.inf)
         only_token.scatter_(1, token, log_probabilities.gather(1, token))
         return torch.where(token == PAD, log_probabilities, only_token)
-
-
-def hides_the_end(models: Sequence[TranslationModel]) -> bool:
-    """Return whether a model is not shown where its source ends (appendix C)."""
-    return any(model.traits.hides_source_end for model in models)
 
 
 def length_bounds(

@@ -38,12 +38,7 @@ StepFn = Callable[[], Outputs]
 Record = Callable[[StepFn], StepFn]
 
 
-def graphs_for(device: torch.device) -> Graphs | None:
-    """Return recordings for a GPU; None where nothing is gained."""
-    return Graphs(_Recorder(device)) if device.type == "cuda" else None
-
-
-class _Recorder:
+class Recorder:
     """Records what computes on one GPU as CUDA graphs.
 
     All on one stream of that GPU: libraries keep memory for each stream, and the stream that torch

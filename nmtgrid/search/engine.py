@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -27,7 +28,6 @@ from nmtgrid.search.constraints import (
     Constraint,
     ForcedPrefix,
     MinLength,
-    hides_the_end,
     length_bounds,
 )
 from nmtgrid.search.cuda_graphs import Graphs
@@ -117,7 +117,7 @@ def search(
     for step in range(run.max_steps):
         if not run.advance(step):
             break
-    hypotheses = run.finished.hypotheses(run.tree, run.lengths)
+    hypotheses = run.tree.hypotheses(run.finished, run.lengths)
     if not all(hypotheses):
         raise ModelError(
             "The model gives no token that may follow a probability above zero.",
@@ -125,8 +125,9 @@ def search(
             "strike all tokens out.",
         )
     # Each sample of a sentence was searched as a group of its own.
+    score = operator.attrgetter("score")
     return [
-        sorted(itertools.chain(*hypotheses[first : first + run.copies]), key=lambda h: -h.score)
+        sorted(itertools.chain(*hypotheses[first : first + run.copies]), key=score, reverse=True)
         for first in range(0, len(hypotheses), run.copies)
     ]
 
@@ -160,15 +161,16 @@ class PrefixTree:
         self._count += len(tokens)
 
     def hypotheses(
-        self, ends: Tensor, totals: list[float], scores: list[float], lengths: list[int]
-    ) -> list[Hypothesis]:
-        """Return the hypotheses whose last tokens before the end symbol are the nodes `ends` [F].
-
-        `totals`, `scores` and source `lengths` (F) are those of each, end symbols counted.
-        """
+        self, finished: FinishedHypotheses, lengths: list[int]
+    ) -> list[list[Hypothesis]]:
+        """Return each group's finished hypotheses, best first; `lengths` [G] are the sources'."""
+        count = min(finished.plan.nbest, finished.width)
+        groups, ranks = (finished.scores[:, :count] > -math.inf).nonzero().unbind(1)
+        totals = finished.log_probabilities[groups, ranks].tolist()
+        scores = finished.scores[groups, ranks].tolist()
         # Concatenated once, here: a tensor that grew at each step would be copied at each step.
         parents = torch.cat(self._parents)
-        paths = [ends]
+        paths = [finished.nodes[groups, ranks]]
         # All are followed to the root at once.
         while bool((parents[paths[-1]] >= 0).any()):
             above = parents[paths[-1]]
@@ -182,27 +184,24 @@ class PrefixTree:
         reads = torch.cat(self.reads)[nodes].tolist() if self.reads else None
         exits = torch.cat(self.exits)[nodes].tolist() if self.exits else None
         exit_scores = torch.cat(self.exit_scores) if self.exit_scores else None
-        hypotheses = []
-        for path, start in enumerate(starts):
+        nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
+        for path, (group, start) in enumerate(zip(groups.tolist(), starts, strict=True)):
             # What belongs to a prediction stands at the node before its token.
             rows = nodes[path, start - 1 :]
             log_probabilities = itertools.pairwise([0.0, *sums[path][start:], totals[path]])
-            alignment = None
-            if alignments is not None:
-                alignment = alignments[rows].cpu()[:, : lengths[path]]
             hypothesis = Hypothesis(
                 tokens[path][start:],
                 [after - before for before, after in log_probabilities],
                 totals[path],
                 scores[path],
-                alignment,
+                None if alignments is None else alignments[rows].cpu()[:, : lengths[group]],
                 None if reads is None else reads[path][start - 1 :],
                 None if exits is None else exits[path][start - 1 :],
                 None if exit_scores is None else exit_scores[rows].cpu(),
                 self.num_exits,
             )
-            hypotheses.append(hypothesis)
-        return hypotheses
+            nbest_lists[group].append(hypothesis)
+        return nbest_lists
 
 
 class FinishedHypotheses:
@@ -255,22 +254,6 @@ class FinishedHypotheses:
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
-    def hypotheses(self, tree: PrefixTree, lengths: list[int]) -> list[list[Hypothesis]]:
-        """Return each group's hypotheses, best first; `lengths` [G] are the sources'."""
-        count = min(self.plan.nbest, self.width)
-        group, rank = (self.scores[:, :count] > -math.inf).nonzero().unbind(1)
-        owners = group.tolist()
-        hypotheses = tree.hypotheses(
-            self.nodes[group, rank],
-            self.log_probabilities[group, rank].tolist(),
-            self.scores[group, rank].tolist(),
-            [lengths[owner] for owner in owners],
-        )
-        nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
-        for owner, hypothesis in zip(owners, hypotheses, strict=True):
-            nbest_lists[owner].append(hypothesis)
-        return nbest_lists
-
 
 class _RowHalt:
     """A halt that gets the keys of sentences where the model passes numbers of rows."""
@@ -306,7 +289,8 @@ class _Run:
         count = len(source) * self.copies
         self.groups = torch.arange(count, device=device)
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        hides_end = hides_the_end(models)
+        # Not shown where the source ends, a model cannot know when to end either (appendix C).
+        hides_end = any(model.traits.hides_source_end for model in models)
         least, self.limits = length_bounds(
             plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text
         )
@@ -392,10 +376,10 @@ class _Run:
                 step = with_exits(model).step(
                     self.tokens, state, reads=self.reads, align=align, halt=halt
                 )
-                assert step.exits is not None
+            if step.exits is not None:
                 self.tree.exits.append(step.exits)
-                if step.scores is not None:
-                    self.tree.exit_scores.append(step.scores)
+            if step.scores is not None:
+                self.tree.exit_scores.append(step.scores)
             steps.append(step)
         self.states = [step.state for step in steps]
         if align:
@@ -449,19 +433,16 @@ class _Run:
                 parents = rows if parents is None else parents[rows]
         nodes = self.tree.nodes
         if parents is not None:
-            self._reorder(parents)
             nodes = nodes[parents]
+            # What the rows own is not copied when no row moves; an accelerator would have to wait
+            # for the comparison.
+            is_cpu = parents.device.type == "cpu"
+            if not (is_cpu and torch.equal(parents, torch.arange(len(self.tokens)))):
+                self.states = [take(state, parents) for state in self.states]
+                if self.reads is not None:
+                    self.reads = self.reads[parents]
+                if self.coverage is not None and self.is_word is not None:
+                    self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
         self.tree.grow(tokens, nodes, log_probabilities)
         self.tokens, self.log_probabilities = tokens, log_probabilities
         return True
-
-    def _reorder(self, parents: Tensor) -> None:
-        """Reorder, drop and repeat what the rows own; nothing is copied when no row moves."""
-        # The comparison would make an accelerator wait, so only the CPU makes it.
-        if parents.device.type == "cpu" and torch.equal(parents, torch.arange(len(self.tokens))):
-            return
-        self.states = [take(state, parents) for state in self.states]
-        if self.reads is not None:
-            self.reads = self.reads[parents]
-        if self.coverage is not None and self.is_word is not None:
-            self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]

@@ -1,31 +1,91 @@
-"""Long sources: cut at sentence ends where possible, and their translations joined again.
+"""Long sources: split at the ends of their sentences, and the translations joined again.
 
-Called by translate.py, and by `decode --stream`, which joins sentences.
+A model translates sources as long as those that it was trained on; of longer ones it drops text
+without a word. Called by translate.py, and by simultaneous translation (`online/`), which decides
+where a piece ends without knowing what comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.text.bpe import JOINER
+from nmtgrid.text.bpe import JOINER, remove_bpe
+from nmtgrid.text.moses import Moses
+from nmtgrid.text.sentences import ends_sentence, sentence_ends
 
-_SENTENCE_ENDS = frozenset([".", "!", "?", "...", "…", "。", "！", "？", "؟", "।"])
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "："])
+# Of a model whose training lengths are not known: sentences of most corpora are shorter.
+_WHOLE, _PIECE = 128, 256
 
 LARGEST_ALIGNMENT = 1 << 22
 """Cells: larger tables of a source and its translation, joined from pieces, are left out."""
 
 
-def cut(units: Sequence[str], longest: int) -> list[int]:
-    """Return the ends of pieces of `units`, none longer than `longest`; the last is the whole.
+@dataclasses.dataclass(frozen=True)
+class SourceLimits:
+    """How long a source may be, in units.
 
-    A piece ends after the last sentence punctuation of its second half, else after a comma or
-    the like, else between words, else (one endless word) where it must.
+    A line of up to `whole` units is translated whole, a longer one sentence by sentence, and no
+    piece has more than `piece` units. `trained` is the longest training source, if it is known.
+    """
+
+    whole: int = _WHOLE
+    piece: int = _PIECE
+    trained: int | None = None
+
+    @classmethod
+    def of(cls, models: Iterable[TrainingLengths | None], chosen: int | None) -> SourceLimits:
+        """Return the limits for models averaged; a `chosen` number takes the place of both.
+
+        By default 99 % of the training sources have at most `whole` units, and the longest one
+        has `piece`.
+        """
+        known = [lengths.source for lengths in models if lengths is not None]
+        trained = min((lengths.longest for lengths in known), default=None)
+        if chosen is not None:
+            return cls(chosen, chosen, trained)
+        if trained is None:
+            return cls()
+        whole = min(lengths.p99 for lengths in known)
+        return cls(max(1, whole), max(1, trained), trained)
+
+
+def split(units: Sequence[str], limits: SourceLimits, moses: Moses) -> list[int]:
+    """Return the ends of the pieces of a line of `units`; the last is the whole.
+
+    A line that is too long is split at the end of every sentence, and a sentence that is too long
+    for one piece as `cut` does.
+    """
+    if len(units) <= limits.whole:
+        return [len(units)]
+    words: list[str] = []
+    ends_of_words: list[int] = [0]
+    for end, unit in enumerate(units, start=1):
+        if end == len(units) or not unit.endswith(JOINER):
+            words.append(remove_bpe(" ".join(units[ends_of_words[-1] : end])))
+            ends_of_words.append(end)
+    ends: list[int] = []
+    start = 0
+    for sentence_end in sentence_ends(words, moses):
+        end = ends_of_words[sentence_end]
+        ends += [start + inner for inner in cut(units[start:end], limits.piece)]
+        start = end
+    return ends
+
+
+def cut(units: Sequence[str], longest: int) -> list[int]:
+    """Return the ends of pieces of a sentence, none longer than `longest`; the last is the whole.
+
+    A piece ends after the last comma or the like of its second half, else between words, else
+    (one endless word) where it must.
     """
     ends: list[int] = []
     start = 0
@@ -33,20 +93,49 @@ def cut(units: Sequence[str], longest: int) -> list[int]:
         # Each candidate is a length of the piece, the longest first.
         lengths = range(longest, max(1, longest // 2) - 1, -1)
         last_units = [(length, units[start + length - 1]) for length in lengths]
-        for marks in (_SENTENCE_ENDS, _CLAUSE_ENDS):
-            breaks = [length for length, unit in last_units if unit in marks]
-            if breaks:
-                break
-        else:
-            breaks = [length for length, unit in last_units if not unit.endswith(JOINER)]
+        breaks = [length for length, unit in last_units if unit in _CLAUSE_ENDS]
+        breaks = breaks or [length for length, unit in last_units if not unit.endswith(JOINER)]
         start += breaks[0] if breaks else longest
         ends.append(start)
     return [*ends, len(units)]
 
 
-def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
+class OnlineSplitter:
+    """Decides where the pieces of a line end while its words arrive, one by one.
+
+    How long the line will be is not known: it is one piece until it has more than `whole` units,
+    and from there on each sentence is one.
+    """
+
+    def __init__(self, limits: SourceLimits, moses: Moses) -> None:
+        self._limits, self._moses = limits, moses
+        self._line = self._piece = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the line is too long to be one piece."""
+        return self._line > self._limits.whole
+
+    def begins_piece(self, size: int) -> bool:
+        """Whether a word of `size` units no longer fits the piece; it has one word at least."""
+        return bool(size and self._piece and self._piece + size > self._limits.piece)
+
+    def add(self, word: str, size: int) -> bool:
+        """Take a word of `size` units; return whether the piece ends with it."""
+        if self.begins_piece(size):
+            self._piece = 0
+        self._line += size
+        self._piece += size
+        is_end = self.is_long and self._piece > 0 and ends_sentence(word, self._moses)
+        if is_end:
+            self._piece = 0
+        return is_end
+
+
+def join(pieces: Sequence[Hypothesis], plan: SearchPlan, sizes: Sequence[int] = ()) -> Hypothesis:
     """Return the translations of the pieces of one source, one after the other, as one.
 
+    `sizes` are the source units of each piece, for translations that tell how many they had read.
     The log-probability of an inner end symbol goes to the token before it (or after, where there
     is none), so that they still add up; alignments stand on the diagonal, an inner source end
     symbol's share goes to the last one. The score is eq. (2.28) of the whole.
@@ -70,6 +159,15 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
     total = sum(piece.log_probability for piece in pieces)
     # Scores of pieces do not add up: each has the norm of its own length.
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
+    reads: list[int] | None = None
+    if sizes:
+        reads, before = [], 0
+        for piece, size in zip(pieces, sizes, strict=True):
+            # A piece's own end symbols, in source and target, are none of the line's but for the
+            # last piece: they go as soon as a further piece is added.
+            reads = [min(count, before) for count in reads[:-1]] if before else reads
+            reads += [before + count for count in piece.reads or ()]
+            before += size
     # Of exits and their scores those of inner end symbols are dropped.
     exits = [piece.exits for piece in pieces if piece.exits is not None]
     scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
@@ -81,6 +179,7 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan) -> Hypothesis:
         total,
         total / norm,
         _diagonal([piece.alignment for piece in pieces if piece.alignment is not None]),
+        reads=reads,
         exits=[n for inner in exits[:-1] for n in inner[:-1]] + exits[-1] if has_exits else None,
         exit_scores=torch.cat([*(s[:-1] for s in scores[:-1]), scores[-1]]) if has_scores else None,
         num_exits=pieces[0].num_exits,
@@ -96,19 +195,32 @@ def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hy
         for rank in range(max(map(len, pieces)))
     ]
     # Ranks may change places: the sum of scores is not the score of the whole.
-    return sorted(joined, key=lambda hypothesis: -hypothesis.score)
+    return sorted(joined, key=operator.attrgetter("score"), reverse=True)
 
 
 def long_line_warning(
-    lengths: Mapping[int, int], longest: int, treatment: Literal["split", "cut"]
+    lengths: Mapping[int, int], limits: SourceLimits, treatment: Literal["split", "cut"]
 ) -> str:
     """Return the warning on lines, by their numbers, that have too many units."""
-    lines = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
-    more = f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else ""
-    done = "translated in pieces" if treatment == "split" else "cut"
+    longest, done = limits.whole, "translated in pieces"
+    if treatment == "cut":
+        longest, done = limits.piece, "cut"
+    lines = _numbered(lengths)
+    return f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}."
+
+
+def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits) -> str:
+    """Return the warning on lines with a piece longer than any training source."""
     return (
-        f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}{more}."
+        f"untrained-length: longer than any source that the model was trained on "
+        f"({limits.trained:,} units), so that text may be lost: line (units) "
+        f"{_numbered(lengths)}. Leave out `--max-source`, and they are translated in pieces."
     )
+
+
+def _numbered(lengths: Mapping[int, int]) -> str:
+    lines = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
+    return lines + (f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else "")
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:

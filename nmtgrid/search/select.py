@@ -123,6 +123,7 @@ class Greedy:
         return _continue_rows(token, totals + value)
 
 
+@dataclasses.dataclass
 class Sample:
     """Draws each row's token from the model's distribution, sharpened and cut as the plan says.
 
@@ -130,12 +131,10 @@ class Sample:
     not change with the sentences beside it. The log-probabilities stay the model's own.
     """
 
+    plan: SearchPlan
+    keys: Tensor
+    """[G] (int64): they tell the groups apart."""
     width = 1
-
-    def __init__(self, plan: SearchPlan, keys: Tensor) -> None:
-        """`keys` [G] (int64) tell the groups apart."""
-        self.plan = plan
-        self.keys = keys
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
@@ -161,6 +160,7 @@ class Sample:
         return _continue_rows(token, totals + value)
 
 
+@dataclasses.dataclass
 class Beam:
     """Keeps the `width` best of all continuations of a sentence's rows.
 
@@ -168,8 +168,7 @@ class Beam:
     live rows are then filled up from those that come next.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    width: int
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int

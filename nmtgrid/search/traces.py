@@ -18,26 +18,26 @@ alignment has no column of it.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import numpy
-from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.checksums import (
-    LINE_CHECKSUM,
-    altered_advice,
-    is_altered_line,
-    with_line_checksum,
+from nmtgrid.base.io.atomic import with_line_checksum
+from nmtgrid.base.io.records import (
+    Finite,
+    LogProbability,
+    Matrix,
+    Positive,
+    Probability,
+    Small,
+    parse_record,
 )
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.search.postprocess import Translation
+from nmtgrid.search.api import Translation
 
 _SHARE_DIGITS, _LOG_DIGITS, _SCORE_DIGITS = 4, 6, 6
 
@@ -51,19 +51,19 @@ class Trace:
     no `source_end`, with pictures, `alignment` is [T + 1, S].
     """
 
-    line: int
+    line: Positive
     source: list[str]
     target: list[str]
     text: str
-    log_probabilities: list[float]
-    log_probability: float
-    score: float
-    alignment: NDArray[numpy.float32] | None = None
-    kind: str = "weights"
-    reads: list[int] | None = None
-    exits: list[int] | None = None
-    exit_scores: list[list[float | None]] | None = None
-    num_exits: int | None = None
+    log_probabilities: list[LogProbability]
+    log_probability: LogProbability
+    score: Finite
+    alignment: Matrix | None = None
+    kind: Literal["weights", "energies"] = "weights"
+    reads: list[Positive] | None = None
+    exits: list[Small] | None = None
+    exit_scores: list[list[Probability | None]] | None = None
+    num_exits: Small | None = None
     source_end: bool = True
 
     @classmethod
@@ -113,39 +113,59 @@ class Trace:
         return json.dumps(with_line_checksum(values), ensure_ascii=False)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Line(Trace):
+    """A record as a file has it, checked; foreign ones may lack the text."""
+
+    text: str = dataclasses.field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for fields that do not fit each other."""
+        count, height = len(self.log_probabilities), len(self.target) + 1
+        # An empty line was not translated: it has not even an end symbol.
+        if count != height and (self.source or self.target or count):
+            raise ValueError(f"`log_probabilities` has {count} numbers where {height} belong")
+        self._check_positions(count)
+        width = len(self.source) + self.source_end
+        if self.alignment is None:
+            return
+        if self.alignment.shape != (height, width):
+            raise ValueError(f"`alignment` is not {height} x {width} (units and end symbols)")
+        if self.kind == "weights" and (self.alignment < 0).any():
+            raise ValueError("`alignment` has negative shares")
+
+    def _check_positions(self, count: int) -> None:
+        """Check what was read and where was exited at each of `count` units."""
+        width = len(self.source) + 1
+        reads, exits, scores = self.reads, self.exits, self.exit_scores
+        if reads is not None and (
+            len(reads) != count or reads != sorted(reads) or max(reads, default=1) > width
+        ):
+            raise ValueError(
+                f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
+            )
+        if exits is not None and len(exits) != count:
+            raise ValueError(f"`exits` is not {count} whole numbers from 1 on")
+        if self.num_exits is not None and self.num_exits < max(exits or [1]):
+            raise ValueError("`num_exits` is no number of blocks with these exits")
+        if scores is None:
+            return
+        if exits is None or len(scores) != count:
+            raise ValueError(f"`exit_scores` are not those of {count} exits")
+        if any(len(row) != (self.num_exits or len(scores[0])) for row in scores):
+            raise ValueError("`exit_scores` is not a table")
+
+
 def read_traces(path: str | Path) -> Iterator[Trace]:
     """Yield the records of a traces file.
 
     Raises InputError with the line number for what is not such a record.
     """
-    names = [field.name for field in dataclasses.fields(Trace)]
+    advice = "Traces are written by `nmtgrid decode --traces FILE`."
+    # Lines stand alone here, unlike those of metrics.jsonl: any part of a file will do.
     for number, text in enumerate(read_lines(path), start=1):
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as fault:  # also numbers of thousands of digits
-            why = getattr(fault, "msg", "too long a number or too deep a table")
-            problem = f"it is not JSON ({why})"
-        else:
-            problem = _problem(values)
-        if problem:
-            raise InputError(
-                f"this is not a trace: {problem}.",
-                "Traces are written by `nmtgrid decode --traces FILE`.",
-                path=path, line=number,
-            )  # fmt: skip
-        # Lines stand alone here, unlike those of metrics.jsonl: any part of a file will do.
-        if LINE_CHECKSUM in values and is_altered_line(values):
-            raise InputError(
-                "this line has been altered (its checksum differs).", altered_advice(LINE_CHECKSUM),
-                path=path, line=number,
-            )  # fmt: skip
-        record = {"text": "", **{name: values[name] for name in names if name in values}}
-        for name in ("log_probability", "score"):
-            record[name] = float(record[name])
-        record["log_probabilities"] = [float(value) for value in record["log_probabilities"]]
-        if record.get("alignment") is not None:
-            record["alignment"] = numpy.array(record["alignment"], dtype=numpy.float32)
-        yield Trace(**record)
+        record = parse_record(text, _Line, path, number, name="a trace", advice=advice)
+        yield Trace(**vars(record))
 
 
 def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:
@@ -156,91 +176,3 @@ def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | Non
         [None if math.isnan(value) else round(value, _SCORE_DIGITS) for value in row]
         for row in scores.tolist()
     ]
-
-
-def _problem(values: Any) -> str:
-    """Return what is wrong with a record, or nothing."""
-    if not isinstance(values, dict):
-        return "it is not an object"
-    checks = {
-        "line": lambda v: isinstance(v, int) and not isinstance(v, bool) and v > 0,
-        "source": _are_texts,
-        "target": _are_texts,
-        "log_probabilities": _are_numbers,
-        "log_probability": _is_number,
-        "score": _is_number,
-    }
-    for name, fits in checks.items():
-        if name not in values:
-            return f"`{name}` is missing"
-        if not fits(values[name]):
-            return f"`{name}` makes no sense"
-    height, width = len(values["target"]) + 1, len(values["source"]) + 1
-    count = len(values["log_probabilities"])
-    is_empty = not values["source"] and not values["target"] and count == 0
-    # An empty line was not translated: it has not even an end symbol.
-    if count != height and not is_empty:
-        return f"`log_probabilities` has {count} numbers where {height} belong"
-    kind = values.get("kind", "weights")
-    if kind not in ("weights", "energies"):
-        return f"`kind` is neither weights nor energies, but {kind!r}"
-    reads = values.get("reads")
-    if reads is not None and not (_are_integers(reads, count) and _never_falls([1, *reads, width])):
-        return f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
-    has_end = values.get("source_end", True)
-    if not isinstance(has_end, bool):
-        return "`source_end` is neither true nor false"
-    return _exits_problem(values, count) or _alignment_problem(
-        values.get("alignment"), height, len(values["source"]) + has_end, kind
-    )
-
-
-def _exits_problem(values: dict[str, Any], count: int) -> str:
-    exits, scores, blocks = (values.get(name) for name in ("exits", "exit_scores", "num_exits"))
-    if exits is not None and not (_are_integers(exits, count) and min(exits, default=1) > 0):
-        return f"`exits` is not {count} whole numbers from 1 on"
-    if blocks is not None and (type(blocks) is not int or blocks < max(exits or [1])):
-        return "`num_exits` is no number of blocks with these exits"
-    if scores is None:
-        return ""
-    if exits is None or not isinstance(scores, list) or len(scores) != count:
-        return f"`exit_scores` are not those of {count} exits"
-    if not all(isinstance(r, list) and len(r) == (blocks or len(scores[0])) for r in scores):
-        return "`exit_scores` is not a table"
-    if not all(v is None or (_is_number(v) and 0 <= v <= 1) for row in scores for v in row):
-        return "`exit_scores` are not probabilities"
-    return ""
-
-
-def _alignment_problem(alignment: Any, height: int, width: int, kind: str) -> str:
-    if alignment is None:
-        return ""
-    if not isinstance(alignment, list) or not all(map(_are_numbers, alignment)):
-        return "`alignment` is not a table of numbers"
-    if len(alignment) != height or any(len(row) != width for row in alignment):
-        return f"`alignment` is not {height} x {width} (units and end symbols)"
-    if kind == "weights" and any(value < 0 for row in alignment for value in row):
-        return "`alignment` has negative shares"
-    return ""
-
-
-def _is_number(value: Any) -> bool:
-    # Of Python's types a bool is a whole number too.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(map(_is_number, values))
-
-
-def _are_integers(values: Any, count: int) -> bool:
-    is_list = isinstance(values, list) and len(values) == count
-    return is_list and all(type(value) is int for value in values)
-
-
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
-
-
-def _never_falls(values: list[int]) -> bool:
-    return all(before <= after for before, after in itertools.pairwise(values))

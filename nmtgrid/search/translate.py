@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,23 +21,33 @@ from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.devices import find_device
+from nmtgrid.base.devices import find_device, free_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
-from nmtgrid.data.batches import collate
+from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation
 from nmtgrid.search.constraints import ForcedPrefix
-from nmtgrid.search.cuda_graphs import graphs_for
+from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.forced import forced_log_probabilities
-from nmtgrid.search.long_sources import cut, join_ranked, long_line_warning
-from nmtgrid.search.postprocess import Translation, restore
+from nmtgrid.search.long_sources import (
+    SourceLimits,
+    cut,
+    join_ranked,
+    long_line_warning,
+    split,
+    untrained_length_warning,
+)
+from nmtgrid.text.bpe import JOINER, remove_bpe
 from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.vocabulary import END, UNKNOWN
 
 _PICTURE_WINDOW = 256
 """Pictures in memory at once; they are sorted by regions among themselves."""
+_FREE_EVERY = 64
+"""Batches after which freed memory is given back to the system."""
 _MOST_PIECES = 1 << 16
 """Pieces of a line that have sampling keys of their own."""
 _SHOWN = 40
@@ -68,9 +80,8 @@ def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
     for other in loaded[1:]:
         folders = f"{first.folder} and {other.folder}"
         for side in ("source", "target"):
-            types, others = (
-                getattr(member.pipeline, f"{side}_vocabulary").types for member in (first, other)
-            )
+            types = getattr(first.pipeline, side).vocabulary.types
+            others = getattr(other.pipeline, side).vocabulary.types
             if types != others:
                 sizes = f"{len(types):,} and {len(others):,} types"
                 raise ModelError(f"{folders} have different {side} vocabularies ({sizes}).", advice)
@@ -88,24 +99,15 @@ def unequal_prefixes(count: int, problem: str, path: str | Path = "") -> InputEr
     )
 
 
-def _with_prefixes(
-    lines: Iterable[str], prefixes: Iterable[str] | None
-) -> Iterator[tuple[str, str]]:
-    """Yield each line with what its translation must begin with, "" where that is free.
-
-    Raises InputError when there are fewer or more prefixes than lines.
-    """
-    if prefixes is None:
-        yield from ((line, "") for line in lines)
-        return
-    remaining, count = iter(prefixes), 0
-    for count, line in enumerate(lines, start=1):
-        prefix = next(remaining, None)
+def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each line with its prefix. Raises InputError when there are fewer or more prefixes."""
+    pairs = itertools.zip_longest(lines, prefixes)
+    for number, (line, prefix) in enumerate(pairs, start=1):
         if prefix is None:
-            raise unequal_prefixes(count - 1, f"line {count:,} has none")
+            raise unequal_prefixes(number - 1, f"line {number:,} has none")
+        if line is None:
+            raise unequal_prefixes(number, f"there are only {number - 1:,} lines")
         yield line, prefix
-    if next(remaining, None) is not None:
-        raise unequal_prefixes(count + 1, f"there are only {count:,} lines")
 
 
 def _check_lines(lines: Iterable[object], what: str) -> None:
@@ -128,12 +130,13 @@ class TranslationOptions:
 
     batch_tokens: int = 4000
     """Source tokens of a batch, padding included, times the width of the search."""
-    max_source: int = 512
-    """Longest source in units; longer lines are split or cut, with a warning."""
+    max_source: int | None = None
+    """Longest source in units that is translated whole (None: as training had them)."""
     long_lines: Literal["split", "cut"] = "split"
+    """Longer lines are split at the ends of their sentences, or cut, with a warning."""
     replace_unknown: bool = False
     """Write the aligned source word where the model writes `<unk>`."""
-    window: int = 16384
+    window: int = 4096
     """Lines in memory at once; they are sorted by length among themselves."""
 
     def faults(self) -> list[str]:
@@ -142,7 +145,7 @@ class TranslationOptions:
             f"`{name}` (`--{name.replace('_', '-')}`) must be at least 1, but is "
             f"{getattr(self, name)}."
             for name in ("batch_tokens", "max_source", "window")
-            if getattr(self, name) < 1
+            if getattr(self, name) is not None and getattr(self, name) < 1
         ]
 
 
@@ -184,8 +187,11 @@ class Translator:
         self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
         self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
+        known = [member.lengths for member in loaded]
+        self.limits = SourceLimits.of(known, self.options.max_source)
         self.features = self.models[0].traits.source_features  # of a region; 0: text
-        self.graphs = graphs_for(self.device)
+        # Only a GPU gains from recorded steps.
+        self.graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
 
@@ -247,8 +253,11 @@ class Translator:
         _check_lines(prefixes or (), "prefixes")
         engine.check(self.models, self.plan, align)
         check_text(self.models[0])
+        pairs: Iterator[tuple[str, str]] = zip(lines, itertools.repeat(""), strict=False)
+        if prefixes is not None:
+            pairs = _with_prefixes(lines, prefixes)
         # A generator of its own: what is checked above is raised here, not at the first line.
-        return self._translations(_with_prefixes(lines, prefixes), align, advance)
+        return self._translations(pairs, align, advance)
 
     def caption(
         self,
@@ -281,7 +290,8 @@ class Translator:
                 keys = [window[index][0] for index in indices]
                 nbest_lists = self._search(source, lengths, keys, align)
                 captions.update(zip(indices, nbest_lists, strict=True))
-                advance(len(indices), _count_tokens(nbest_lists))
+                tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
+                advance(len(indices), tokens)
             for index, (number, features) in enumerate(window):
                 names = region_names(len(features))
                 caption = restore(self.pipeline, number, names, captions[index])
@@ -292,59 +302,74 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the translation of each (line, prefix), window by window."""
         pipeline, options = self.pipeline, self.options
+        align = align or options.replace_unknown
         numbered = enumerate(pairs, start=1)
         while window := list(itertools.islice(numbered, options.window)):
-            lines, too_long = [], {}
+            lines: list[_Line] = []
+            too_long: dict[int, int] = {}
+            untrained: dict[int, int] = {}
             for number, (text, prefix) in window:
-                units = pipeline.source_tokens(text)
-                ends = cut(units, options.max_source) if units else []
-                if options.long_lines == "cut":
-                    ends = ends[:1]
+                units = pipeline.source.tokens(text)
+                ends = self._ends(units)
                 if len(ends) > 1 or (ends and ends[-1] < len(units)):
                     too_long[number] = len(units)
+                if self.limits.trained is not None:
+                    longest = max((end - start for start, end in pairwise([0, *ends])), default=0)
+                    if longest > self.limits.trained:
+                        untrained[number] = longest
                 forced = pipeline.target.tokens(prefix) if prefix else []
                 lines.append(_Line(number, units, ends, forced))
             if too_long:
-                self.warn(long_line_warning(too_long, options.max_source, options.long_lines))
-            translated = self._translate(lines, align or options.replace_unknown, advance)
-            for line, hypotheses in zip(lines, translated, strict=True):
+                self.warn(long_line_warning(too_long, self.limits, options.long_lines))
+            if untrained:
+                self.warn(untrained_length_warning(untrained, self.limits))
+            results = self._translate(lines, align, advance)
+            for line in lines:
+                # Taken out: what has been written leaves the memory.
+                pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
+                hypotheses = join_ranked(pieces, self.plan)
                 yield restore(
                     pipeline, line.number, line.units, hypotheses, options.replace_unknown,
                     line.prefix,
                 )  # fmt: skip
 
+    def _ends(self, units: Sequence[str]) -> list[int]:
+        """Return where the pieces of a line end; none for an empty line."""
+        if not units:
+            return []
+        if self.options.long_lines == "cut":
+            return cut(units, self.limits.piece)[:1]
+        return split(units, self.limits, self.pipeline.source.moses)
+
     def _translate(
         self, lines: list[_Line], align: bool, advance: Callable[[int, int], None]
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line of a window."""
-        vocabularies = self.pipeline.source_vocabulary, self.pipeline.target_vocabulary
-        pieces: list[tuple[int, int, list[int]]] = []  # line, piece of it, ids
-        for index, line in enumerate(lines):
-            spans = itertools.pairwise([0, *line.ends])
-            for piece, (start, end) in enumerate(spans):
-                pieces.append((index, piece, vocabularies[0].encode(line.units[start:end])))
+    ) -> dict[tuple[int, int], list[Hypothesis]]:
+        """Return the hypotheses of each (line number, piece of the line) of a window."""
+        sides = self.pipeline.source.vocabulary, self.pipeline.target.vocabulary
+        pieces: list[tuple[tuple[int, int], list[int], list[int]]] = []  # ids, forced ids
+        for line in lines:
+            for piece, (start, end) in enumerate(pairwise([0, *line.ends])):
+                forced = [] if piece else sides[1].encode(line.prefix)
+                ids = sides[0].encode(line.units[start:end])
+                pieces.append(((line.number, piece), ids, forced))
         results: dict[tuple[int, int], list[Hypothesis]] = {}
-        for indices in self._batches([len(ids) for _, _, ids in pieces]):
-            batch = [pieces[index] for index in indices]
+        batches = self._batches([len(ids) for _, ids, _ in pieces])
+        for count, indices in enumerate(batches, start=1):
+            # Searches of ever-changing sizes leave holes in the heap.
+            if count % _FREE_EVERY == 0:
+                free_memory()
+            names, sources, prefixes = zip(*(pieces[index] for index in indices), strict=True)
+            source = pad([[*ids, END] for ids in sources])
+            lengths = torch.tensor([len(ids) + 1 for ids in sources])
             # A key is of a line and a piece alone, so samples do not change with the batches.
-            keys = [lines[index].number * _MOST_PIECES + piece for index, piece, _ in batch]
-            sources = collate([ids for _, _, ids in batch], [[]] * len(batch))
-            prefixes = [
-                [] if piece else vocabularies[1].encode(lines[index].prefix)
-                for index, piece, _ in batch
-            ]
-            hypotheses_of = self._search(
-                sources.source, sources.source_lengths, keys, align, prefixes
-            )
-            for (index, piece, _), hypotheses in zip(batch, hypotheses_of, strict=True):
-                results[index, piece] = hypotheses
-            advance(sum(piece == 0 for _, piece, _ in batch), _count_tokens(hypotheses_of))
+            keys = [number * _MOST_PIECES + piece for number, piece in names]
+            nbest_lists = self._search(source, lengths, keys, align, prefixes)
+            results.update(zip(names, nbest_lists, strict=True))
+            tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
+            advance(sum(piece == 0 for _, piece in names), tokens)
         # Empty lines are in no batch, but they are done too.
         advance(sum(not line.ends for line in lines), 0)
-        return [
-            join_ranked([results[index, piece] for piece in range(len(line.ends))], self.plan)
-            for index, line in enumerate(lines)
-        ]
+        return results
 
     def _search(
         self,
@@ -384,9 +409,48 @@ class Translator:
             yield batch
 
 
-def _count_tokens(nbest_lists: Sequence[list[Hypothesis]]) -> int:
-    """Return the target tokens of the best hypotheses, end symbols included."""
-    return sum(len(hypotheses[0].tokens) + 1 for hypotheses in nbest_lists)
+def restore(
+    pipeline: Pipeline,
+    line: int,
+    source: list[str],
+    hypotheses: list[Hypothesis],
+    replace_unknown: bool = False,
+    prefix: Sequence[str] = (),
+) -> Translation:
+    """Return the translation of line number `line` with these source units.
+
+    `replace_unknown` puts the aligned source word where the model wrote `<unk>`. `prefix` are the
+    target units that were forced: they stand there as they were given, unknown ones too.
+    """
+    targets, words, texts = [], [], []
+    for hypothesis in hypotheses:
+        # A search writes neither `<pad>` nor `<s>`, and its hypotheses leave the end symbol out.
+        units = pipeline.target.vocabulary.decode(hypothesis.tokens)
+        if replace_unknown and hypothesis.alignment is not None:
+            # The last row and column of an alignment are those of the end symbols.
+            columns = hypothesis.alignment[: len(units), :-1].argmax(1).tolist()
+            for row, token in enumerate(hypothesis.tokens):
+                if token == UNKNOWN:
+                    units[row] = whole_word(source, columns[row])
+        # The model wrote the prefix as ids, where a type unknown to it has become `<unk>`.
+        units = [*prefix, *units[len(prefix) :]]
+        targets.append(units)
+        text = " ".join(units)
+        # Words as the dataset has them: `bleu_tokenized` compares these.
+        words.append(text if pipeline.target.codes is None else remove_bpe(text))
+        texts.append(pipeline.target.moses.detokenize(words[-1]))
+    best = (words[0], targets[0]) if hypotheses else ("", [])
+    return Translation(line, source, hypotheses, texts, *best)
+
+
+def whole_word(units: Sequence[str], index: int) -> str:
+    """Return the word that the unit at `index` belongs to."""
+    first = last = index
+    while first > 0 and units[first - 1].endswith(JOINER):
+        first -= 1
+    while units[last].endswith(JOINER) and last + 1 < len(units):
+        last += 1
+    return remove_bpe(" ".join(units[first : last + 1]))
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:
@@ -405,15 +469,17 @@ def load(
     precision: Literal["fp32", "bf16"] = "fp32",
     weights: str = "best",
     options: TranslationOptions | None = None,
+    warn: Callable[[str], None] | None = None,
     **search: Any,
 ) -> Translator:
     """Return a translator for the model directory `folder`, or for several averaged ones.
 
-    `search` changes settings of the plan (beam=5, length_penalty=0.6, ...). Raises ModelError
-    for what is missing or does not fit, ConfigError for faulty settings, DeviceError for a
-    device that is not there.
+    `warn` gets messages on long lines (None: Python's `warnings`). `search` changes settings of the
+    plan (beam=5, length_penalty=0.6, ...). Raises ModelError for what is missing or does not fit,
+    ConfigError for faulty settings, DeviceError for a device that is not there.
     """
     torch_device = find_device(device)
     loaded = [load_model(path, torch_device, weights) for path in (folder, *more)]
     plan = override(default_plan(loaded[0]), search)
-    return Translator(loaded, plan, options, device=torch_device, precision=precision)
+    warn = warn or (lambda text: warnings.warn(text, stacklevel=2))
+    return Translator(loaded, plan, options, device=torch_device, precision=precision, warn=warn)

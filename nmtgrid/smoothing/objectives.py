@@ -38,6 +38,7 @@ from nmtgrid.training.api import OBJECTIVE_FILE, LossParts, Objective
 from nmtgrid.training.settings import RunSettings, SmoothingSettings
 
 
+@dataclasses.dataclass(eq=False)
 class Smoothed:
     """An objective whose targets are smoothed in training. Eq. (E.12) to (E.14), (E.16).
 
@@ -55,24 +56,17 @@ class Smoothed:
     temperature)`; Hamming's distances then have the chance `C(n, d) exp(-d / temperature)`.
     """
 
-    def __init__(
-        self,
-        base: Objective,
-        settings: SmoothingSettings,
-        size: int,
-        spread: TargetDistribution | None = None,
-        reward: Reward | None = None,
-        *,
-        vectors: Tensor | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """`size` is V; `spread` is needed where tokens are compared, `reward` beside Hamming's.
-
-        vectors [V, E] are what the spread was made from, if they are to be kept.
-        """
-        self.base, self.settings, self.size = base, settings, size
-        self.spread, self.reward = spread, reward
-        self.vectors, self.notes = vectors, notes
+    base: Objective
+    settings: SmoothingSettings
+    size: int
+    """V."""
+    spread: TargetDistribution | None = None
+    """Needed where tokens are compared."""
+    reward: Reward | None = None
+    """Needed where it is not Hamming's."""
+    vectors: Tensor | None = None
+    """[V, E]: what the spread was made from, if they are to be kept."""
+    notes: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """See `Prepared`: a resumed run takes the vectors as they were, wherever they came from."""

@@ -48,7 +48,10 @@ class BleuReward:
         # Samples have their truth's length: substitutions alone are drawn.
         samples = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
         best = torch.zeros(tokens.shape[:2], dtype=torch.double)
-        for references, reference_lengths in _reference_sets(batch):
+        sets = [(batch.target_output, lengths)]
+        if batch.references is not None:
+            sets = [(ids, (ids != PAD).sum(1).cpu()) for ids in batch.references.unbind(1)]
+        for references, reference_lengths in sets:
             reference = _ragged(
                 references.repeat_interleave(count, 0), reference_lengths.repeat_interleave(count)
             )
@@ -137,15 +140,6 @@ def importance_weights(rewards: Tensor, logs: Tensor) -> Tensor:
     rewards [B, L] are divided by the temperature already. Eq. (E.8).
     """
     return (rewards - logs).softmax(1)
-
-
-def _reference_sets(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield references [B, ...] and their lengths [B], on the CPU; 0 where there is none."""
-    if batch.references is None:
-        yield batch.target_output, (batch.target_lengths - 1).cpu()
-        return
-    for reference in batch.references.unbind(1):
-        yield reference, (reference != PAD).sum(1).cpu()
 
 
 def _ragged(tokens: Tensor, lengths: Tensor) -> Ragged:

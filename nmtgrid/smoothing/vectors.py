@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.text import read_lines
+from nmtgrid.base.spans import is_whole_number
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.models.directory import load_model
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
@@ -22,6 +23,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 _WINDOW, _SIZE, _SEED, _POWER = 5, 200, 20_180_715, 0.75
 _PIECE, _MOST = 20_000, 1_000_000
 _ENOUGH = 0.9
+_LONGEST_SIZE = 9
 _SPECIAL = [PAD, BEGIN, END, UNKNOWN]
 _SETTING = "`smoothing.token.vectors`"
 
@@ -122,8 +124,9 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     size = 0
     for line, text in enumerate(read_lines(path), 1):
         token, *numbers = text.rstrip().split(" ")
-        if line == 1 and len(numbers) == 1 and numbers[0].isdecimal():
-            size = int(numbers[0])
+        if line == 1 and len(numbers) == 1 and is_whole_number(numbers[0]):
+            # So many digits, if any, are no size: the lines that follow will not fit.
+            size = int(numbers[0][:_LONGEST_SIZE])
             continue
         size = size or len(numbers)
         if size < len(numbers) and not all(map(_is_number, numbers[:-size])):

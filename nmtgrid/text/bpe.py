@@ -91,22 +91,18 @@ class Codes:
         for word in words:
             segments = self._cache.get(word)
             if segments is None:
-                segments = self._segment(word)
+                segments = []
+                # The time grows with the square of the length: longer words are cut first.
+                for first in range(0, len(word), _LONGEST_WORD):
+                    if segments:
+                        segments[-1] += JOINER
+                    segments += self._bpe.segment_tokens([word[first : first + _LONGEST_WORD]])
+                # subword-nmt caches each word for ever; ours serves, and is emptied when full.
+                self._bpe.cache.clear()
+                if len(self._cache) >= _LARGEST_CACHE:
+                    self._cache.clear()
+                self._cache[word] = segments
             subwords.extend(segments)
-        return subwords
-
-    def _segment(self, word: str) -> list[str]:
-        # The time grows with the square of the length: longer words are cut into pieces first.
-        pieces = [word[i : i + _LONGEST_WORD] for i in range(0, len(word), _LONGEST_WORD)]
-        segmented = [self._bpe.segment_tokens([piece]) for piece in pieces]
-        for segments in segmented[:-1]:
-            segments[-1] += JOINER
-        subwords = [subword for segments in segmented for subword in segments]
-        # subword-nmt caches each word for ever; ours serves, and is emptied when it is full.
-        self._bpe.cache.clear()
-        if len(self._cache) >= _LARGEST_CACHE:
-            self._cache.clear()
-        self._cache[word] = subwords
         return subwords
 
 

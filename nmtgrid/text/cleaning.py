@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.scripts import count_unspaced
 from nmtgrid.text.shards import LineShard, join_lines
 
 # A raw source line, its target line, and the known truth about the pair (often empty).
@@ -84,36 +85,36 @@ class CleanedShard:
     truth: bytes
     dropped: Counter[str]
     notes: tuple[Counter[str], Counter[str]]
+    scripts: tuple[Counter[str], Counter[str]]
+    """Of all lines read, those in scripts without spaces: see `count_unspaced`."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Cleaner:
-    """Tokenises shards and drops what the filters refuse, in a worker process."""
+    """Tokenises shards and drops what the filters (None: none) refuse, in a worker process."""
 
-    def __init__(
-        self, source: Moses, target: Moses, filters: Filters | None, *, raw: bool = True
-    ) -> None:
-        """Without `filters` every pair is kept; `raw`: the raw lines are returned too."""
-        self._source = source
-        self._target = target
-        self._filters = filters
-        self._raw = raw
+    source: Moses
+    target: Moses
+    filters: Filters | None
+    raw: bool = True
+    """The raw lines are returned too."""
 
     def __call__(self, shard: PairShard) -> CleanedShard:
         """Return the kept pairs of `shard`. Raises InputError for what is not text."""
-        source_notes: Counter[str] = Counter()
-        target_notes: Counter[str] = Counter()
-        raw_sources, raw_targets = shard.source.read(source_notes), shard.target.read(target_notes)
-        sources = list(map(self._source.tokenize, raw_sources))
-        targets = list(map(self._target.tokenize, raw_targets))
+        notes: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        raw_sources, raw_targets = shard.source.read(notes[0]), shard.target.read(notes[1])
+        sources = list(map(self.source.tokenize, raw_sources))
+        targets = list(map(self.target.tokenize, raw_targets))
+        scripts = count_unspaced(raw_sources), count_unspaced(raw_targets)
         columns = [sources, targets, raw_sources, raw_targets, shard.truth]
         dropped: Counter[str] = Counter()
-        if self._filters is not None:
-            reasons = list(map(self._filters.refuse, sources, targets))
+        if self.filters is not None:
+            reasons = list(map(self.filters.refuse, sources, targets))
             dropped.update(filter(None, reasons))
             if dropped:
                 is_kept = [not reason for reason in reasons]
                 columns = [list(compress(lines, is_kept)) for lines in columns]
-        if not self._raw:
+        if not self.raw:
             # Raw training text is not kept, so the workers need not send it back.
             columns[2:4] = [], []
         source, target, raw_source, raw_target, truth = map(join_lines, columns)
@@ -124,5 +125,6 @@ class Cleaner:
             raw=(raw_source, raw_target),
             truth=truth,
             dropped=dropped,
-            notes=(source_notes, target_notes),
+            notes=notes,
+            scripts=scripts,
         )

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
+from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text, read_error
-from nmtgrid.text.moses import Moses
+from nmtgrid.text.moses import Moses, is_invisible
 
 _BLOCK = 1 << 16
+# Characters of a word of a stream, whose end may never come.
+_LONGEST_WORD = 1 << 22
 _REPLACEMENT = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
 # The bytes that are not UTF-8, as `surrogateescape` decodes them, and NUL, which no text has.
@@ -93,11 +96,18 @@ class _WordSplitter:
         text, count = _NO_TEXT.subn(_REPLACEMENT, text)
         if count:
             self._warn_once("some bytes are no UTF-8 text; each becomes U+FFFD")
+        if len(self._word) > _LONGEST_WORD:
+            raise InputError(
+                f"a word has more than {_LONGEST_WORD:,} characters.",
+                "Is this text? Put spaces between words.",
+                path=self._name,
+                line=self.line,
+            )
         text = self._word + text
         words, self._word = text.split(), ""
         if words and not line_ends and not text[-1].isspace():
             self._word = words.pop()
-        return words
+        return [word for word in words if not is_invisible(word)]
 
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:

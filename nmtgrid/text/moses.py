@@ -2,7 +2,8 @@
 
 Departs: sacremoses keeps the full stop of a line's last word when that word looks like an
 abbreviation ("in the U.S."); the Perl tokenizer always splits it off, as corpora made with it
-show, and so do we.
+show, and so do we. The detokenizers of both leave Arabic and Devanagari punctuation behind a space;
+ours sets it close to the word before it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 
 _LARGEST_CACHE = 200_000
 # Characters: longer words are rare, and many of them would fill the memory.
 _LONGEST_CACHED = 60
 _JUNK = re.compile(r"[\0-\x1f]")
 _DIGITS = "0123456789"
+# Spaces and the characters of Unicode's category Cf, which show nothing of their own.
+_INVISIBLE = re.compile(
+    "[\\s\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]*"
+)
 # As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first.
 _ESCAPES = (
     ("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"),
@@ -31,6 +39,10 @@ _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGN
 # of the line instead, and joins each number of a line that ends in one and a mark to what is
 # before it.
 _CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
+# Arabic and Devanagari commas, semicolons, question marks and full stops, each behind a space.
+_FOREIGN_MARKS = re.compile("(?<=\\S) ([،؛؟۔।॥]+)(?!\\S)")
+TURKIC = frozenset(["tr", "az", "tur", "aze"])
+"""Languages whose i has a dot in upper case too, and whose I has none in lower case."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
@@ -41,9 +53,19 @@ def unescape(text: str) -> str:
     return text
 
 
+def has_rules(lang: str) -> bool:
+    """Return whether Moses knows abbreviations of a language; of others it takes the English."""
+    return lang in NonbreakingPrefixes().available_langs.values()
+
+
 def count_escaped(lines: Iterable[str]) -> int:
     """Return how many of the `lines` have an escape of the tokenizer, such as `&apos;`."""
     return sum(_ESCAPED.search(line) is not None for line in lines)
+
+
+def is_invisible(text: str) -> bool:
+    """Return whether `text` has nothing but spaces and characters of no width."""
+    return _INVISIBLE.fullmatch(text) is not None
 
 
 class Moses:
@@ -54,21 +76,36 @@ class Moses:
     separator is left.
     """
 
-    def __init__(self, lang: str, tokenize: bool = True, lowercase: bool = False) -> None:
+    def __init__(
+        self, lang: str, tokenize: bool = True, lowercase: bool = False, turkic_case: bool = False
+    ) -> None:
+        """`turkic_case`: in lower case I becomes ı and İ becomes i if `lang` is one of `TURKIC`."""
         self.lang = lang
+        self._is_turkic = turkic_case and lang in TURKIC
         self.tokenizes = tokenize
         self.lowercase = lowercase
 
     def tokenize(self, line: str) -> str:
-        """Return the words of the raw `line` between single spaces, `'` written `&apos;`."""
+        """Return the words of the raw `line` between single spaces, `'` written `&apos;`.
+
+        A line of which nothing can be seen, such as one of zero-width spaces, has no word.
+        """
+        if is_invisible(line):
+            return ""
         text = self._tokenizer.tokenize_line(line) if self.tokenizes else " ".join(line.split())
-        return text.lower() if self.lowercase else text
+        return self.lower(text) if self.lowercase else text
+
+    def lower(self, text: str) -> str:
+        """Return `text` in lower case."""
+        if self._is_turkic:
+            text = text.replace("İ", "i").replace("I", "ı")
+        return text.lower()
 
     def detokenize(self, text: str) -> str:
         """Return tokenised `text` as people write it; the case is not restored."""
         if not self.tokenizes:
             return " ".join(text.split())
-        words = " ".join(text.split())
+        words = _FOREIGN_MARKS.sub(r"\1", " ".join(text.split()))
         if self.lang == "cs":
             # Behind a last word that is no mark sacremoses sees no number at the end.
             words = _CZECH_NUMBER.sub(r"\1\2", _CZECH_DASH.sub(r"\1\2", words)) + " x"
@@ -76,6 +113,17 @@ class Moses:
         if self.lang == "cs":
             detokenized = detokenized.removesuffix("x")
         return " ".join(detokenized.split())
+
+    def is_abbreviation(self, stem: str) -> bool:
+        """Whether a full stop after `stem` belongs to it: "Dr", "z.B", an initial, a number."""
+        if len(stem) == 1 or stem.isdigit() or ("." in stem and any(map(str.isalpha, stem))):
+            return True
+        return (self.lower(stem) if self.lowercase else stem) in self._abbreviations
+
+    @cached_property
+    def _abbreviations(self) -> frozenset[str]:
+        prefixes = {*self._tokenizer.NONBREAKING_PREFIXES, *self._tokenizer.NUMERIC_ONLY_PREFIXES}
+        return frozenset(map(self.lower, prefixes) if self.lowercase else prefixes)
 
     @cached_property
     def _tokenizer(self) -> _PerlTokenizer:
@@ -110,13 +158,6 @@ class _Cache(dict[str, "str | _WithStop | None"]):
                 self.clear()
             self[word] = tokens
         return tokens
-
-
-def _depends_on_neighbours(word: str) -> bool:
-    """Whether the tokens of `word` may depend on more than whether something follows."""
-    edges = word[0] in ",'" or word[-1] == "'" or word[-2:] == ",,"
-    # The last two: several full stops are marked by such a word, and these characters vanish.
-    return edges or "MULTI" in word or _JUNK.search(word) is not None
 
 
 class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
@@ -165,7 +206,9 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         """Return the tokens of `word`, or None if they depend on the words beside it."""
         if word.isalnum() and word.isascii() and "MULTI" not in word:
             return word
-        if _depends_on_neighbours(word):
+        # The last two: several full stops are marked by such a word, and these characters vanish.
+        is_edge = word[0] in ",'" or word[-1] == "'" or word[-2:] == ",,"
+        if is_edge or "MULTI" in word or _JUNK.search(word):
             return None
         # Between two words of one letter: a comma or an apostrophe then stands beside a space.
         tokens = self._rewrite(f"a {word} a").split()[1:-1]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtgrid.base.config import from_json, to_json
+from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.atomic import read_json, write_json
-from nmtgrid.base.io.checksums import digest
+from nmtgrid.base.io.atomic import digest, write_json
+from nmtgrid.base.io.records import FileName, Record, convert_file, read_json
 from nmtgrid.text.bpe import JOINER, Codes, remove_bpe
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
@@ -31,11 +30,13 @@ _AGAIN = "Restore a copy, or make the folder again."
 class TextFacts:
     """How raw text becomes units."""
 
-    source_lang: str
-    target_lang: str
+    source_lang: FileName
+    target_lang: FileName
     tokenize: Literal["moses", "none"] = "moses"
     lowercase: bool = False
     subwords: Literal["bpe", "words"] = "bpe"
+    turkic_case: bool = False
+    """Lower-casing pairs I with ı and İ with i in Turkish and Azeri; not in older models."""
     joint: bool = True
     """One set of BPE codes for both languages; each language has its own vocabulary."""
 
@@ -47,13 +48,20 @@ class TextFacts:
         return self.source_lang, self.target_lang
 
 
+class _File(Record):
+    """`text.json`: the settings, the checksums of them and of the files."""
+
+    text: dict[str, Any]
+    sha256: dict[str, str]
+
+
+@dataclasses.dataclass(eq=False)
 class Side:
     """One language: raw line -> words -> units -> ids."""
 
-    def __init__(self, moses: Moses, codes: Codes | None, vocabulary: Vocabulary) -> None:
-        self.moses = moses
-        self.codes = codes
-        self.vocabulary = vocabulary
+    moses: Moses
+    codes: Codes | None
+    vocabulary: Vocabulary
 
     def units(self, words: list[str]) -> list[str]:
         """Return the units of tokenised `words`."""
@@ -82,16 +90,13 @@ class Pipeline:
         """`codes` serve both languages unless there are `target_codes`; words need none."""
         if (facts.subwords == "bpe") != (codes is not None):
             raise ValueError("codes are given exactly when the units are BPE's")
-        moses = facts.tokenize == "moses"
+        source, target = (
+            Moses(lang, facts.tokenize == "moses", facts.lowercase, facts.turkic_case)
+            for lang in (facts.source_lang, facts.target_lang)
+        )
         self.facts = facts
-        self.source = Side(
-            Moses(facts.source_lang, moses, facts.lowercase), codes, source_vocabulary
-        )
-        self.target = Side(
-            Moses(facts.target_lang, moses, facts.lowercase),
-            codes if facts.joint else target_codes,
-            target_vocabulary,
-        )
+        self.source = Side(source, codes, source_vocabulary)
+        self.target = Side(target, codes if facts.joint else target_codes, target_vocabulary)
 
     @property
     def source_vocabulary(self) -> Vocabulary:
@@ -125,8 +130,9 @@ class Pipeline:
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the target units of `ids` up to the first end symbol, without begin and pad."""
-        tokens = itertools.takewhile(lambda token: token != END, map(int, ids))
-        return self.target_vocabulary.decode(t for t in tokens if t not in (PAD, BEGIN))
+        tokens = [*map(int, ids), END]
+        shown = tokens[: tokens.index(END)]
+        return self.target.vocabulary.decode(t for t in shown if t not in (PAD, BEGIN))
 
     def restore_tokenized(self, ids: Iterable[int]) -> str:
         """Return the target words of `ids`: BPE undone, still tokenised."""
@@ -150,16 +156,19 @@ class Pipeline:
     def save(self, folder: Path) -> None:
         """Write `text.json`, `vocab.<lang>.txt` and the codes into `folder`."""
         folder = Path(folder)
-        source, target = self.facts.languages
-        self.source_vocabulary.save(folder / f"vocab.{source}.txt")
-        self.target_vocabulary.save(folder / f"vocab.{target}.txt")
+        names = _file_names(self.facts)
+        self.source.vocabulary.save(folder / names[0])
+        self.target.vocabulary.save(folder / names[1])
         sides = [self.source] if self.facts.joint else [self.source, self.target]
         # Not strict: with words as units there are sides, but no files of codes.
-        for side, name in zip(sides, _codes_names(self.facts), strict=False):
+        for side, name in zip(sides, names[2:], strict=False):
             if side.codes is not None:
                 side.codes.save(folder / name)
         facts = to_json(self.facts)
-        hashes = {name: _sha256(folder / name) for name in _file_names(self.facts)}
+        # Left out where it changes nothing, so that older versions read the folder too.
+        if not self.facts.turkic_case:
+            del facts["turkic_case"]
+        hashes = {name: _sha256(folder / name) for name in names}
         # The checksum of the checksums notices an entry that was removed.
         hashes |= {"text": digest(facts), _TABLE: digest(hashes)}
         write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
@@ -173,14 +182,15 @@ class Pipeline:
         folder = Path(folder)
         facts, hashes = _read_facts(folder / FACTS)
         # Checked before parsing: a vocabulary that was cut still parses, as a smaller one.
-        for name in _file_names(facts):
+        names = _file_names(facts)
+        for name in names:
             if not (folder / name).is_file():
                 raise StorageError(f"{folder} lacks `{name}`.", _AGAIN)
             if name in hashes and _sha256(folder / name) != hashes[name]:
                 raise _altered(folder / name)
-        source, target = (Vocabulary.load(folder / f"vocab.{name}.txt") for name in facts.languages)
+        source, target = map(Vocabulary.load, (folder / names[0], folder / names[1]))
         try:
-            codes = [Codes.load(folder / name) for name in _codes_names(facts)]
+            codes = [Codes.load(folder / name) for name in names[2:]]
         except InputError as fault:
             raise StorageError(
                 f"{fault.path} is damaged: {fault.problem}", "Restore a copy."
@@ -189,37 +199,26 @@ class Pipeline:
 
 
 def _file_names(facts: TextFacts) -> list[str]:
-    return [*(f"vocab.{name}.txt" for name in facts.languages), *_codes_names(facts)]
-
-
-def _codes_names(facts: TextFacts) -> list[str]:
+    """Return the names of the two vocabularies' files, then those of the codes, if any."""
+    source, target = facts.languages
+    names = [f"vocab.{source}.txt", f"vocab.{target}.txt"]
     if facts.subwords == "words":
-        return []
-    return ["bpe.codes"] if facts.joint else [f"bpe.{name}.codes" for name in facts.languages]
+        return names
+    codes = ["bpe.codes"] if facts.joint else [f"bpe.{source}.codes", f"bpe.{target}.codes"]
+    return names + codes
 
 
-def _read_facts(path: Path) -> tuple[TextFacts, dict[str, Any]]:
+def _read_facts(path: Path) -> tuple[TextFacts, dict[str, str]]:
     if not path.is_file():
         raise StorageError(f"{path.parent} lacks `{path.name}`.", _AGAIN)
-    values = read_json(path)
-    if not isinstance(values, dict) or not isinstance(values.get("text"), dict):
-        raise StorageError(f"{path} is damaged: it has no text settings.", _AGAIN)
-    if values.get("format") != FORMAT:
-        raise StorageError(
-            f"{path} has format {values.get('format')}, but this program reads {FORMAT}.",
-            "Use the version of nmtgrid that wrote it, or make it again.",
-        )
-    hashes = values.get("sha256")
-    if not isinstance(hashes, dict) or hashes.get("text") not in (None, digest(values["text"])):
+    facts = convert_file(path, read_json(path, FORMAT), _File)
+    if facts.sha256.get("text") not in (None, digest(facts.text)):
         raise _altered(path)
-    files = {name: value for name, value in hashes.items() if name not in ("text", _TABLE)}
+    files = {name: value for name, value in facts.sha256.items() if name not in ("text", _TABLE)}
     # Folders of earlier versions may lack entries; those that exist must match.
-    if hashes.get(_TABLE) not in (None, digest(files)):
+    if facts.sha256.get(_TABLE) not in (None, digest(files)):
         raise _altered(path)
-    missing = [name for name in ("source_lang", "target_lang") if name not in values["text"]]
-    if missing:
-        raise StorageError(f"{path} is damaged: it lacks `{missing[0]}`.", _AGAIN)
-    return from_json(TextFacts, values["text"]), hashes
+    return convert_file(path, facts.text, TextFacts), facts.sha256
 
 
 def _altered(path: Path) -> StorageError:

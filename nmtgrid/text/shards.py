@@ -23,6 +23,7 @@ from nmtgrid.base.io.text import (
     is_plain,
     open_text,
     read_error,
+    read_line,
     read_lines,
 )
 from nmtgrid.base.io.workers import chunks
@@ -134,7 +135,8 @@ class ShardReader:
     def _fill(self, line: int) -> bool:
         try:
             # Read on to the line's end, so that the buffer contains whole lines only.
-            raw = self._file.read(_READ_SIZE) + self._file.readline()
+            raw = self._file.read(_READ_SIZE)
+            raw += read_line(self._file, self._path, line + raw.count(b"\n"))
         except OSError as fault:
             raise read_error(self._path, fault, line) from fault
         self._buffer += raw
@@ -194,13 +196,7 @@ def read_shards(path: Path) -> Iterator[LineShard]:
         raise empty_file_error(path)
 
 
-class LineSegmenter:
-    """Cuts the words of lines into subwords, in a worker process."""
-
-    def __init__(self, codes: Codes) -> None:
-        self._codes = codes
-
-    def __call__(self, shard: LineShard) -> bytes:
-        """Return the lines of subwords as bytes."""
-        lines = shard.read(Counter())
-        return join_lines([" ".join(self._codes.segment(line.split())) for line in lines])
+def segment_lines(codes: Codes, shard: LineShard) -> bytes:
+    """Return the lines of a shard as bytes, their words cut into subwords."""
+    lines = shard.read(Counter())
+    return join_lines([" ".join(codes.segment(line.split())) for line in lines])

@@ -23,7 +23,7 @@ class Vocabulary:
     def __init__(self, types: Sequence[str], counts: Sequence[int] | None = None) -> None:
         """`types` are the ordinary types in the order of their ids, from id 4 on."""
         self.types = (*SPECIALS, *types)
-        self.counts = (*(0 for _ in SPECIALS), *(counts or (0 for _ in types)))
+        self.counts = (0, 0, 0, 0, *(counts or [0] * len(types)))
         self._ids = {token: index for index, token in enumerate(self.types)}
         if len(self._ids) != len(self.types) or len(self.counts) != len(self.types):
             raise ValueError("types must be distinct, and each must have one count")
@@ -86,7 +86,9 @@ class Vocabulary:
         """Return another program's dictionary after our special symbols.
 
         Reads fairseq's `unit count` lines and lists with one word per line; special symbols in the
-        file count as ours. Raises InputError with the faulty line.
+        file count as ours. Published lists of words often lack the pad symbol, or all four: they
+        come first here in any case, so sizes and ids differ from those of the publication by the
+        symbols that it leaves out. Raises InputError with the faulty line.
         """
         types, counts = _read_pairs(Path(path))
         pairs = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]

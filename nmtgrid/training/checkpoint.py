@@ -27,15 +27,20 @@ from torch import Tensor
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors, verify
 from nmtgrid.base.io.atomic import (
-    read_json,
+    CHECKSUM,
+    link_target,
     reason,
+    remove_folder,
     remove_stale,
     sync_folder,
     temporary_path,
+    with_checksum,
     write_json,
 )
-from nmtgrid.base.io.checksums import CHECKSUM, is_altered, with_checksum
-from nmtgrid.training.progress import Progress
+from nmtgrid.base.io.records import Count, Positive, Record, Small, convert, read_json, read_record
+from nmtgrid.training.events import Meter, Progress
+from nmtgrid.training.update import RateState
+from nmtgrid.training.validate import Best
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -50,6 +55,24 @@ class Snapshot:
     weights: dict[str, Tensor]
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
+
+
+class _Facts(Record):
+    progress: dict[str, Any]
+
+
+class RunState(Record, kw_only=True):
+    """The facts of a saved state; those of early versions lack some."""
+
+    pairs: Positive
+    lengths: str | None = None
+    progress: dict[str, Any]
+    rate: RateState
+    meter: Meter
+    best: Best
+    ema_steps: Count
+    batches: Small | None = None
+    processes: Positive = 1
 
 
 class Checkpoints:
@@ -71,8 +94,9 @@ class Checkpoints:
         existing = self.existing()
         number = int(existing[-1].name) + 1 if existing else 1
         part, path = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
-        # Before, not after: what a killed run left may be what fills the disk.
-        self._sweep()
+        # What a killed run left may be what fills the disk.
+        for leftover in self.folder.glob(".*.part"):
+            remove_folder(leftover)
         try:
             part.mkdir(parents=True)
             save_tensors(part / LAST, snapshot.weights)
@@ -98,7 +122,7 @@ class Checkpoints:
                 + (advice if existing else "begin again with `--overwrite`."),
             ) from fault
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            remove_folder(part)
         self.publish(path)
         self._prune()
         return path
@@ -115,34 +139,39 @@ class Checkpoints:
             return None
         path = existing[-1]
         try:
-            facts = read_json(path / _FACTS)
-            if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-                raise StorageError(f"{path} was written in another format.")
-            if is_altered(facts):
-                raise StorageError(f"{path / _FACTS} has been altered (its checksum differs).")
+            facts = read_record(path / _FACTS, dict[str, Any], FORMAT)
             facts.pop(CHECKSUM, None)
             del facts["format"]
             weights, tensors = load_tensors(path / LAST), load_tensors(path / _TENSORS)
             # Not needed now, but it would take the place of good weights, and be lost at the end.
             verify(path / BEST)
         except StorageError as fault:
-            raise StorageError(
-                fault.problem,
-                f"Restore a copy of {path}, or begin a new run from the weights by `--init "
-                f"{self.model_folder}` and another `--out`.",
-            ) from fault
+            raise self._damaged(fault.problem) from fault
         self.publish(path)
-        self._sweep()
         self._prune()
         return Snapshot(weights, tensors, facts)
+
+    def damaged(self, problem: object) -> StorageError:
+        """Return the error for a newest state whose content makes no sense."""
+        return self._damaged(f"{self.existing()[-1]} is damaged: {problem}.")
+
+    def _damaged(self, problem: str) -> StorageError:
+        return StorageError(
+            problem,
+            f"Restore a copy of {self.existing()[-1]}, or begin a new run from the weights by "
+            f"`--init {self.model_folder}` and another `--out`.",
+        )
 
     def existing(self) -> list[Path]:
         """Return the folders of the saved states, oldest first."""
         if not self.folder.is_dir():
             return []
-        paths = [path for path in self.folder.iterdir() if path.is_dir()]
         # Six digits sort as their numbers do; hidden names are states that are half made.
-        return sorted(path for path in paths if path.name.isascii() and path.name.isdigit())
+        return sorted(
+            path
+            for path in self.folder.iterdir()
+            if path.name.isascii() and path.name.isdigit() and path.is_dir()
+        )
 
     def average(self) -> dict[str, Tensor]:
         """Return the mean of the weights of the newest state and the checkpoints before it.
@@ -171,14 +200,15 @@ class Checkpoints:
     def _counting(self) -> list[Path]:
         """Return the states that a mean is taken of, oldest first: checkpoints, and the newest."""
         *older, newest = self.existing()
-        update = _progress_of(newest).update
+        newest_update = _progress_of(newest).update
         checkpoints = []
         for path in older:
             progress = _progress_of(path)
-            # Facts are removed from checkpoints alone; older versions kept states of any kind so.
+            is_checkpoint = progress.update == progress.checkpoint_update != 0
             # A mean would count twice what was saved twice.
-            is_checkpoint = progress.is_checkpoint and progress.update != update
-            if is_checkpoint or not (path / _FACTS).exists():
+            is_counted = is_checkpoint and progress.update != newest_update
+            # Facts are removed from checkpoints alone; older versions kept states of any kind so.
+            if is_counted or not (path / _FACTS).exists():
                 checkpoints.append(path)
         return [*checkpoints, newest][-self.keep :]
 
@@ -188,32 +218,29 @@ class Checkpoints:
         for path in self.existing():
             if path not in counting:
                 # Removed at one stroke: under another name it is no state.
-                gone = path.with_name(f".{path.name}.part")
                 with contextlib.suppress(OSError):
-                    os.rename(path, gone)
-                shutil.rmtree(gone, ignore_errors=True)
+                    os.rename(path, path.with_name(f".{path.name}.part"))
         # Of older ones the weights are all that a mean needs.
         for path in counting[:-1]:
             for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):
                     (path / name).unlink()
-
-    def _sweep(self) -> None:
-        """Remove what a killed run left half made or half removed."""
-        for part in self.folder.glob(".*.part"):
-            shutil.rmtree(part, ignore_errors=True)
+        # Also what a killed run left half made or half removed.
+        for leftover in self.folder.glob(".*.part"):
+            remove_folder(leftover)
 
 
 def _progress_of(path: Path) -> Progress:
     """Return how far the run was in a state, that of update 0 where it cannot be read."""
     try:
-        return Progress.from_json(read_json(path / _FACTS)["progress"])
-    except (StorageError, LookupError, TypeError):
+        return Progress.from_json(convert(read_json(path / _FACTS), _Facts).progress)
+    except (StorageError, ValueError):
         return Progress()
 
 
 def _link(source: Path, target: Path) -> None:
     """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
+    target = link_target(target)
     remove_stale(target)
     part = temporary_path(target)
     try:

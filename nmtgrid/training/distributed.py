@@ -49,10 +49,9 @@ class Processes:
         The same for all: the dearest first, there and back over the ranks, so that none has much
         more to do. Alone: all of them, in order.
         """
-        order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
+        order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
         turns = 2 * self.count
-        own = (self.rank, turns - 1 - self.rank)
-        return sorted(index for turn, index in enumerate(order) if turn % turns in own)
+        return sorted(order[self.rank :: turns] + order[turns - 1 - self.rank :: turns])
 
     def check(self, batches: int, *, even: bool) -> None:
         """Raise TrainingError unless an update of so many batches can be shared, `even` equally."""
@@ -129,9 +128,8 @@ class Processes:
             torch.distributed.all_gather(buffers, buffer)
         return [b[:size].numpy().tobytes() for b, size in zip(buffers, sizes, strict=True)]
 
-    def wait(self) -> None:
-        """Wait until all processes have come here."""
-        self.sum(torch.zeros(1))
+
+ALONE = Processes()
 
 
 def processes_from_environment() -> Processes:
@@ -141,14 +139,14 @@ def processes_from_environment() -> Processes:
     """
     count = os.environ.get("WORLD_SIZE", "1")
     if count == "1":
-        return Processes()
+        return ALONE
     names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in names if name not in os.environ]
     try:
         processes = Processes(int(os.environ.get("RANK", "0")), int(count))
     except ValueError:
         missing.append("a whole number for WORLD_SIZE and RANK")
-        processes = Processes()
+        processes = ALONE
     if missing or not 0 <= processes.rank < processes.count:
         raise ConfigError(
             f"WORLD_SIZE is {count}, as if torchrun had started this, but the environment lacks "

@@ -1,6 +1,7 @@
-"""Events of a training run, the sums between two log lines, and `metrics.jsonl`.
+"""Counters and clock of a run, its events, the sums between two log lines, and `metrics.jsonl`.
 
-`Trainer.run` yields the events; the command `train` shows them and writes those with figures.
+`Trainer.run` counts, and yields the events; the command `train` shows them and writes those with
+figures. All processes of a run see the same counters, clock and end.
 """
 
 from __future__ import annotations
@@ -8,16 +9,173 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.atomic import atomic_file, storage_error
-from nmtgrid.base.io.checksums import LINE_CHECKSUM, is_altered_line, with_line_checksum
-from nmtgrid.data.batches import BatchPlan
-from nmtgrid.training.progress import Progress, minutes_left
-from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.base.io.atomic import (
+    LINE_CHECKSUM,
+    atomic_file,
+    is_altered_line,
+    storage_error,
+    with_line_checksum,
+)
+from nmtgrid.base.io.records import Count, Finite, NonNegative, Record, convert, parse_json
+from nmtgrid.data.batches import BatchPlan, DataCursor
+from nmtgrid.training.distributed import Processes
+from nmtgrid.training.settings import RunClock, TrainingSettings
 from nmtgrid.training.update import UpdateResult
+
+
+@dataclasses.dataclass
+class Progress:
+    """Counters of a run; part of the saved state. Minutes are those of the whole run."""
+
+    update: Count = 0
+    cursor: DataCursor = dataclasses.field(default_factory=DataCursor)
+    minutes: NonNegative = 0.0
+    waited: Count = 0
+    """Evaluations since the best one; like `least_loss`, of those that were due."""
+    least_loss: Finite | None = None
+    validated_update: Count = 0
+    checkpoint_update: Count = 0
+    """Of the last validation that was due, as are the epoch and minutes below. That at the end of a
+    run is not: one that goes on from there is to be the run that had not ended."""
+    validated_epoch: Count = 0
+    validated_minutes: NonNegative = 0.0
+    saved_update: Count = 0
+    saved_minutes: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for counters of what has not been yet."""
+        updates = self.validated_update, self.checkpoint_update, self.saved_update
+        if max(updates) > self.update or self.validated_epoch > self.cursor.epoch:
+            raise ValueError(f"something was done after the last update, {self.update}")
+        if max(self.validated_minutes, self.saved_minutes) > self.minutes:
+            raise ValueError(f"something was done after the last minute, {self.minutes:g}")
+
+    def validated(self, minutes: float, *, due: bool) -> None:
+        """Note that the run is being validated, for it was `due` or because it ends."""
+        self.validated_update = self.update
+        if due:
+            self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
+            self.validated_minutes = minutes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counters as plain values."""
+        # Saved states call the cursor `place`.
+        values = dataclasses.asdict(self)
+        return {"place" if name == "cursor" else name: value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """Return what `to_json` wrote. Raises ValueError naming what makes no sense."""
+        # Older states do not tell validations that were due from others.
+        older = {"checkpoint_update": values.get("validated_update", 0)}
+        return convert({**older, **values, "cursor": values.get("place")}, cls)
+
+
+def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
+    """Return whether the run is to be validated now."""
+    if progress.validated_update == progress.update:
+        return False
+    # Whichever interval is over first; an interval of zero is none.
+    by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
+    epochs = progress.cursor.epoch - progress.validated_epoch
+    by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
+    wait = settings.validate_minutes
+    by_minutes = wait and minutes - progress.validated_minutes >= wait
+    return bool(by_updates or by_epochs or by_minutes)
+
+
+def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -> str:
+    """Return why the run is to end now, or an empty text."""
+    if settings.max_updates and progress.update >= settings.max_updates:
+        return f"{settings.max_updates:,} updates are done"
+    if settings.max_minutes and minutes >= settings.max_minutes:
+        return f"{settings.max_minutes:g} minutes are over"
+    if settings.max_epochs and progress.cursor.epoch >= settings.max_epochs:
+        return f"{settings.max_epochs:,} epochs are done"
+    if settings.patience and progress.waited >= settings.patience:
+        return f"no improvement in {settings.patience} evaluations"
+    return ""
+
+
+def minutes_left(
+    settings: TrainingSettings,
+    progress: Progress,
+    minutes: float,
+    epochs: float,
+    minutes_per_update: float,
+    minutes_per_epoch: float,
+) -> float | None:
+    """Return the minutes until the first limit, or None if none can be foreseen.
+
+    `epochs` are those done, the present one in part.
+    """
+    limits = []
+    if settings.max_updates:
+        limits.append((settings.max_updates - progress.update) * minutes_per_update)
+    if settings.max_minutes:
+        limits.append(settings.max_minutes - minutes)
+    if settings.max_epochs:
+        limits.append((settings.max_epochs - epochs) * minutes_per_epoch)
+    # Patience cannot be foreseen, and so is no limit here.
+    return max(0.0, min(limits)) if limits else None
+
+
+@dataclasses.dataclass
+class StopRequest:
+    """Set from outside (by a signal): the run ends after the update that it is in."""
+
+    reason: str = ""
+
+
+class Stopwatch:
+    """Minutes of a run, those before a resumption included, and why it is to stop.
+
+    One process alone sees both as they are; several see what they agreed upon last, the first
+    one's clock and anybody's signal, so that they take the same decisions.
+    """
+
+    def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:
+        self.now = time.process_time if kind == "processor" else time.monotonic
+        """Seconds, from any start."""
+        self._request, self._processes = stop, processes
+        self._start, self._minutes_before = self.now(), 0.0
+        self._agreed_minutes: float | None = None
+        self._agreed_stop = ""
+
+    def resume_at(self, minutes: float) -> None:
+        """Begin again at `minutes`."""
+        self._minutes_before, self._start = minutes, self.now()
+
+    def synchronise(self) -> None:
+        """Bring the processes together on the time and on stopping."""
+        if self._processes.count == 1:
+            return
+        # One sum brings both: the other processes add no minutes.
+        self._agreed_minutes = None
+        minutes = self.minutes if self._processes.is_first else 0.0
+        values = torch.tensor([minutes, float(bool(self._request.reason))], dtype=torch.float64)
+        self._agreed_minutes, stopped = self._processes.sum(values).tolist()
+        if stopped:
+            self._agreed_stop = self._request.reason or "stopped by a signal to another process"
+
+    @property
+    def minutes(self) -> float:
+        """Minutes that the run has taken."""
+        if self._agreed_minutes is not None:
+            return self._agreed_minutes
+        return self._minutes_before + (self.now() - self._start) / 60
+
+    @property
+    def stopped(self) -> str:
+        """Why the run is to stop, or an empty text."""
+        return self._request.reason if self._processes.count == 1 else self._agreed_stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +297,20 @@ Event = Started | Updated | Gradients | Split | Validated | Saved | Finished
 class Meter:
     """Sums over updates since the last log line; part of the saved state."""
 
-    updates: int = 0
-    loss: float = 0.0
-    nll: float = 0.0
-    tokens: int = 0
-    cells: int = 0
-    pairs: int = 0
-    seconds: float = 0.0
-    gradient_norm: float = 0.0
-    extra: dict[str, float] = dataclasses.field(default_factory=dict)
+    updates: Count = 0
+    loss: Finite = 0.0
+    nll: NonNegative = 0.0
+    tokens: Count = 0
+    cells: Count = 0
+    pairs: Count = 0
+    seconds: NonNegative = 0.0
+    gradient_norm: NonNegative = 0.0
+    extra: dict[str, Finite] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for updates without tokens: rates are per token."""
+        if self.updates and not self.tokens:
+            raise ValueError(f"{self.updates:,} updates have no tokens")
 
     def add(self, result: UpdateResult, seconds: float) -> None:
         """Take in an update that took `seconds`."""
@@ -193,6 +356,10 @@ class Meter:
         )
 
 
+class _Line(Record):
+    update: Count
+
+
 class MetricsLog:
     """`metrics.jsonl`: one line for each interval, validation and measurement of gradients.
 
@@ -216,9 +383,9 @@ class MetricsLog:
         *lines, _ = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
-                values = json.loads(line.decode("utf-8"))
-                is_later = values["update"] > update
-            except (ValueError, KeyError, TypeError, RecursionError):
+                values = parse_json(line, as_python=True)
+                is_later = convert(values, _Line).update > update
+            except ValueError:
                 remaining.append(line + b"\n")
                 damaged.append(number)
                 continue

@@ -18,6 +18,7 @@ from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
 from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.settings import outside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +104,7 @@ class LikelihoodSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return label_smoothing_faults(self.label_smoothing)
-
-
-def label_smoothing_faults(value: float) -> list[str]:
-    """Return what is wrong with the setting `objective.label_smoothing`."""
-    if 0 <= value < 1:
-        return []
-    return [f"`objective.label_smoothing` must be at least 0 and below 1, but is {value}."]
+        return outside(self, "objective", "at least 0 and below 1", "label_smoothing")
 
 
 class Likelihood:

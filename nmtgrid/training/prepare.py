@@ -1,30 +1,44 @@
-"""From settings to a trainer: checks, data, model, objective, and the model directory.
+"""From a request to a trainer: settings, checks, data, model, objective, and the model directory.
 
-Called by the command `train`.
+Called by the command `train`; recipes and benchmarks that set up runs themselves resolve settings.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import operator
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nmtgrid.base.config import to_json
-from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
-from nmtgrid.base.io.atomic import read_json, reason
-from nmtgrid.base.seeding import seed_everything
+from nmtgrid.base.config import describe, from_json, override, to_json
+from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
+from nmtgrid.base.io.atomic import reason
+from nmtgrid.base.io.lock import NAME as LOCK
+from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.records import Record, read_json, read_record
 from nmtgrid.data import directory
-from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import EXITS, load_weights, save_description, weights_file
+from nmtgrid.models.directory import (
+    EXITS,
+    LengthPercentiles,
+    TrainingLengths,
+    load_weights,
+    save_description,
+    weights_file,
+)
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
-from nmtgrid.training.distributed import Processes
-from nmtgrid.training.progress import StopRequest
-from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.distributed import ALONE, Processes
+from nmtgrid.training.events import StopRequest
+from nmtgrid.training.settings import RunSettings, settings_type
 from nmtgrid.training.trainer import Trainer, seed_process
 from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
@@ -32,6 +46,165 @@ from nmtgrid.training.validate import SplitValidator
 METRICS = "metrics.jsonl"
 _CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
+_RESTORE = "Restore a copy, or begin a new run with another `--out`."
+_OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
+# What saved moments, the position in the data and random states depend on.
+_FIXED = (
+    "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A request for a run: names (None: the default, or what a resumed run has), the texts of
+    `--set`, and options by dotted name (None: not given).
+    """
+
+    arch: str | None = None
+    preset: str | None = None
+    objective: str | None = None
+    changes: Sequence[str] = ()
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def resolve(request: Request, objectives: Objectives, resumed: Path | None = None) -> RunSettings:
+    """Return the settings of a run: defaults, then the preset, `--set`, and flags.
+
+    Those of the run in the folder `resumed` take the changes that a run allows on its way.
+
+    Raises ConfigError with every fault at once, also for changes to the model, the data order or
+    the objective of a resumed run.
+    """
+    if resumed is not None:
+        return _resolve_resumed(resumed, request, objectives)
+    faults: list[str] = []
+    arch = "pervasive" if request.arch is None else request.arch
+    objective = "likelihood" if request.objective is None else request.objective
+    kind = _kind(arch, objective, objectives, faults)
+    preset: Mapping[str, Any] = {}
+    if request.preset is not None and arch in zoo.architectures():
+        try:
+            preset = zoo.preset(arch, request.preset).settings
+        except ConfigError as fault:
+            faults.append(str(fault))
+    if kind is None:
+        raise ConfigError(faults)
+    try:
+        settings = _change(kind(arch, objective, request.preset), preset, request)
+    except ConfigError as fault:
+        raise ConfigError([*faults, *fault.faults]) from fault
+    if faults:
+        raise ConfigError(faults)
+    return settings
+
+
+def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> RunSettings:
+    saved = _read_settings(folder)
+    faults: list[str] = []
+    kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), objectives, faults)
+    if kind is None:
+        raise ConfigError(faults)
+    before = from_json(kind, saved)
+    names = {
+        "arch": (request.arch, before.arch),
+        "preset": (request.preset, before.preset),
+        "objective": (request.objective, before.objective_name),
+    }
+    faults = [
+        f"`--{option} {name}`: the run in {folder} was begun with {saved_name or 'none'}."
+        for option, (name, saved_name) in names.items()
+        if name is not None and name != saved_name
+    ]
+    if faults:
+        raise ConfigError(faults, "Leave that out, or begin a new run with another `--out`.")
+    settings = _change(before, {}, request)
+    # `training.*` may change on the way, but for what the saved moments and draws depend on.
+    fixed = [
+        name
+        for name, _ in describe(kind)
+        if name.startswith(_FIXED)
+        and operator.attrgetter(name)(before) != operator.attrgetter(name)(settings)
+    ]
+    if fixed:
+        changed = ", ".join(f"`{name}`" for name in fixed)
+        raise ConfigError(
+            "A resumed run keeps its model, batches, objective, smoothing, optimiser and seed, but "
+            f"{changed} would change.",
+            "Leave that out, or start a new run with `--init` and another `--out`.",
+        )
+    return settings
+
+
+class _Run(Record):
+    """What `--resume` reads of `config.json`."""
+
+    settings: dict[str, Any]
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    # The settings alone: a request is checked before any weights are read.
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f"There is no run to resume in {folder}: it has no `config.json`.",
+            "Leave `--resume` out to begin one.",
+        )
+    try:
+        return read_record(path, _Run).settings
+    except StorageError as fault:
+        raise ModelError(fault.problem, f"{fault.advice} {_RESTORE}".strip()) from fault
+
+
+def _kind(
+    arch: str, objective: str, objectives: Objectives, faults: list[str]
+) -> type[RunSettings] | None:
+    """Return the settings' type for these names, or None with the faults entered."""
+    known = zoo.architectures()
+    if arch not in known:
+        faults.append(f"There is no architecture `{arch}`. {nearest(arch, known)}")
+    if objective not in objectives:
+        faults.append(f"There is no objective `{objective}`. {nearest(objective, objectives)}")
+    if faults:
+        return None
+    return settings_type(known.get(arch).config, objectives.get(objective).settings)
+
+
+def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
+    """Return `settings` with the preset, the flags and `--set`, all faults in one error."""
+    names = [text.split("=")[0].strip() for text in request.changes]
+    faults = [
+        f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
+    ]
+    flags = {name: value for name, value in request.flags.items() if value is not None}
+    faults += [
+        f"`--set {name}` and `--{name.partition('.')[2].replace('_', '-')}` say the same: give one."
+        for name in names
+        if name in flags
+    ]
+    # Flags come after the preset, `--set` after both: the last one wins.
+    texts = [f"{name}={json.dumps(value)}" for name, value in {**preset, **flags}.items()]
+    texts += [
+        text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
+    ]
+    good = []
+    for text in texts:
+        # Names and types first, one by one, so that a wrong one does not hide wrong values.
+        try:
+            override(settings, [text])
+        except ConfigError as fault:
+            wrong = [problem for problem in fault.faults if problem.startswith("`--set")]
+            faults += wrong
+            if wrong:
+                continue
+        good.append(text)
+    try:
+        changed = override(settings, good)
+    except ConfigError as fault:
+        faults += fault.faults
+    if faults:
+        raise ConfigError(faults)
+    return changed
 
 
 def prepare(
@@ -45,13 +218,46 @@ def prepare(
     overwrite: bool = False,
     init: Path | None = None,
     stop: StopRequest | None = None,
-    processes: Processes | None = None,
+    processes: Processes = ALONE,
 ) -> Trainer:
     """Return a trainer, its model built (or resumed) and its folder begun.
 
-    Of several processes the first one checks, clears and begins the folder.
+    Of several processes the first one locks, checks, clears and begins the folder. Raises
+    StorageError where another process trains in it.
     """
-    processes = processes or Processes()
+    lock = None
+    if processes.is_first and not (resume and not folder.is_dir()):
+        # Where somebody may be at work, that is what to say; all is checked again behind the lock.
+        if not (folder / LOCK).exists():
+            check_folder(folder, overwrite=overwrite or resume)
+        lock = FolderLock(folder, "nmtgrid train")
+    try:
+        trainer = _prepare(
+            data, settings, folder, device, objectives,
+            resume=resume, overwrite=overwrite, init=init, stop=stop, processes=processes,
+        )  # fmt: skip
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    trainer.lock = lock
+    return trainer
+
+
+def _prepare(
+    data: Path,
+    settings: RunSettings,
+    folder: Path,
+    device: torch.device,
+    objectives: Objectives,
+    *,
+    resume: bool,
+    overwrite: bool,
+    init: Path | None,
+    stop: StopRequest | None,
+    processes: Processes,
+) -> Trainer:
+    # Again behind the lock: somebody may have trained here since.
     if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
     dataset, training = Dataset.open(data), settings.training
@@ -62,7 +268,7 @@ def prepare(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
-    seed_everything(training.seed)  # nothing may draw before the weights do
+    torch.manual_seed(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
@@ -71,9 +277,13 @@ def prepare(
     objective.check(model)
     bf16 = training.precision == "bf16"
     bf16 |= training.precision == "auto" and has_fast_bf16(device)
-    validator = _make_validator(
-        dataset, valid, objective, settings, device, bf16=bf16, processes=processes
-    )
+    validator = None
+    if valid is not None and len(valid):
+        validator = SplitValidator(
+            dataset, valid, objective, settings.batches, device, bf16=bf16,
+            with_quality=training.validate_bleu, sentences=training.validate_sentences,
+            processes=processes,
+        )  # fmt: skip
     trainer = Trainer(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes,
@@ -82,50 +292,28 @@ def prepare(
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        _resume(trainer, folder, dataset.pipeline)
+        _check_same_pipeline(folder, dataset.pipeline)
+        if not trainer.resume():
+            advice = "Begin again with `--overwrite`."
+            raise ModelError(f"{folder} holds no saved state to resume from.", advice)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume)
     # The others read the folder: they go on when it is complete.
-    processes.wait()
+    processes.sum(torch.zeros(1))
     return trainer
-
-
-def _make_validator(
-    dataset: Dataset,
-    valid: Split | None,
-    objective: Objective,
-    settings: RunSettings,
-    device: torch.device,
-    *,
-    bf16: bool,
-    processes: Processes,
-) -> SplitValidator | None:
-    """Return what validates on `valid`; None where there is no such split or nothing in it."""
-    if valid is None or not len(valid):
-        return None
-    training = settings.training
-    return SplitValidator(
-        dataset, valid, objective, settings.batches, device, bf16=bf16,
-        with_quality=training.validate_bleu, sentences=training.validate_sentences,
-        processes=processes,
-    )  # fmt: skip
-
-
-def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
-    """Go on from the state in `folder`. Raises DataError or ModelError where that cannot be."""
-    _check_same_pipeline(folder, pipeline)
-    if not trainer.resume():
-        advice = "Begin again with `--overwrite`."
-        raise ModelError(f"{folder} holds no saved state to resume from.", advice)
 
 
 def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
     """Describe the model in its folder, after what an older run left there is `clear`ed."""
     if clear:
         clear_folder(folder)
-    is_new = not folder.exists()
+    is_new = not _entries(folder)
     try:
-        save_description(folder, trainer.model, dataset.pipeline, to_json(trainer.settings))
+        # Pictures have no sentences whose ends they could be split at.
+        source, target = map(LengthPercentiles.of, trainer.plan.lengths())
+        lengths = TrainingLengths(source, target) if dataset.pictures is None else None
+        settings = to_json(trainer.settings)
+        save_description(folder, trainer.model, dataset.pipeline, settings, lengths)
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
             objective.save(folder)
@@ -151,8 +339,10 @@ def make_objective(
 
     `run_folder` as in `Wrapper`.
     """
-    check_smoothing(settings, objectives, run_folder)
     objective = objectives.get(settings.objective_name).make(settings.objective)
+    if not settings.smoothing.is_on:
+        return objective
+    check_smoothing(settings, objectives, run_folder)
     return objectives.wrap(objective, settings, dataset, device, run_folder)
 
 
@@ -222,7 +412,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise ModelError if `folder` is taken, or must not be replaced."""
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder} is a file, not a folder.", "Choose another `--out`.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not _entries(folder):
         return
     if not overwrite:
         raise ModelError(
@@ -236,6 +426,11 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
             "damaged.",
             "Choose another `--out`.",
         )
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, beside the lock; nothing where there is none."""
+    return [path for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() else []
 
 
 def _is_foreign(config: Path) -> bool:

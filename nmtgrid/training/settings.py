@@ -21,10 +21,12 @@ _RANGES: dict[str, Callable[[float], bool]] = {
     "a number from 0 on": lambda value: 0 <= value < math.inf,
     "from 0 to 1": lambda value: 0 <= value <= 1,
     "at least 0 and below 1": lambda value: 0 <= value < 1,
+    "above 0 and below 1": lambda value: 0 < value < 1,
+    "at least 1": lambda value: value >= 1,
 }
 
 
-def _outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
+def outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
     """Return a fault for each of the settings in `group` whose value is not in `span`."""
     faults = []
     for name in names:
@@ -53,9 +55,9 @@ class TokenSmoothing:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = _outside(self, "smoothing.token", "from 0 to 1", "alpha")
-        faults += _outside(self, "smoothing.token", "a number above 0", "temperature")
-        faults += _outside(self, "smoothing.token", "a number from 0 on", "rarity")
+        faults = outside(self, "smoothing.token", "from 0 to 1", "alpha")
+        faults += outside(self, "smoothing.token", "a number above 0", "temperature")
+        faults += outside(self, "smoothing.token", "a number from 0 on", "rarity")
         if self.neighbours < 0 or self.neighbours == 1:
             faults.append(
                 "`smoothing.token.neighbours` must be 0, or 2 or more (the nearest to a token is "
@@ -94,10 +96,9 @@ class SequenceSmoothing:
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         group = "smoothing.sequence"
-        faults = _outside(self, group, "from 0 to 1", "alpha")
-        faults += _outside(self, group, "a number above 0", "temperature", "proposal_temperature")
-        if self.samples < 1:
-            faults.append(f"`{group}.samples` must be at least 1, but is {self.samples}.")
+        faults = outside(self, group, "from 0 to 1", "alpha")
+        faults += outside(self, group, "a number above 0", "temperature", "proposal_temperature")
+        faults += outside(self, group, "at least 1", "samples")
         if not self.alpha:
             return faults
         if self.reward != "hamming" and self.samples == 1:
@@ -157,7 +158,7 @@ class SmoothingSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return _outside(self, "smoothing", "a number from 0 on", "entropy")
+        return outside(self, "smoothing", "a number from 0 on", "entropy")
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
@@ -258,35 +259,29 @@ class TrainingSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [*self._rate_faults(), *self._limit_faults()]
-
-    def _rate_faults(self) -> list[str]:
         group = "training"
-        faults = _outside(
+        faults = outside(
             self, group, "a number above 0", "learning_rate", "epsilon", "decay_factor"
         )
         below_one = ("beta1", "beta2", "momentum", "warmup_fraction", "ema_decay")
-        faults += _outside(self, group, "at least 0 and below 1", *below_one)
+        faults += outside(self, group, "at least 0 and below 1", *below_one)
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
                 "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
                 f"to 1, but is {self.final_learning_rate}."
             )
-        not_negative = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
-        faults += _outside(self, group, "a number from 0 on", *not_negative, "decay_threshold")
+        rates = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
+        faults += outside(self, group, "a number from 0 on", *rates, "decay_threshold")
         if self.decay_factor >= 1:
             faults.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
-        return faults
-
-    def _limit_faults(self) -> list[str]:
-        not_negative = (
+        limits = (
             "seed", "max_updates", "max_minutes", "max_epochs", "patience", "validate_updates",
             "validate_minutes", "validate_epochs", "validate_sentences", "save_minutes", "average",
             "watch_gradients",
         )  # fmt: skip
-        faults = _outside(self, "training", "a number from 0 on", *not_negative)
+        faults += outside(self, group, "a number from 0 on", *limits)
         above_zero = ("log_updates", "ema_updates", "decay_patience", "decay_updates")
-        faults += _outside(self, "training", "a number above 0", *above_zero)
+        faults += outside(self, group, "a number above 0", *above_zero)
         if not (self.max_updates or self.max_minutes or self.max_epochs):
             faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
@@ -330,8 +325,8 @@ class BatchSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = _outside(self, "batches", "a number above 0", "max_tokens", "accumulation")
-        return faults + _outside(self, "batches", "a number from 0 on", "max_cells", "max_length")
+        faults = outside(self, "batches", "a number above 0", "max_tokens", "accumulation")
+        return faults + outside(self, "batches", "a number from 0 on", "max_cells", "max_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,10 +366,10 @@ class RunSettings:
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     """Return RunSettings whose groups `model` and `objective` have these types."""
-    groups = {"model": model, "objective": objective}
-    fields = [
-        (name, kind, dataclasses.field(default_factory=kind)) for name, kind in groups.items()
-    ]
+    fields = (
+        ("model", model, dataclasses.field(default_factory=model)),
+        ("objective", objective, dataclasses.field(default_factory=objective)),
+    )
     typed: type[RunSettings] = dataclasses.make_dataclass(
         "RunSettings", fields, bases=(RunSettings,), frozen=True
     )

@@ -20,27 +20,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.devices import free_memory
+from nmtgrid.base.devices import free_memory, random_states, restore_random_states
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
-from nmtgrid.base.seeding import random_states, restore_random_states, seed_everything
-from nmtgrid.data.batches import Batch, BatchPlan, DataCursor
+from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.records import convert
+from nmtgrid.data.batches import Batch, BatchPlan, DataCursor, check_usable
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
-from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.distributed import Processes, pack_states, unpack_states
-from nmtgrid.training.events import Meter
-from nmtgrid.training.optimiser import (
+from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
+from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
+from nmtgrid.training.events import Meter, Progress, StopRequest, Stopwatch, end_reason, is_due
+from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.update import (
+    GradientWatch,
     LearningRate,
+    Updater,
+    gradient_ratio,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
-from nmtgrid.training.progress import Progress, StopRequest, Stopwatch, end_reason, is_due
-from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
-from nmtgrid.training.validate import Best, Outcome, Selection, Validator
-from nmtgrid.training.weights import RunningAverage, make_weights
+from nmtgrid.training.validate import Outcome, Selection, Validator
+from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
 _HASHED_AT_ONCE = 1 << 20
@@ -118,11 +120,12 @@ class Trainer:
         bf16: bool = False,
         validator: Validator | None = None,
         stop: StopRequest | None = None,
-        processes: Processes | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.model, self.train, self.settings = model.to(device), train, settings
+        self.lock: FolderLock | None = None  # of `folder`, released when the run ends
         self.device, self.bf16, self.validator = device, bf16, validator
-        self.processes = processes or Processes()
+        self.processes = processes
         # Drawn by one seed, but perhaps on unlike machines: those of the first process count.
         self.processes.broadcast([*model.parameters(), *model.buffers()])
         training, batches = settings.training, settings.batches
@@ -130,12 +133,11 @@ class Trainer:
             train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
             batches.max_length, training.seed,
         )  # fmt: skip
-        if not self.plan.count:
-            raise DataError(
-                f"All {self.plan.skipped:,} training pairs are empty or longer than "
-                f"{batches.max_length} tokens.", "Set a larger `batches.max_length`.",
-            )  # fmt: skip
-        self.weights = make_weights(model, objective, self.processes, device, shard=training.shard)
+        check_usable(self.plan)
+        # One process alone has the weights whole, whatever `shard` says.
+        self.weights = Weights(model, objective)
+        if training.shard and self.processes.count > 1:
+            self.weights = ShardedWeights(model, objective, self.processes, device)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
             model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
@@ -149,7 +151,14 @@ class Trainer:
         self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
         self.meter = Meter()
-        self._data_facts = {"pairs": self.plan.count, "lengths": _hash_lengths(train)}
+        # A checksum tells these pairs, in this order, from others.
+        digest = hashlib.sha256()
+        for lengths in (train.source_lengths, train.target_lengths):
+            # In parts: lengths of a mapped file are not copied into memory as a whole.
+            for start in range(0, len(lengths), _HASHED_AT_ONCE):
+                part = lengths[start : start + _HASHED_AT_ONCE]
+                digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
+        self._data_facts = {"pairs": self.plan.count, "lengths": digest.hexdigest()}
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
@@ -164,14 +173,18 @@ class Trainer:
         snapshot = self.checkpoints.load()
         if snapshot is None:
             return False
-        facts, tensors = snapshot.facts, snapshot.tensors
+        try:
+            state = convert(snapshot.facts, RunState)
+            progress = Progress.from_json(state.progress)
+        except ValueError as fault:
+            raise self.checkpoints.damaged(fault) from fault
         advice = "Resume it with the dataset that it was begun with."
-        if facts["pairs"] != self._data_facts["pairs"]:
+        if state.pairs != self._data_facts["pairs"]:
             raise DataError(
-                f"The run was begun on {facts['pairs']:,} usable training pairs, but there are "
+                f"The run was begun on {state.pairs:,} usable training pairs, but there are "
                 f"{self._data_facts['pairs']:,} now.", advice,
             )  # fmt: skip
-        if facts.get("lengths") not in (None, self._data_facts["lengths"]):
+        if state.lengths not in (None, self._data_facts["lengths"]):
             raise DataError("The run was begun on other training pairs, as many as these.", advice)
         try:
             self.weights.load(snapshot.weights)
@@ -181,24 +194,40 @@ class Trainer:
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
         # As many batches an update as before, redistributed over however many processes there are.
-        self._batches = facts.get("batches", self.settings.batches.accumulation)
-        self._world_size_changed = facts.get("processes", 1) != self.processes.count
+        self._batches = state.batches or self.settings.batches.accumulation
+        self._world_size_changed = state.processes != self.processes.count
         self.processes.check(self._batches, even=self.weights.is_sharded)
+        try:
+            self._restore(state, progress, snapshot.tensors)
+        except ValueError as fault:
+            raise self.checkpoints.damaged(fault) from fault
+        self.stopwatch.resume_at(progress.minutes)
+        return True
+
+    def _restore(self, state: RunState, progress: Progress, tensors: dict[str, Tensor]) -> None:
+        """Put back counters and tensors. Raises ValueError for what does not fit the run."""
+        last = max(state.best.update, state.ema_steps)
+        if last > progress.update:
+            raise ValueError(f"`best` or `ema_steps` tell of update {last:,}, after the last one")
+        rank = "" if state.processes == 1 else f"{state.processes - 1}."
+        if f"{_RANDOM}{rank}random.cpu" not in tensors:
+            raise ValueError(f"it lacks the random numbers of {state.processes:,} processes")
+        # An epoch has a batch or more.
+        if progress.cursor.epoch > progress.update * self._batches or not self.plan.has(
+            progress.cursor
+        ):
+            raise ValueError(f"there is no batch of the data at {progress.cursor}")
         restore_optimiser(
             self.optimiser, self.model, _below(tensors, _OPTIMISER), self.weights.like
         )
         if self.average is not None:
             weights = _below(tensors, _AVERAGE)
-            self.average.restore(weights, facts["ema_steps"], self.weights.put)
+            self.average.restore(weights, state.ema_steps, self.weights.put)
         # The seed counts where another number of processes goes on: it has no saved draws.
-        seed = self.settings.training.seed + facts["progress"]["update"]
+        seed = self.settings.training.seed + progress.update
         restore_random(tensors, self.processes, self.device, seed)
-        self.rate.restore(facts["rate"])
-        self.meter = Meter(**facts["meter"])
-        self.progress = Progress.from_json(facts["progress"])
-        self.selection.best = Best(**facts["best"])
-        self.stopwatch.resume_at(self.progress.minutes)
-        return True
+        self.rate.restore(state.rate)
+        self.meter, self.progress, self.selection.best = state.meter, progress, state.best
 
     def run(self) -> Iterator[events.Event]:
         """Train until a limit is reached, or `stop` asks for the end.
@@ -207,6 +236,14 @@ class Trainer:
         when a pair does not fit into memory, StorageError when a state cannot be written; what was
         saved stays.
         """
+        try:
+            yield from self._run()
+        finally:
+            # Whoever waits for the folder may have it.
+            if self.lock is not None:
+                self.lock.release()
+
+    def _run(self) -> Iterator[events.Event]:
         self.stopwatch.synchronise()
         yield events.Started(
             update=self.progress.update,
@@ -319,9 +356,12 @@ class Trainer:
         self.stopwatch.synchronise()
         # A validation at the end of a run was not due: a run that goes on must be as if it had
         # not been.
+        loss, progress = outcome.score.value, self.progress
         if due:
-            self.rate.evaluated(outcome.score.value)
-            self.progress.evaluated(outcome.score.value)
+            self.rate.evaluated(loss)
+            progress.waited += 1
+        if due and (progress.least_loss is None or loss < progress.least_loss):
+            progress.waited, progress.least_loss = 0, loss
         # Saved after every validation: the best weights and the counters must not part.
         yield self._validated(outcome, start)
         yield self._save(outcome.best)
@@ -354,7 +394,7 @@ class Trainer:
             minutes=self.stopwatch.minutes,
             nll=score.nll,
             weights=outcome.weights,
-            losses={name: candidate.nll for name, candidate in outcome.scores.items()},
+            losses=outcome.losses,
             bleu=quality.bleu,
             is_best=outcome.best is not None,
             seconds=self.stopwatch.now() - start,
@@ -383,17 +423,18 @@ class Trainer:
         facts = {
             **self._data_facts,
             "progress": progress.to_json(),
-            "rate": self.rate.state(),
+            "rate": dataclasses.asdict(self.rate.state()),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),
             "ema_steps": self.average.steps if self.average is not None else 0,
             "batches": self._batches,
             "processes": self.processes.count,
         }
+        weights = self.weights.unsharded(self.model.state_dict())
         if best is None and self.selection.best.nll is None:
             # Nothing has been validated yet: the newest weights are the best ones.
-            best = self.weights.state()
-        snapshot = Snapshot(self.weights.state(), tensors, facts)
+            best = weights
+        snapshot = Snapshot(weights, tensors, facts)
         folder = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
         # Also a barrier: no process goes on before the state is on the disk.
         first, *_ = self.processes.gather(os.fsencode(folder))
@@ -401,35 +442,28 @@ class Trainer:
         return events.Saved(update=self.progress.update, minutes=minutes, folder=os.fsdecode(first))
 
 
-def _hash_lengths(pairs: Pairs) -> str:
-    """Return a checksum that tells these pairs, in this order, from others."""
-    digest = hashlib.sha256()
-    for lengths in (pairs.source_lengths, pairs.target_lengths):
-        # In parts: lengths of a mapped file are not copied into memory as a whole.
-        for start in range(0, len(lengths), _HASHED_AT_ONCE):
-            part = lengths[start : start + _HASHED_AT_ONCE]
-            digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
-    return digest.hexdigest()
-
-
 def restore_random(
     tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
 ) -> None:
     """Put back this process' random states, or begin others by `seed` where it had none.
 
-    So a run that goes on with another number of processes draws other dropout masks.
+    So a run that goes on with another number of processes draws other dropout masks. Raises
+    ValueError for a state that is none.
     """
     rank = "" if processes.count == 1 else f"{processes.rank}."
     states = _below(tensors, f"{_RANDOM}{rank}")
     if "random.cpu" in states:
-        restore_random_states(states, device)
+        try:
+            restore_random_states(states, device)
+        except (RuntimeError, TypeError) as fault:
+            raise ValueError("a state of the random numbers makes no sense") from fault
     else:
         seed_process(seed, processes)
 
 
 def seed_process(seed: int, processes: Processes) -> None:
     """Seed each process' random numbers differently; one alone keeps those of `seed`."""
-    seed_everything((seed + 1_000_003 * processes.rank) % 2**63)
+    torch.manual_seed((seed + 1_000_003 * processes.rank) % 2**63)
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -10,20 +10,21 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy
 import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import DataError
+from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent
 from nmtgrid.data.batches import cut_by_length
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.training.api import Objective
-from nmtgrid.training.distributed import Processes
+from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
 
@@ -55,13 +56,11 @@ class Score:
 
 
 class Validator(Protocol):
-    """Scores a model's present weights."""
+    """Scores a model's present weights, as `SplitValidator` does."""
 
-    def score(self, model: TranslationModel) -> Score:
-        """Return the loss of the references, without label smoothing."""
+    def score(self, model: TranslationModel) -> Score: ...
 
-    def quality(self, model: TranslationModel) -> Quality:
-        """Return the scores of greedy translations that are wanted."""
+    def quality(self, model: TranslationModel) -> Quality: ...
 
 
 class SplitValidator:
@@ -81,9 +80,9 @@ class SplitValidator:
         bf16: bool = False,
         with_quality: bool = True,
         sentences: int = 0,
-        processes: Processes | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        self.processes = processes or Processes()
+        self.processes = processes
         self.pipeline, self.split, self.objective = dataset.pipeline, split, objective
         self.device, self.bf16 = device, bf16
         # Nothing is kept for a backward pass, so twice the tokens fit.
@@ -166,33 +165,34 @@ class SplitValidator:
         return Quality(bleu(hypotheses, self._references, "none").value)
 
 
+Candidate = Literal["last", "ema", "average"]
+"""Weights that are scored."""
+
+
 @dataclasses.dataclass
 class Best:
     """The best evaluation so far; nll is per target token, natural logarithm."""
 
-    nll: float | None = None
-    update: int = 0
-    weights: str = "last"
-    bleu: float | None = None
-    cider: float | None = None
-    criterion: float | None = None
+    nll: NonNegative | None
+    update: Count
+    weights: Candidate
+    bleu: Percent | None = None
+    cider: NonNegative | None = None
+    criterion: Finite | None = None
     """What it was chosen by, if not by nll."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An evaluation: the scores of all candidates, and the better one's name and quality."""
+    """An evaluation: the better candidate's name, score and quality."""
 
     weights: str
-    scores: dict[str, Score]
+    score: Score
     quality: Quality
+    losses: dict[str, float]
+    """The nll of all candidates."""
     best: dict[str, Tensor] | None
     """The candidate's weights, if it beats all before; else None."""
-
-    @property
-    def score(self) -> Score:
-        """The better candidate's."""
-        return self.scores[self.weights]
 
 
 class Selection:
@@ -202,7 +202,7 @@ class Selection:
         self, weights: Weights, validator: Validator | None, average: RunningAverage | None
     ) -> None:
         self.weights, self.validator, self.average = weights, validator, average
-        self.best = Best()
+        self.best = Best(None, 0, "last")
 
     def evaluate(self, update: int, averaged: Mapping[str, Tensor] | None = None) -> Outcome:
         """Score the last weights and, where there is one, their running average.
@@ -210,19 +210,22 @@ class Selection:
         Or, where it is given, the mean of the last states: `averaged`, by name.
         """
         assert self.validator is not None
-        candidates: dict[str, Mapping[str, Tensor] | None] = {"last": None}
+        candidates: dict[Candidate, Mapping[str, Tensor] | None] = {"last": None}
         if averaged is not None:
             candidates = {"average": averaged}
         elif self.average is not None and self.average.steps:
             candidates["ema"] = self.weights.unsharded(self.average.weights)
-        model, scores = self.weights.model, {}
+        model = self.weights.model
+        scores: dict[Candidate, Score] = {}
         with self.weights.gathered():
             for name, weights in candidates.items():
                 with swapped_weights(model, weights):
                     scores[name] = self.validator.score(model)
             # A loss that is no number is the worst one: min() would take it if it came first.
-            values = {name: score.value for name, score in scores.items()}
-            name = min(values, key=lambda n: math.inf if math.isnan(values[n]) else values[n])
+            name = min(
+                scores,
+                key=lambda n: math.inf if math.isnan(scores[n].value) else scores[n].value,
+            )
             weights, score = candidates[name], scores[name]
             with swapped_weights(model, weights):
                 quality = self.validator.quality(model)
@@ -239,4 +242,5 @@ class Selection:
                 cider=quality.cider,
                 criterion=score.criterion,
             )
-        return Outcome(name, scores, quality, best)
+        losses: dict[str, float] = {name: score.nll for name, score in scores.items()}
+        return Outcome(name, score, quality, losses, best)

@@ -9,7 +9,7 @@ update is the same; what is saved is whole, so that a run may go on either way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,14 +61,32 @@ class RunningAverage:
     def restore(
         self, weights: Mapping[str, Tensor], steps: int, put: Callable[[Tensor, Tensor], object]
     ) -> None:
-        """Put back the average of a saved state by `put`; what it lacks begins as it is now."""
+        """Put back the average of a saved state by `put`; what it lacks begins as it is now.
+
+        Raises ValueError naming a tensor that is not one of this model.
+        """
+        for name in weights.keys() - self.weights.keys():
+            raise ValueError(f"the average has `{name}`, which the model does not")
         for name, mean in self.weights.items():
             if name in weights:
+                check_tensor(name, weights[name], mean.shape, mean.dtype)
                 put(mean, weights[name])
             else:
                 # States of older versions have no averages of buffers.
                 mean.copy_(self._live[name])
         self.steps = steps
+
+
+def check_tensor(name: str, value: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Raise ValueError unless `value` has that shape and type, and finite numbers."""
+    if value.shape != torch.Size(shape) or value.dtype != dtype:
+        expected, actual = (
+            f"{str(kind).removeprefix('torch.')} {list(size)}"
+            for kind, size in ((dtype, shape), (value.dtype, value.shape))
+        )
+        raise ValueError(f"`{name}` is {actual} where {expected} belongs")
+    if not value.isfinite().all():
+        raise ValueError(f"`{name}` has numbers that are not finite")
 
 
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -123,10 +141,6 @@ class Weights:
         """Return tensors like weights (moments, averages) as they are without processes."""
         return dict(tensors)
 
-    def state(self) -> dict[str, Tensor]:
-        """Return what the model's state dict holds, whole."""
-        return self.unsharded(self.model.state_dict())
-
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
         state = self.model.state_dict(keep_vars=True)
@@ -141,7 +155,7 @@ class Weights:
         return copies
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` returned. Raises RuntimeError for that of another model."""
+        """Put back a whole state dict. Raises RuntimeError for that of another model."""
         self.model.load_state_dict(state)
 
     def put(self, tensor: Tensor, value: Tensor) -> None:
@@ -227,20 +241,6 @@ class ShardedWeights(Weights):
         mesh, placements = parameter.device_mesh, parameter.placements
         shard: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
         return shard
-
-
-def make_weights(
-    model: TranslationModel,
-    objective: Objective,
-    processes: Processes,
-    device: torch.device,
-    *,
-    shard: bool,
-) -> Weights:
-    """Return the weights, sharded if `shard`; one process alone has them whole."""
-    if shard and processes.count > 1:
-        return ShardedWeights(model, objective, processes, device)
-    return Weights(model, objective)
 
 
 class _LossModule(nn.Module):

@@ -3,11 +3,13 @@
     python -m tests.faults                          ten cases of each kind
     python -m tests.faults --rounds 60 --seed 2 --json counts.json
     python -m tests.faults --only kills,flips
+    python -m tests.faults --pairs 40               two commands at once, and nothing else
 
 Prints counts; the exit code is 1 where something was lost, torn, or changed without a word.
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 # Forked processes share what is loaded, and must not share threads or a device.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -26,6 +29,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="kills,disk,flips")
+    parser.add_argument("--pairs", type=int, metavar="ROUNDS")
+    parser.add_argument("--names", default="", help="of pairs: parts of their names, with commas")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     import torch
@@ -33,12 +38,18 @@ def main() -> int:
     from tests.faults.disk import disk
     from tests.faults.flips import flips
     from tests.faults.kills import kills
+    from tests.faults.pairs import pairs
     from tests.faults.stock import make
 
     torch.set_num_threads(1)
-    asked = [
-        {"kills": kills, "disk": disk, "flips": flips}[name] for name in arguments.only.split(",")
-    ]
+    if arguments.pairs is not None:
+        arguments.only, arguments.rounds = "pairs", arguments.pairs
+    names = arguments.names.split(",")
+    known: dict[str, Any] = {
+        "pairs": functools.partial(pairs, names=names),
+        **{"kills": kills, "disk": disk, "flips": flips},
+    }
+    asked = [known[name] for name in arguments.only.split(",")]
     counts = {}
     # In memory, where that can be had: thousands of small files are synchronised.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -51,14 +51,26 @@ def run(
     words: Sequence[str], folder: Path, tap: Tap | None = None, kill: Kill | None = None
 ) -> Ended:
     """Run a command in `folder`, in a forked process."""
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as moments:
-        child = os.fork()
-        if not child:
-            _work(lambda: main(words), folder, said, moments, tap)
-        code = _wait(child, kill)
-        said.seek(0)
-        moments.seek(0)
-        return Ended(code, said.read().decode(errors="replace"), int(moments.read() or 0))
+    return Running(words, folder, tap).wait(kill)
+
+
+class Running:
+    """A command in a forked process, which others may run beside."""
+
+    def __init__(self, words: Sequence[str], folder: Path, tap: Tap | None = None) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `wait`)
+        self._moments = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = os.fork()
+        if not self.process:
+            _work(lambda: main(words), folder, self._said, self._moments, tap)
+
+    def wait(self, kill: Kill | None = None) -> Ended:
+        """Return how it ended."""
+        with self._said as said, self._moments as moments:
+            code = _wait(self.process, kill)
+            said.seek(0)
+            moments.seek(0)
+            return Ended(code, said.read().decode(errors="replace"), int(moments.read() or 0))
 
 
 def start(words: Sequence[str], folder: Path, kill: Kill) -> Ended:

@@ -59,9 +59,9 @@ def differing(first: Left, second: Left) -> list[str]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Return the temporary files and folders below `folder`."""
+    """Return the temporary files and folders, and the locks, below `folder`."""
     return [
         path.relative_to(folder).as_posix()
         for path in folder.rglob(".*")
-        if path.suffix in (".part", ".old")
+        if path.name.endswith((".part", ".old", ".lock"))
     ]

@@ -8,8 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nmtgrid.cli.app import main
+from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
+from tests.unit.fairseq_reference_recurrent import LSTM
 
 _SIZES = {"train": 12, "valid": 3, "test": 4}
+_PLAIN = ["--arch", "transformer", *(f"--set=model.{text}" for text in (
+    "size=8", "heads=2", "feed_forward_size=8", "encoder_depth=1", "decoder_depth=1"))]  # fmt: skip
 SMALL = ["--arch", "transformer", *(f"--set=model.{text}" for text in (
     "size=8", "heads=2", "feed_forward_size=8", "encoder_depth=1", "decoder_depth=2",
     "exits=separate", "encoder=unidirectional"))]  # fmt: skip
@@ -28,13 +32,21 @@ ONLINE = ["online-eval", "model", "--data", "data", "--k", "1,3"]
 
 
 def make(folder: Path) -> None:
-    """Fill `folder`: text, bare (no units), data, model, broken (a run half done), and results."""
+    """Fill `folder`: text, bare (no units), data, model, broken (a run half done), and results.
+
+    And `plain`, a model that can be exported, and a checkpoint of fairseq's in `fairseq`.
+    """
     _text(folder / "text")
     done(folder, [*PREPROCESS, "--out", "bare"])
     shutil.copytree(folder / "bare", folder / "data")
     done(folder, ["bpe", "learn", "data", "--merges", "8"])
     done(folder, [*TRAIN, "--out", "model"])
     done(folder, [*TRAIN, "--max-updates", "2", "--out", "broken"])
+    done(folder, ["train", "data", *_PLAIN, "--max-updates", "1", "--out", "plain"])
+    (folder / "fairseq").mkdir()
+    write_dictionaries(folder / "fairseq")
+    reference = LSTM(TYPES)
+    write_checkpoint(folder / "fairseq" / "c.pt", content(reference.options, reference.state))
     done(folder, ["decode", "model", "text/test.xx", "--exit", "1", "--traces", "traces.jsonl",
                   "--out", "translated.yy", *SHORT])  # fmt: skip
     done(folder, [*ONLINE, "--out", "online", "--device", "cpu"])
@@ -47,7 +59,8 @@ def done(folder: Path, words: list[str]) -> None:
 
     Raises RuntimeError where it fails.
     """
-    said = io.StringIO()
+    raw = io.BytesIO()
+    said = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stderr(said),
@@ -55,7 +68,7 @@ def done(folder: Path, words: list[str]) -> None:
     ):
         code = main(words)
     if code:
-        raise RuntimeError(f"{' '.join(words)}: {code}\n{said.getvalue()}")
+        raise RuntimeError(f"{' '.join(words)}: {code}\n{raw.getvalue().decode()}")
 
 
 def copy(stock: Path, folder: Path, names: Iterable[str]) -> Path:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.faults.flips import _HARMS, _judged
+from tests.faults.pairs import Pair, Undisturbed, judged
 from tests.faults.process import Ended
 from tests.faults.results import differing, left, leftovers
 from tests.faults.tally import Tally
@@ -123,3 +124,50 @@ def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
         series_counts = [entry for name, entry in results.items() if name.startswith(series)]
         assert len(series_counts) == count and all(entry["cases"] >= 1 for entry in series_counts)
     assert results["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}
+
+
+_SOME_PAIRS = "train --overwrite twice,bpe learn twice"
+_IN_USE = "error: The folder x is in use: `nmtgrid train` (process 7 on here, since now) writes."
+_TAKEN, _WON = Ended(2, _IN_USE), Ended(0, "")
+_STATES = [
+    Undisturbed((0,), {0: 0}, {"x": {"a": 0}}),
+    Undisturbed((1,), {1: 0}, {"x": {"a": 1}}),
+    Undisturbed((0, 1), {0: 0, 1: 0}, {"x": {"a": 1}}),
+    Undisturbed((1, 0), {1: 0, 0: 2}, {"x": {"a": 1}}),
+]
+
+
+@pytest.mark.parametrize(
+    ("ended", "value", "outcome", "words"),
+    [
+        ((_WON, _TAKEN), 0, "one refused", ""),
+        ((_WON, _TAKEN), 2, "one refused", "not whole"),
+        ((_WON, Ended(2, "error: no")), 0, "one refused", "name the holder"),
+        ((_WON, Ended(2, _IN_USE.replace("7", "9"))), 0, "one refused", "names process 9"),
+        ((_WON, _WON), 1, "one after the other", ""),
+        ((Ended(2, "error: x is there already"), _WON), 1, "one after the other", ""),
+        ((_WON, _WON), 0, "", "unlike all"),
+        ((_TAKEN, _TAKEN), 0, "", "unlike all"),
+        ((_WON, Ended(1, "Traceback")), 0, "", "ended with 1"),
+    ],
+)
+def test_two_at_once_are_judged(
+    ended: tuple[Ended, Ended], value: int, outcome: str, words: str
+) -> None:
+    pair = Pair("p", ["train"], ["train"], {}, ["x"])
+    judgement, faults = judged(pair, ended, [7, 8], {"x": {"a": value}}, _STATES)
+    assert judgement == outcome and bool(faults) == bool(words)
+    assert all(words in fault for fault in faults)
+
+
+def test_of_two_at_once_one_wins_whole(tmp_path: Path) -> None:
+    """Once and once with a kill; often by `python -m tests.faults --pairs 20`."""
+    counts = tmp_path / "counts.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--pairs", "1", "--names", _SOME_PAIRS,
+         "--json", counts],
+        cwd=PROJECT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    results = json.loads(counts.read_text(encoding="utf-8"))
+    assert len(results) == 2 and all(entry["cases"] == 2 for entry in results.values())

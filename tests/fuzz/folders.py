@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nmtgrid.adaptive.exit_presets import load_exits
-from nmtgrid.base.io.checksums import digest
+from nmtgrid.base.io.atomic import digest
 from nmtgrid.cli.app import main
 from nmtgrid.data import directory
 from nmtgrid.data.dataset import Dataset

@@ -1,7 +1,8 @@
 """What the invariant tests share: the cases, ragged batches, slow references."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captioning.dataset import collate_pictures
+from nmtgrid.layers.normalisation import BatchStatistics
 from nmtgrid.models.api import Halt, PredictionSites, TranslationModel, with_exits
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
@@ -275,3 +277,18 @@ def search_batch(
 ) -> list[list[Hypothesis]]:
     """Return what a search over the batch's sources finds."""
     return search(models, batch.source, batch.source_lengths, plan, **options)
+
+
+@contextlib.contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let a model in training mode use its running statistics, and leave them be."""
+    norms = [module for module in model.modules() if isinstance(module, BatchStatistics)]
+    for norm in norms:
+        # Updates put the whole model into training mode: these modules stay as they are.
+        norm.eval().train = lambda mode=True, norm=norm: norm  # type: ignore[method-assign,misc]
+    try:
+        yield
+    finally:
+        for norm in norms:
+            del norm.train
+            norm.train()

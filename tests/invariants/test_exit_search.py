@@ -37,7 +37,7 @@ def test_never_halting_is_plain_decoding(case: Case) -> None:
     assert_close(results, expected)
     assert_close(shares, plain)
     for beam in (1, 3):
-        plan = SearchPlan(beam=beam, max_length_a=6, max_length_b=1)
+        plan = SearchPlan(beam=beam, max_length_a=4, max_length_b=0.4)
         kept = search_batch([model], batch, plan, halt=never)
         for (first, *_), (second, *_) in zip(kept, search_batch([model], batch, plan), strict=True):
             assert first.tokens == second.tokens
@@ -50,7 +50,7 @@ def test_never_halting_is_plain_decoding(case: Case) -> None:
 def test_alone_equals_in_a_batch(case: Case, beam: int) -> None:
     model, batch = exits_and_batch(case, SOURCES, TARGETS)
     keys = torch.tensor([11, 12, 13, 14])
-    plan = SearchPlan(beam=beam, max_length_a=5, max_length_b=1)
+    plan = SearchPlan(beam=beam, max_length_a=4, max_length_b=0.4)
     for halt in halts(model):
         together = search_batch([model], batch, plan, keys=keys, halt=halt, align=True)
         for row in range(len(batch)):
@@ -87,7 +87,7 @@ def _assert_same(results: Hypothesis, expected: Hypothesis) -> None:
 @every_exit_case
 def test_a_hypothesis_has_the_score_of_its_exits(case: Case) -> None:
     model, batch = exits_and_batch(case, SOURCES, TARGETS)
-    plan = SearchPlan(beam=3, nbest=3, max_length_a=5, max_length_b=1)
+    plan = SearchPlan(beam=3, nbest=3, max_length_a=4, max_length_b=0.4)
     for halt in halts(model):
         keys = torch.arange(4) + 20
         results = search_batch([model], batch, plan, keys=keys, halt=halt)
@@ -108,7 +108,7 @@ def _assert_forced(model: ExitModel, source: list[int], hypothesis: Hypothesis) 
 @every_exit_case
 def test_waiting_and_leaving_early_go_together(case: Case) -> None:
     model, batch = exits_and_batch(case, SOURCES, TARGETS)
-    plan = SearchPlan(beam=2, max_length_a=5, max_length_b=1)
+    plan = SearchPlan(beam=2, max_length_a=4, max_length_b=0.4)
     for halt in halts(model):
         if halt.needs == "sequence":
             with pytest.raises(ConfigError, match="whole source"):

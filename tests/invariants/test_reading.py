@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
 from tests.invariants.helpers import (

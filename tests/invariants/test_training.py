@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors
-from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training import events
+from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
@@ -24,6 +22,7 @@ from tests.invariants.helpers import (
     batch_for,
     every_architecture,
     every_case,
+    frozen_statistics,
     model_and_batch,
     readable,
 )
@@ -47,7 +46,7 @@ class Sentences(tiny_run.Sentences):
 
 
 def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
-    seed_everything(seed)
+    torch.manual_seed(seed)
     training = TrainingSettings(
         max_updates=4, warmup_updates=3, ema_decay=0.9, ema_updates=1, log_updates=1,
         save_minutes=0.0, validate_epochs=0, learning_rate=0.01,

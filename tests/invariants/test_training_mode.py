@@ -8,7 +8,6 @@ hold as soon as the statistics are frozen; padding must not matter to it either 
 import torch
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models.api import TranslationModel
 from tests.invariants.helpers import (
     LIMIT,
@@ -16,6 +15,7 @@ from tests.invariants.helpers import (
     assert_close,
     batch_for,
     every_case,
+    frozen_statistics,
     teacher_forced,
     with_padding,
 )

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import save_tensors
-from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.training.distributed import Processes, process_group, processes_from_environment
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.update import Updater, UpdateResult
-from nmtgrid.training.weights import make_weights
-from tests.invariants.helpers import Case, basic_cases, batch_for
+from nmtgrid.training.weights import ShardedWeights, Weights
+from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 
 UPDATES = 2
 
@@ -31,7 +30,9 @@ def train(
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
-    weights = make_weights(model, objective, processes, device, shard=shard)
+    weights = Weights(model, objective)
+    if shard and processes.count > 1:
+        weights = ShardedWeights(model, objective, processes, device)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     updater = Updater(
         model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,

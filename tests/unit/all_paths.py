@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from nmtgrid.base.errors import NmtgridError
+from nmtgrid.base.rows import is_token
+
 SIZES = [(2, 1), (1, 4), (3, 3), (4, 2), (2, 5), (5, 5), (4, 6)]
 """Small grids: (source length, target length)."""
 
@@ -42,3 +45,31 @@ def lengths(sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
 def pad(paths: Sequence[Sequence[int]], size: int, value: int = 1) -> Tensor:
     """Return paths [B, size], with `value` on padding."""
     return torch.tensor([[*path, *[value] * (size - len(path))] for path in paths])
+
+
+def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> None:
+    """Raise NmtgridError at the first position that no path can have; both count from 1."""
+    inside = is_token(target_lengths, paths.shape[1])
+    # A path begins with one token read, so a first write with none falls below that.
+    before = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
+    faulty = ((paths < before) | (paths > source_lengths[:, None])) & inside
+    if len(paths) and int(target_lengths.max()) > paths.shape[1]:
+        sentence, position = int(target_lengths.argmax()), paths.shape[1]
+        problem = f"ends before target position {position + 1}"
+    elif bool(faulty.any()):
+        sentence, position = faulty.nonzero()[0].tolist()
+        reads, length = int(paths[sentence, position]), int(source_lengths[sentence])
+        where = f"at target position {position + 1}"
+        if reads > length:
+            problem = f"has read {reads} source tokens {where}, but the source has {length}"
+        elif reads < 1:
+            problem = f"has read {reads} source tokens {where}"
+        else:
+            last = int(before[sentence, position])
+            problem = f"falls from {last} to {reads} source tokens {where}"
+    else:
+        return
+    raise NmtgridError(
+        f"The path of sentence {sentence + 1} {problem}.",
+        "A path starts with at least 1 token read, never falls, and ends within the source.",
+    )

@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.cli.app import main
-from tests.unit.train_command import toy_data
+from tests.unit.train_command import SMALL_TRANSFORMER, toy_data, train
 
 
 @pytest.fixture(scope="session")
 def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy dataset of 60 pairs with 40 merges, which tests read and never change."""
     return toy_data(tmp_path_factory.mktemp("toy") / "data")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small transformer after two updates, which tests read and never change."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    assert train(toy_dataset, "--out", folder, *SMALL_TRANSFORMER, "--max-updates", 2) == 0
+    return folder
 
 
 @pytest.fixture

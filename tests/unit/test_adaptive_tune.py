@@ -126,9 +126,7 @@ def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
     assert shares[0] == shares[2] != shares[1]
 
 
-def test_thresholds_are_bound_to_their_weights(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thresholds_belong_to_weights(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(here / "exits", here / "bound", ignore=shutil.ignore_patterns("exits.json"))
     best, last = here / "bound" / "model.safetensors", here / "bound" / "last.safetensors"
     save_tensors(last, {name: 0.5 * value for name, value in load_tensors(best).items()})
@@ -179,9 +177,8 @@ def test_a_certified_loss(here: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert calibrated["test"]["holds"] == (calibrated["test"]["loss"] <= 95)
     assert calibrated["sentences"] == 3 and len(report(file)["points"]) == 1
     assert "Certified" in capsys.readouterr().err
-    message = refused(
-        capsys, "adaptive-tune", "exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5
-    )
+    order = ("exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5)
+    message = refused(capsys, "adaptive-tune", *order)
     assert "598 are needed" in message and "1,196 sentences" in message
 
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from nmtgrid.layers import soft_targets
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy, plain_linear_cross_entropy
+from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
 from nmtgrid.layers.soft_targets import (
     NeighbourDistribution,
     SoftTargets,
     TargetDistribution,
     VectorDistribution,
 )
+from tests.unit.plain_kernels import plain_linear_cross_entropy
 
 V, D, M = 11, 5, 9
 ANGLES = torch.tensor([0.0, 60.0, 90.0]) * math.pi / 180

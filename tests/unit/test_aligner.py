@@ -61,7 +61,7 @@ def test_links_of_small_texts() -> None:
     source = [["a", "b"], ["a"], ["b"], ["a", "c"], ["c", "b"]]
     target = [["y", "x"], ["x"], ["y"], ["x", "z"], ["z", "y"]]
     assert align(source[:1], target[:1]).links == [[(0, 0), (1, 1)]]
-    assert align(source, target, count=1).links == [[(0, 1), (1, 0)]]
+    assert align(source[:1], target[:1], more=(source[1:], target[1:])).links == [[(0, 1), (1, 0)]]
     # Uniform prior (tension 0), no null: after one step t(x|a) = (1/2 + 1) / (1/2 + 1/2 + 1).
     source, target = [["a", "b"], ["a"]], [["x", "y"], ["x"]]
     settings = AlignerSettings(2, null=0.0, tension=0.0, concentration=0.0, heuristic="forward")
@@ -73,10 +73,8 @@ def test_links_of_small_texts() -> None:
     assert align([[], ["a"], []], [["x"], [], []]).links == [[], [], []]
     assert align([], []).links == []
     assert align([["a"], []], [["x"], ["y"]]).links == [[(0, 0)], []]
-    assert form("Haus.") == form("haus") == "haus"
-    assert form("...") == "..."
-    assert form("ab@@") == "ab@@"
-    assert form("don't") == "don't"
+    assert form("Haus.") == form("haus") == "haus" and form("...") == "..."
+    assert form("ab@@") == "ab@@" and form("don't") == "don't"
 
 
 def test_the_layout_holds_every_pair_of_words() -> None:
@@ -147,28 +145,27 @@ PAIRS = AlignedPairs(
 )
 
 
-def test_paths_by_hand() -> None:
+def test_paths_and_difficulty_by_hand(tmp_path: Path) -> None:
     assert reference_path([(0, 0), (1, 1), (2, 2)], 3) == [1, 2, 3]
     # The last source word comes first: all must be read at once.
     assert reference_path([(0, 1), (3, 0)], 2) == [4, 4]
     # Two links of a word: the later one counts; none: what has been read stays.
     assert reference_path([(0, 1), (2, 1), (1, 3)], 5) == [1, 3, 3, 3, 3]
-    assert reference_path([], 2) == [1, 1]
-    assert reference_path([], 0) == []
+    assert reference_path([], 2) == [1, 1] and reference_path([], 0) == []
 
 
 def test_difficulty_by_hand(tmp_path: Path) -> None:
     measured = measure_difficulty(PAIRS)
     # Monotone: (1 - 0) + (2 - 1) + (3 - 2) over 3 = 1. All at once: 4, cut off there.
-    assert measured.lagging[:2].tolist() == [1.0, 4.0]
+    assert measured[:2].tolist() == [1.0, 4.0]
     # An empty side has no difficulty.
-    assert [value != value for value in measured.lagging] == [False, False, True, True]
+    assert [value != value for value in measured] == [False, False, True, True]
     assert PAIRS.unaligned == pytest.approx(1 / 6)
     # z = 1, 1, 3, 3 of |x| = 3, |y| = 4: up to t = 3, (1 - 0) + (1 - 3/4) + (3 - 6/4) over 3.
     pairs = AlignedPairs([["a"] * 3], [["x"] * 4], [[(0, 0), (2, 2)]], "")
-    assert measure_difficulty(pairs).lagging.tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
+    assert measure_difficulty(pairs).tolist() == [pytest.approx((1 + 0.25 + 1.5) / 3)]
     path = tmp_path / "d.txt"
-    write_numbers(path, measure_difficulty(PAIRS).lagging)
+    write_numbers(path, measure_difficulty(PAIRS))
     assert path.read_text() == "1.0000\n4.0000\nnan\nnan\n"
     assert read_numbers(path, tmp_path / "r", 4)[:2] == [1.0, 4.0]
 

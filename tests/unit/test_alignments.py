@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
 from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
 from nmtgrid.analysis.alignment.soft_alignments import (
+    AlignmentStatistics,
+    StatisticsSum,
     by_words,
     coverage,
     entropy,
@@ -18,7 +21,6 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     links,
     pharaoh,
     shares,
-    statistics,
     words_of_units,
 )
 from nmtgrid.analysis.paths import (
@@ -33,9 +35,7 @@ from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.search.traces import Trace, read_traces
 
 
-def trace(
-    source: list[str], target: list[str], table: list[list[float]] | None, line: int = 1
-) -> Trace:
+def trace(source: list[str], target: list[str], table: Any, line: int = 1) -> Trace:
     alignment = None if table is None else numpy.array(table, dtype=numpy.float32)
     return Trace(line, source, target, "", [], 0.0, 0.0, alignment)
 
@@ -44,11 +44,18 @@ FIRST = trace(["a"], ["x", "y"], [[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
 SECOND = trace(["a", "b"], [], [[0.0, 0.0, 1.0]])
 
 
+def statistics(traces: list[Trace]) -> AlignmentStatistics | None:
+    total = StatisticsSum()
+    for weights in map(shares, traces):
+        if weights is not None:
+            total.add(weights)
+    return total.averages()
+
+
 def test_entropy_and_coverage_by_hand() -> None:
     assert FIRST.alignment is not None
     quarter = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert entropy(FIRST.alignment).tolist() == pytest.approx([math.log(2), 0.0, quarter])
-    assert FIRST.alignment is not None
     # 0.5 + 1 + 0.25 = 1.75 counts as 1; 0.5 + 0 + 0.75 = 1.25 counts as 1.
     assert coverage(FIRST.alignment).tolist() == [1.0, 1.0]
     assert coverage(numpy.array([[0.25, 0.75]])).tolist() == [0.25, 0.75]
@@ -75,10 +82,8 @@ def test_links_join_units_to_words() -> None:
         [0.9, 0.0, 0.0, 0.1],  # the end symbol's row links nothing
     ]
     single = trace(["a@@", "b", "c"], ["x@@", "y", "z", "w"], table)
-    assert links(single) == [(0, 0), (1, 1)]
-    assert pharaoh(single) == "0-0 1-1"
-    assert pharaoh(trace(["a"], ["b"], None)) == ""
-    assert pharaoh(SECOND) == ""
+    assert links(single) == [(0, 0), (1, 1)] and pharaoh(single) == "0-0 1-1"
+    assert pharaoh(trace(["a"], ["b"], None)) == "" and pharaoh(SECOND) == ""
 
 
 def test_energies_count_where_they_raise_the_score() -> None:
@@ -114,8 +119,7 @@ def test_regions_of_pictures_have_no_end_symbol(tmp_path: Path) -> None:
     table = [[0.5, 0.5, 0.0], [0.5, 0.2, 0.3]]
     single = dataclasses.replace(trace(["r1", "r2", "r3"], ["x"], table), source_end=False)
     measured = statistics([single])
-    assert measured is not None
-    assert measured.source_tokens == 3
+    assert measured is not None and measured.source_tokens == 3
     assert measured.coverage == pytest.approx((1.0 + 0.7 + 0.3) / 3)
     assert by_words(single).alignment == pytest.approx(numpy.array(table))
     assert links(single, threshold=0.5) == [(0, 0), (1, 0)]
@@ -182,10 +186,8 @@ def test_paths_by_hand(tmp_path: Path) -> None:
     links = {"w": [[(0, 1), (1, 0)]]}
     (tokens,) = as_paths(files, traced, links, "token")
     (path,) = tokens.paths
-    assert list(path.delays) == [2, 3, 4]
-    assert path.links == [(0, 1), (1, 2), (2, 0)]
-    assert path.anticipated == [0]
-    assert tokens.anticipation == pytest.approx(1 / 3)
+    assert list(path.delays) == [2, 3, 4] and path.links == [(0, 1), (1, 2), (2, 0)]
+    assert path.anticipated == [0] and tokens.anticipation == pytest.approx(1 / 3)
     assert (tokens.mean_delay, tokens.unaligned) == (3.0, 0.0)
     # AL: all is read at t = 3; (2 - 0) + (3 - 4/3) + (4 - 8/3) over 3.
     assert tokens.mean_lagging == pytest.approx((2 + 5 / 3 + 4 / 3) / 3)
@@ -193,19 +195,15 @@ def test_paths_by_hand(tmp_path: Path) -> None:
     (path,) = words.paths
     # Words ab, c, d: one had been read before x, all three when yz was complete.
     assert (list(path.source), list(path.target)) == (["ab", "c", "d"], ["x", "yz"])
-    assert list(path.delays) == [1, 3]
-    assert path.anticipated == [0]
+    assert list(path.delays) == [1, 3] and path.anticipated == [0]
     assert words.anticipation == 0.5
     # Without links nothing is known of anticipation.
     (bare,) = as_paths(files, traced, None, "token")
     assert (bare.anticipation, bare.unaligned, bare.paths[0].anticipated) == (None, None, None)
     files = {"w": written(tmp_path / "w.jsonl", path_trace([5, 5, 5, 5]))}
     (late,) = as_paths(files, read_traced(files), {"w": [[]]}, "token")
-    assert list(late.paths[0].delays) == [4, 4, 4]
-    assert late.unaligned == 1.0
+    assert list(late.paths[0].delays) == [4, 4, 4] and late.unaligned == 1.0
 
-
-def test_links_of_words_are_spread_over_their_units() -> None:
     # Words of 3 and 2 units on each side, crossed.
     spread = _of_units([(0, 1), (1, 0)], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1])
     assert spread == [(0, 3), (1, 3), (1, 4), (2, 4), (3, 0), (3, 1), (4, 1), (4, 2)]
@@ -222,6 +220,10 @@ def test_what_models_look_at_is_shown_as_it_is(tmp_path: Path) -> None:
     (words,) = as_paths(files, traced, None, "word")
     # Two units of a word are added up, the rows of y@@ z averaged.
     assert words.paths[0].shares == pytest.approx(numpy.array([[0.4, 0.2, 0.2]] * 2))
+    (tmp_path / "links").write_text("2-2\n")
+    # Links are of words: two target words.
+    with pytest.raises(InputError, match="links:1: the link `2-2` points outside the sentence"):
+        given_links(traced, {"w": tmp_path / "links"})
 
 
 @pytest.mark.parametrize(
@@ -241,15 +243,6 @@ def test_bad_traces_are_named(tmp_path: Path, second: list[Trace], words: str) -
     other = written(tmp_path / "b.jsonl", *second)
     with pytest.raises(InputError, match=words):
         read_traced({"a": first, "b": other})
-
-
-def test_bad_links_are_named(tmp_path: Path) -> None:
-    files = {"w": written(tmp_path / "w.jsonl", path_trace([1, 2, 3, 4]))}
-    links = tmp_path / "links"
-    links.write_text("2-2\n")
-    # Links are of words: two target words.
-    with pytest.raises(InputError, match="links:1: the link `2-2` points outside the sentence"):
-        given_links(read_traced(files), {"w": links})
 
 
 def test_sections_of_one_and_of_four_systems(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `source`, `target`, the known links `gold`, a translation and traces."""
     folder = tmp_path_factory.mktemp("align")
     source, target, links = corpus(200)
-    (folder / "source").write_text("".join(f"{' '.join(words)}\n" for words in source))
-    (folder / "target").write_text("".join(f"{' '.join(words)}\n" for words in target))
-    (folder / "gold").write_text(
-        "".join(" ".join(f"{s}-{t}" for s, t in line_links) + "\n" for line_links in links)
-    )
+    write(folder / "source", map(" ".join, source))
+    write(folder / "target", map(" ".join, target))
+    write(folder / "gold", (" ".join(f"{s}-{t}" for s, t in pairs) for pairs in links))
     (folder / "outside").write_text("0-0\n" * 199 + "0-0 999-0\n")
     (folder / "short").write_text("0-0\n" * 199)
     (folder / "empty").write_text("")
@@ -36,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             reads = [min(len(x) + 1, step + index) for index in range(len(y) + 1)]
             numbers = [-1.0] * (len(y) + 1)
             rows.append(Trace(line, x, y, " ".join(y), numbers, -1.0, -1.0, reads=reads).to_line())
-        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+        write(folder / f"{name}.jsonl", rows)
     return folder
 
 
@@ -112,7 +110,7 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
 def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     slow, fast = home / "slow.jsonl", home / "fast.jsonl"
     short = tmp_path / "short.jsonl"
-    short.write_text("\n".join(fast.read_text().split("\n")[:9]) + "\n")
+    write(short, fast.read_text().split("\n")[:9])
     for command, message in (
         ((slow, short), "short.jsonl: it has 9 lines"),
         ((slow, fast, "--alignments", home / "gold"), "There are 2 systems, but 1 files"),
@@ -140,22 +138,19 @@ def files(tmp_path: Path) -> Path:
     for name, lines in texts.items():
         write(tmp_path / name, lines)
     write(tmp_path / "levels", ["0.5", "1.5", "nan", "7", "1"])
-    traces = [
-        Trace(
-            number, line.split(), line.split(), line, [-0.1] * (len(line.split()) + 1), -0.1, -0.1
-        )
-        for number, line in enumerate(FIRST, start=1)
-    ]
+    traces = []
+    for number, line in enumerate(FIRST, start=1):
+        words = line.split()
+        traces.append(Trace(number, words, words, line, [-0.1] * (len(words) + 1), -0.1, -0.1))
     write(tmp_path / "one.jsonl", [trace.to_line() for trace in traces])
     return tmp_path
 
 
-def write(path: Path, lines: list[str]) -> None:
+def write(path: Path, lines: Iterable[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def named(files: Path, *options: str) -> list[str]:
-    """Return the options with the paths of those files that they name."""
     return [str(files / part) if (files / part).exists() else part for part in options]
 
 
@@ -186,15 +181,13 @@ def test_buckets(files: Path) -> None:
     assert by() == ["reference-length"]
     assert by("-s", "source") == ["reference-length", "length-ratio"]
     assert by("--difficulty", "levels") == ["difficulty"]
-    assert by("--by", "sentence-bleu", "--by", "reference-length") == [
-        "reference-length", "sentence-bleu",
-    ]  # fmt: skip
+    both = ["reference-length", "sentence-bleu"]
+    assert by("--by", both[1], "--by", both[0]) == both
     actual = run(files, "buckets", "one", "-r", "reference", "--difficulty", "levels")
     first = actual["buckets"][0]
     assert first["sentences_without"] == 1
-    assert [entry["bucket"] for entry in first["buckets"]] == [
-        "< 1", "1–2", "2–3", "3–4", "4–5", "5–6", "≥ 6",
-    ]  # fmt: skip
+    names = ["< 1", "1–2", "2–3", "3–4", "4–5", "5–6", "≥ 6"]
+    assert [entry["bucket"] for entry in first["buckets"]] == names
     assert first["sentences"] == [1, 2, 0, 0, 0, 0, 1]
 
 
@@ -216,9 +209,8 @@ def test_compare(files: Path) -> None:
     scores = result["scores"]["systems"][1]
     for name in ("bleu", "chrf", "ter"):
         assert scores[name] == pytest.approx(getattr(quality, name)(SECOND, REFERENCE).value)
-    assert [(test["test"], test["samples"]) for test in result["tests"]] == [
-        ("bootstrap", 30), ("randomisation", 30),
-    ]  # fmt: skip
+    tests = [(test["test"], test["samples"]) for test in result["tests"]]
+    assert tests == [("bootstrap", 30), ("randomisation", 30)]
     assert result["word_accuracy"]["frequency_in"] == "training text"
     assert result["examples"][0]["better_second"][0]["line"] in (3, 4)
 
@@ -238,6 +230,9 @@ def test_files_at_fault(name: str, files: Path, refused: Callable[..., str]) -> 
     ):
         assert words in refused("analyze", name, *named(files, *systems, "-r", "reference"))
     run(files, name, "blank", "two", "-r", "reference")
+    if name == "compare":
+        options = named(files, "one", "-r", "reference", "--bootstrap", "10")
+        assert "give two or more" in refused("analyze", "compare", *options)
 
 
 @pytest.mark.parametrize("name", ["buckets", "compare"])
@@ -274,9 +269,7 @@ def test_sources_at_fault(
         (["--difficulty", "few"], "few:3: it has 2 lines"),
     ],
 )
-def test_buckets_refuse(
-    options: list[str], words: str, files: Path, refused: Callable[..., str]
-) -> None:
+def test_refused(options: list[str], words: str, files: Path, refused: Callable[..., str]) -> None:
     write(files / "few", ["1", "2"])
     assert words in refused("analyze", "buckets", *named(files, "one", "-r", "reference", *options))
 
@@ -291,8 +284,3 @@ def test_pipes_are_read_but_once(name: str, files: Path) -> None:
                  for text in ("reference", "source")}  # fmt: skip
         source = ["-s", pipes["source"]] * takes_source
         assert run(files, name, "one", "-r", pipes["reference"], *source) == plain
-
-
-def test_tests_need_two_systems(files: Path, refused: Callable[..., str]) -> None:
-    options = named(files, "one", "-r", "reference", "--bootstrap", "10")
-    assert "give two or more" in refused("analyze", "compare", *options)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,15 +21,14 @@ from nmtgrid.cli.options import check_outputs, write_report
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.traces import read_traces
-from nmtgrid.text.bpe import Codes
 from tests.unit.toy_model import toy_model
+from tests.unit.train_command import toy_data
 
 SHORT = ["--set", "max_length_a=4", "--set", "max_length_b=0.2"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, toy_dataset: Path) -> Path:
-    """A folder with a toy dataset `data`, a model `model` of it and a text `text`."""
     folder = tmp_path_factory.mktemp("bad")
     (folder / "data").symlink_to(toy_dataset)
     toy_model(folder / "model", toy_dataset)
@@ -58,8 +58,7 @@ def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
             check_outputs(outputs, {"INPUT": text})
     with pytest.raises(ConfigError) as caught:
         check_outputs({"--out": tmp_path, "--json": tmp_path / "none/x"})
-    assert len(caught.value.faults) == 2
-    assert text.read_text() == "x"
+    assert len(caught.value.faults) == 2 and text.read_text() == "x"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -88,16 +87,13 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         find_device("cuda:2")
 
 
-@pytest.mark.parametrize(
-    "setting",
-    ["length_penalty", "length_offset", "coverage_penalty", "temperature", "top_p",
-     "max_length_a", "max_length_b"],
-)  # fmt: skip
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_searches_take_finite_numbers(setting: str, value: float) -> None:
-    changes: dict[str, Any] = {setting: value}
-    (fault,) = SearchPlan(**changes).faults()
-    assert fault.startswith(f"`search.{setting}`")
+def test_searches_take_finite_numbers(value: float) -> None:
+    names = "length_penalty length_offset coverage_penalty temperature top_p max_length_a"
+    for name in (*names.split(), "max_length_b"):
+        changes: dict[str, Any] = {name: value}
+        (fault,) = SearchPlan(**changes).faults()
+        assert fault.startswith(f"`search.{name}`")
 
 
 def test_searches_have_bounds() -> None:
@@ -138,9 +134,7 @@ def test_decoding_that_is_refused_at_once(
 
 
 def test_forced_ids_are_the_models(home: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    other = tmp_path / "other"
-    assert main(["preprocess", "--toy", "60", "--out", str(other)]) == 0
-    assert main(["bpe", "learn", str(other), "--merges", "30"]) == 0
+    other = toy_data(tmp_path / "other", "--joint-vocabulary")
     message = refused("decode", home / "model", "--data", other, "--forced")
     assert "source vocabularies" in message and "differ" in message
 
@@ -159,9 +153,7 @@ def test_notes_are_told_where_there_is_something(
 
 
 @pytest.mark.parametrize("more", [[], ["--traces", "traces.jsonl"]], ids=["text", "and traces"])
-def test_a_reader_that_goes_away_is_no_fault(
-    project: Path, home: Path, tmp_path: Path, more: list[str]
-) -> None:
+def test_a_reader_may_go_away(project: Path, home: Path, tmp_path: Path, more: list[str]) -> None:
     many = tmp_path / "many"
     many.write_bytes((home / "text").read_bytes() * 3)
     command = [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), str(many)]
@@ -204,9 +196,7 @@ def test_traces_that_no_reader_takes(tmp_path: Path, text: str) -> None:
     assert caught.value.line == 1
 
 
-def test_pictures_do_not_replace_each_other(
-    home: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_pictures_of_one_name(home: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     paths = [tmp_path / name / "t.jsonl" for name in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
@@ -227,16 +217,13 @@ def test_pictures_do_not_replace_each_other(
 def test_torchs_want_of_memory_is_no_fault_of_ours(
     home: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def out_of_memory(*_: object, **__: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8")
-
-    monkeypatch.setattr("nmtgrid.models.directory.load_weights", out_of_memory)
+    words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
+    load = Mock(side_effect=RuntimeError(words))
+    monkeypatch.setattr("nmtgrid.models.directory.load_weights", load)
     assert "memory of this machine" in refused("decode", home / "model", home / "text")
 
 
-def test_names_that_are_no_text(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_bytes(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file's name is any bytes; so are the labels of a trace, by JSON's escapes."""
     name = os.fsdecode(b"b\xffd.jsonl")
     command = ["decode", str(home / "model"), str(home / "text"), "--out", "/dev/null", *SHORT]
@@ -259,7 +246,6 @@ def run(*arguments: object) -> int:
 
 
 def prepared(folder: Path, *options: str) -> Path:
-    """Return a dataset of a few lines of capitals and commas."""
     for name, lines in (("train", 9), ("test", 2)):
         for language in ("de", "en"):
             (folder / f"{name}.{language}").write_text("Ab, cd.\n" * lines, encoding="utf-8")
@@ -271,9 +257,7 @@ def prepared(folder: Path, *options: str) -> Path:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_dataset_is_made_behind_a_link(
-    tmp_path: Path, messages: list[str], is_there: bool
-) -> None:
+def test_a_dataset_behind_a_link(tmp_path: Path, messages: list[str], is_there: bool) -> None:
     """Folders of data are often links to a larger disk."""
     real, link = tmp_path / "scratch" / "real", tmp_path / "data"
     real.parent.mkdir()
@@ -287,43 +271,21 @@ def test_a_dataset_is_made_behind_a_link(
     assert os.listdir(real.parent) == ["real"]
 
 
-def test_merges_of_digits_are_no_counts(tmp_path: Path) -> None:
-    """As subword-nmt learns them from numbers; without its header they could be a dictionary."""
-    path = tmp_path / "codes"
-    path.write_text("#version: 0.2\n1 2\n12 3\n1 4\n", encoding="utf-8")
-    assert Codes.load(path).merges == ["1 2", "12 3", "1 4"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--vocab-source", "{}/vocab.de.txt", "--vocab-target", "{}/vocab.en.txt"], True),
-        (["--vocab-source", "{}/vocab.de.txt"], False),
-    ],
-)
-def test_counts_that_nothing_is_counted_by(
-    tmp_path: Path, messages: list[str], options: list[str], words: bool
-) -> None:
+def test_counts_without_effect(tmp_path: Path, messages: list[str]) -> None:
     data = prepared(tmp_path)
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    for language in ("de", "en"):
-        (kept / f"vocab.{language}.txt").write_bytes((data / f"vocab.{language}.txt").read_bytes())
-    vocabularies = [option.format(kept) for option in options]
-    code = run("bpe", "learn", data, "--words", "--min-count", 2, *vocabularies)
-    assert (code, "`--min-count` has no effect" in messages[-1]) == (
-        (2, True) if words else (0, False)
-    )
-
-
-def test_the_toy_corpus_has_its_validation(tmp_path: Path, messages: list[str]) -> None:
+    vocabularies = []
+    for language, side in (("de", "--vocab-source"), ("en", "--vocab-target")):
+        (tmp_path / language).write_bytes((data / f"vocab.{language}.txt").read_bytes())
+        vocabularies += [side, tmp_path / language]
+    for options, code in ((vocabularies, 2), (vocabularies[:2], 0)):
+        assert run("bpe", "learn", data, "--words", "--min-count", 2, *options) == code
+        assert ("`--min-count` has no effect" in messages[-1]) == (code == 2)
     assert run("preprocess", "--toy", 30, "--valid-every", 10, "--out", tmp_path / "d") == 2
     assert "of its own: leave `--valid-every` out" in messages[-1]
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> tuple[Path, Path]:
-    """A model directory and the dataset that it is for."""
     data, settings = prepared(tmp_path), {"encoder_depth": 1, "decoder_depth": 1, "size": 8}
     search = {"beam": 2, "max_length_b": 3.0}
     return toy_model(tmp_path / "model", data, "bilstm", settings, search=search), data

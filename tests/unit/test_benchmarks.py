@@ -6,34 +6,15 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import attn2d
-from benchmarks.decoding_speed import (
-    EndsAt,
-    batches_of,
-    cells_of,
-    cut,
-    decoding,
-    measure_steps,
-    spread_test_set,
-    stepping,
-)
+from benchmarks import attn2d, decoding_speed, shapes
 from benchmarks.forms import busiest
-from benchmarks.shapes import (
-    affordable,
-    make_model,
-    real_batches,
-    settings_of,
-    strata,
-    training_lengths,
-    valid_cells,
-)
 from benchmarks.store import Store, section, shown, table
 from benchmarks.timing import Conditions, Memory, apart, facts
 from benchmarks.training_speed import measure_one
@@ -54,22 +35,18 @@ def drawn_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strata_are_the_middles_of_equal_groups() -> None:
     # In order: 1 2 | 3 4 | 5 6, at places 5 1 | 0 4 | 2 3.
     sizes = np.array([3, 2, 5, 6, 4, 1])
-    assert [int(sizes[index]) for index in strata(sizes, 3)] == [2, 4, 6]
-    assert strata(sizes, 1) == [4]
-    assert sorted(strata(sizes, 100)) == list(range(6))
+    assert [int(sizes[index]) for index in shapes.strata(sizes, 3)] == [2, 4, 6]
+    assert shapes.strata(sizes, 1) == [4] and sorted(shapes.strata(sizes, 100)) == list(range(6))
 
 
 def test_projections() -> None:
     # 0.01 s a cell; 2 x 150 cells an update; 3 s each; 100 of them.
     row = project(Epoch(4, 600, 0.8, 0), [1.0, 3.0], [100, 300], accumulation=2, updates=100)
-    assert row["cells per update"] == 300
-    assert row["ms per update"] == pytest.approx(3000)
-    assert row["minutes"] == pytest.approx(5)
-    assert row["plus or minus"] == pytest.approx(0)
+    assert row["cells per update"] == 300 and row["ms per update"] == pytest.approx(3000)
+    assert row["minutes"] == pytest.approx(5) and row["plus or minus"] == pytest.approx(0)
     # The mean of 1 and 3 is 2 with a standard error of 1, which is a half of it.
     row = project(Epoch(1, 100, 1.0, 0), [1.0, 3.0], [100, 100], accumulation=1, updates=30)
-    assert row["minutes"] == pytest.approx(1)
-    assert row["plus or minus"] == pytest.approx(0.5)
+    assert row["minutes"] == pytest.approx(1) and row["plus or minus"] == pytest.approx(0.5)
     (training,) = measure_updates(QUICK)
     assert training["updates"] == 650 and training["batches measured"] == 2
     greedy, beam = measure_translation(QUICK)
@@ -85,86 +62,78 @@ def test_epochs_and_their_cells() -> None:
     assert epoch.cells == 12 + 15 and epoch.fill == pytest.approx(27 / 31)
     assert epoch.cells_per_batch == 13.5
     lengths = np.array([[1, 1], [2, 3], [0, 4]])
-    assert valid_cells(lengths, [np.array([0, 2]), np.array([1])]).tolist() == [4 + 5, 12]
+    assert shapes.valid_cells(lengths, [np.array([0, 2]), np.array([1])]).tolist() == [4 + 5, 12]
 
 
-def test_drawn_lengths_and_their_batches() -> None:
-    lengths, origin = training_lengths(None)
+def test_lengths_and_their_batches(tmp_path: Path) -> None:
+    lengths, origin = shapes.training_lengths(None)
     assert "drawn" in origin and lengths.shape == (160_239, 2)
     # Table 3.2 of the thesis.
     for side, true in ((0, (7, 19, 58)), (1, (7, 19, 56))):
         assert np.percentile(lengths[:, side], (5, 50, 95)) == pytest.approx(true, rel=0.08)
-    batches = real_batches(lengths[:500], BatchSettings(max_tokens=60), 3)
+    batches = shapes.real_batches(lengths[:500], BatchSettings(max_tokens=60), 3)
     sizes = [int((batch.source_lengths * batch.target_lengths).sum()) for batch in batches]
     assert len(batches) == 3 and sizes == sorted(sizes)
     assert all(batch.target_input.numel() <= 60 or len(batch) == 1 for batch in batches)
-    pieces = batches_of(lengths, 5, Conditions())
+    pieces = decoding_speed.batches_of(lengths, 5, Conditions())
     assert len(pieces) == 4 and all(1 <= len(pairs) <= 8 for pairs in pieces)
     # Neighbours in length, as in a sorted test set: next to no padding.
     assert all(np.ptp(pairs[:, 0]) <= 5 for pairs in pieces)
 
-
-def test_lengths_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "lengths.txt"
     path.write_text("3 4\n10 8\n")
-    lengths, origin = training_lengths(path)
+    lengths, origin = shapes.training_lengths(path)
     assert lengths.tolist() == [[3, 4], [10, 8]] and "2 pairs in lengths.txt" in origin
     with pytest.raises(FileNotFoundError):
-        training_lengths(tmp_path / "none.txt")
+        shapes.training_lengths(tmp_path / "none.txt")
 
 
 def test_test_sets_in_batches() -> None:
     lengths = np.array([[0, 3], [101, 2], [5, 5], [2, 2], [9, 9]])
-    chosen = spread_test_set(lengths)
+    chosen = decoding_speed.spread_test_set(lengths)
     assert chosen.tolist() == [[2, 2], [5, 5], [9, 9]]
     # 3 x 3, 6 x 6 and 10 x 10.
-    assert cells_of([chosen]) == 145 and cells_of([chosen[:1], chosen[2:]]) == 109
+    assert decoding_speed.cells_of([chosen]) == 145
+    assert decoding_speed.cells_of([chosen[:1], chosen[2:]]) == 109
     lengths = np.array([[4, 1], [1, 1], [9, 1], [2, 1]])
     # With end symbols 2, 3, 5, 10: two rows of at most 3, then one of 5, then one of 10.
-    assert [part[:, 0].tolist() for part in cut(lengths, 6)] == [[1, 2], [4], [9]]
-    assert [len(part) for part in cut(lengths, 1)] == [1, 1, 1, 1]
+    assert [part[:, 0].tolist() for part in decoding_speed.cut(lengths, 6)] == [[1, 2], [4], [9]]
+    assert [len(part) for part in decoding_speed.cut(lengths, 1)] == [1, 1, 1, 1]
 
 
 def test_searches_end_where_they_are_told() -> None:
-    rule, before = EndsAt(torch.tensor([2, 0])), torch.zeros(2, 5)
+    rule, before = decoding_speed.EndsAt(torch.tensor([2, 0])), torch.zeros(2, 5)
     early = rule.apply(before.clone(), 1, torch.tensor([0, 1]))
     assert early[0, END] == -math.inf and early[0, END - 1] == 0
     assert early[1, END] == 0 and early[1].isinf().sum() == 4
-    model = make_model(settings_of("bilstm", QUICK)).eval()
-    steps: list[int] = []
-    plain = model.step
-
-    def counting(*arguments: Any, **options: Any) -> Any:
-        steps.append(1)
-        return plain(*arguments, **options)
-
-    model.step = counting  # type: ignore[method-assign]
-    decoding(model, [np.array([[3, 4], [2, 2]]), np.array([[5, 1]])], 2, QUICK)()
+    model = shapes.make_model(shapes.settings_of("bilstm", QUICK)).eval()
+    model.step = Mock(wraps=model.step)  # type: ignore[method-assign]
+    decoding_speed.decoding(model, [np.array([[3, 4], [2, 2]]), np.array([[5, 1]])], 2, QUICK)()
     # 4 and 1 tokens and an end symbol for each.
-    assert len(steps) == 5 + 2
+    assert model.step.call_count == 5 + 2
 
 
 def test_steps_go_through_graphs() -> None:
-    model = make_model(settings_of("transformer", QUICK)).eval()
+    model = shapes.make_model(shapes.settings_of("transformer", QUICK)).eval()
     recorded: list[StepFn] = []
 
     def record(fn: StepFn) -> StepFn:
         recorded.append(fn)
         return fn
 
-    stepping(model, 2, 8, QUICK, Graphs(record))()
+    decoding_speed.stepping(model, 2, 8, QUICK, Graphs(record))()
     assert recorded
 
 
 def test_settings_of_architectures() -> None:
     full = Conditions()
-    grid, other = (settings_of(name, full) for name in ("pervasive", "transformer"))
-    assert affordable(grid, full).max_cells == 24_000
-    assert affordable(other, full) == other.batches
-    assert affordable(grid, Conditions(device="cuda")) == grid.batches
+    grid, other = (shapes.settings_of(name, full) for name in ("pervasive", "transformer"))
+    assert shapes.affordable(grid, full).max_cells == 24_000
+    assert shapes.affordable(other, full) == other.batches
+    assert shapes.affordable(grid, Conditions(device="cuda")) == grid.batches
     for name in zoo.text_architectures():
-        assert settings_of(name, Conditions()).preset == "iwslt14-de-en"
-        assert settings_of(name, Conditions(quick=True)).preset == "toy"
+        assert shapes.settings_of(name, Conditions()).preset == "iwslt14-de-en"
+        assert shapes.settings_of(name, Conditions(quick=True)).preset == "toy"
 
 
 @pytest.mark.parametrize("name", ["pervasive", "convrnn"])
@@ -175,7 +144,7 @@ def test_rows_of_an_architecture(name: str) -> None:
     # 2 sentences of 8 tokens, 64 cells each.
     assert first["cells/s"] == pytest.approx(8 * first["target tokens/s"])
     assert first["target tokens/s"] == pytest.approx(16 / first["seconds per update"])
-    steps = measure_steps(name, QUICK)
+    steps = decoding_speed.measure_steps(name, QUICK)
     assert [row["rows"] for row in steps] == [1, 2] and steps[0]["ms per step"] > 0
 
 
@@ -267,8 +236,7 @@ def test_what_is_chosen() -> None:
     assert _chosen("--only", "whole,machine") == ["machine", "whole"]
     with pytest.raises(SystemExit, match="no part `speed`"):
         _chosen("--only", "speed")
-    arguments = command.parser().parse_args(["--runs", "5"])
-    conditions = command.conditions_of(arguments)
+    conditions = command.conditions_of(command.parser().parse_args(["--runs", "5"]))
     assert [(condition.precision, condition.runs) for condition in conditions] == [
         ("bf16", 5), ("fp32", 5)
     ]  # fmt: skip

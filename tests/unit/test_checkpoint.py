@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import struct
@@ -13,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 import torch
@@ -21,21 +23,28 @@ from torch import Tensor, nn
 from nmtgrid.adaptive.exit_presets import load_exits
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.training_curves import read_run
-from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
+from nmtgrid.base.errors import InputError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
-from nmtgrid.base.io.atomic import remove_stale, temporary_path, write_json, write_text
-from nmtgrid.base.io.checksums import is_altered, is_altered_line, with_checksum, with_line_checksum
+from nmtgrid.base.io.atomic import (
+    is_altered,
+    is_altered_line,
+    remove_stale,
+    temporary_path,
+    with_checksum,
+    with_line_checksum,
+    write_json,
+    write_text,
+)
+from nmtgrid.base.io.records import read_record
 from nmtgrid.data.directory import new_folder
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import check_unaltered
 from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
 from nmtgrid.training import checkpoint, events
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.events import MetricsLog
-from nmtgrid.training.progress import Progress, StopRequest
+from nmtgrid.training.events import MetricsLog, Progress, StopRequest
 from nmtgrid.training.validate import Score
 from nmtgrid.training.weights import RunningAverage, swapped_weights
 from tests.unit.tiny_run import Scores, TinyModel, trainer
@@ -65,12 +74,10 @@ def test_the_newest_state_comes_back_with_the_best_weights_before_it(tmp_path: P
     states.save(snapshot(1.0), {"w": torch.full((3,), 7.0)})
     states.save(snapshot(2.0), None)
     state = states.load()
-    assert state is not None
-    assert state.facts == {"update": 2}
+    assert state is not None and state.facts == {"update": 2}
     assert state.weights["w"][0] == 2.0 and state.tensors["moment"][0] == -2.0
     assert value(tmp_path / "model.safetensors") == 7.0
-    assert value(tmp_path / "last.safetensors") == 2.0
-    assert len(states.existing()) == 1
+    assert value(tmp_path / "last.safetensors") == 2.0 and len(states.existing()) == 1
     # Without a best the last weights count.
     Checkpoints(tmp_path / "other").save(snapshot(1.0), None)
     assert value(tmp_path / "other" / "model.safetensors") == 1.0
@@ -79,13 +86,14 @@ def test_the_newest_state_comes_back_with_the_best_weights_before_it(tmp_path: P
 def test_the_last_n_keep_their_weights_for_the_average(tmp_path: Path) -> None:
     states = Checkpoints(tmp_path, keep=3)
     for number in (1, 2, 4, 6):
-        states.save(checkpoint_of(number), None)
+        weights = {"w": torch.full((3,), float(number)), "count": torch.tensor(number)}
+        states.save(dataclasses.replace(checkpoint_of(number), weights=weights), None)
     names = [sorted(file.name for file in folder.iterdir()) for folder in states.existing()]
     assert names[:2] == [["last.safetensors"]] * 2
     assert len(names) == 3 and "training.json" in names[2]
     averaged = states.average()
-    assert averaged["w"].tolist() == [4.0, 4.0, 4.0]
-    assert averaged["w"].dtype == torch.float32
+    assert averaged["w"].tolist() == [4.0, 4.0, 4.0] and averaged["w"].dtype == torch.float32
+    assert averaged["count"].item() == 6, "whole numbers are copied"
 
 
 def test_states_and_means_of_checkpoints(tmp_path: Path) -> None:
@@ -104,16 +112,13 @@ def test_states_and_means_of_checkpoints(tmp_path: Path) -> None:
     assert states.average()["w"].tolist() == [2.0] * 3
 
 
-def test_a_kill_before_old_states_go_leaves_the_same_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_leaves_the_same_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = Checkpoints(tmp_path, keep=3)
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "_prune", lambda _: None)
         for number, due in ((1, True), (2, False), (3, True), (3, True)):
             states.save(checkpoint_of(number, due=due), None)
-    assert states.average()["w"].tolist() == [2.0] * 3
-    assert len(states.existing()) == 4
+    assert states.average()["w"].tolist() == [2.0] * 3 and len(states.existing()) == 4
     assert states.load() is not None
     assert [value(folder / "last.safetensors") for folder in states.existing()] == [1.0, 3.0]
     assert states.average()["w"].tolist() == [2.0] * 3
@@ -125,20 +130,17 @@ def test_a_full_disk_leaves_the_state_before(
 ) -> None:
     states = Checkpoints(tmp_path)
     states.save(snapshot(1.0), {"w": torch.full((3,), 7.0)})
-    calls = 0
+    # Mocks that return DEFAULT call through; one write of all three kinds fails.
+    writes = itertools.count(1)
 
-    def guarded(real: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == failing:
-                raise StorageError("full", "Free some space.")
-            return real(*arguments, **options)
-
-        return call
+    def fail(*_: Any, **__: Any) -> Any:
+        if next(writes) == failing:
+            raise StorageError("full", "Free some space.")
+        return DEFAULT
 
     for name in ("save_tensors", "write_json", "_link"):
-        monkeypatch.setattr(checkpoint, name, guarded(getattr(checkpoint, name)))
+        spy = Mock(wraps=getattr(checkpoint, name), side_effect=fail)
+        monkeypatch.setattr(checkpoint, name, spy)
     with pytest.raises(StorageError, match="full"):
         states.save(snapshot(2.0), None)
     monkeypatch.undo()
@@ -152,20 +154,12 @@ def test_a_full_disk_leaves_the_state_before(
     assert not [path for path in (tmp_path / "checkpoints").iterdir() if "part" in path.name]
 
 
-def test_a_kill_before_the_rename_leaves_the_state_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_leaves_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = Checkpoints(tmp_path)
     states.save(snapshot(1.0), None)
 
-    class Killed(BaseException):
-        pass
-
-    def die(*_: Any) -> None:
-        raise Killed
-
-    monkeypatch.setattr(os, "rename", die)
-    with pytest.raises(Killed):
+    monkeypatch.setattr(os, "rename", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
         states.save(snapshot(2.0), None)
     monkeypatch.undo()
     state = Checkpoints(tmp_path).load()
@@ -183,13 +177,8 @@ def test_an_altered_state_is_refused(tmp_path: Path) -> None:
             states.load()
 
 
-def test_links_become_copies_where_there_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
+def test_copies_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError("no links here")))
     for number in (1.0, 2.0):
         Checkpoints(tmp_path).save(snapshot(number), None)
     assert value(tmp_path / "model.safetensors") == 1.0
@@ -250,8 +239,7 @@ def test_exchanged_weights_come_with_their_statistics() -> None:
     model.put(3.0, 20.0, 2)
     with swapped_weights(model, average.weights):
         assert model.weight.item() == 1.0 and model.statistic.item() == 10.0
-        assert model.count.item() == 1
-        assert model.state_dict()["statistic"].item() == 10.0
+        assert model.count.item() == 1 and model.state_dict()["statistic"].item() == 10.0
     assert model.weight.item() == 3.0 and model.statistic.item() == 20.0
     assert model.count.item() == 2
     model.put(3.0, 20.0, 2)
@@ -270,8 +258,6 @@ def test_the_mean_of_the_last_states_copies_whole_numbers(tmp_path: Path) -> Non
 
 
 class _WithStatistic(TinyModel):
-    """It has a running statistic, as batch normalisation has."""
-
     statistic: Tensor
 
     def __init__(self) -> None:
@@ -295,13 +281,10 @@ class _Statistics(Scores):
 def test_all_processes_validate_with_the_first_ones_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the weights, and those of their running average."""
     first = iter((7.0, 5.0))  # what the first process has of each
     validator = _Statistics()
-    tiny = trainer(
-        tmp_path, model=_WithStatistic(), validator=validator, ema_decay=0.9, ema_updates=1,
-        max_updates=2,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"ema_decay": 0.9, "ema_updates": 1, "max_updates": 2}
+    tiny = trainer(tmp_path, model=_WithStatistic(), validator=validator, **settings)
 
     def same(self: Processes, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -365,7 +348,8 @@ def left_by(
     slot: int | None = None,
 ) -> Path:  # fmt: skip
     """Return the temporary name for `path` of a process of this machine, or of another one."""
-    head, _, tail = temporary_path(path, ending, slot).name.rpartition(f"-{os.getpid()}")
+    head, _, tail = temporary_path(path, ending).name.rpartition(f"-{os.getpid()}")
+    tail = tail if slot is None else f".{slot}{tail}"
     head = head if machine is None else f".{path.name}.{machine}"
     return path.with_name(f"{head}-{process}{tail}")
 
@@ -389,9 +373,7 @@ def test_what_ended_processes_left_goes_and_nothing_else(tmp_path: Path, ended: 
     assert not left_by(ended, tmp_path / "d").exists()
 
 
-def test_what_stood_in_the_way_of_a_killed_process_is_there_again(
-    tmp_path: Path, ended: int
-) -> None:
+def test_what_a_killed_process_moved_away_comes_back(tmp_path: Path, ended: int) -> None:
     """It had moved the old folder away, and not yet the new one to its place."""
     old, new = (left_by(ended, tmp_path / "data", ending) for ending in ("old", "part"))
     old.mkdir()
@@ -424,8 +406,7 @@ def test_a_run_stopped_before_a_validation_begins_with_it(tmp_path: Path) -> Non
             stop.reason = "stopped by the test"
     second = trainer(tmp_path, validator=Scores(3.0, 2.0), **changes)
     assert second.resume()
-    seen = [e.update for e in second.run() if isinstance(e, events.Validated)]
-    assert seen == [2, 4]
+    assert [e.update for e in second.run() if isinstance(e, events.Validated)] == [2, 4]
 
 
 def _validated(update: int) -> events.Validated:
@@ -443,26 +424,27 @@ def test_a_log_tells_of_lines_that_are_gone(tmp_path: Path) -> None:
     lines = log.path.read_text().splitlines(keepends=True)
     assert len(lines) == 3 and read_run(log.path, "m").notes == []
     assert MetricsLog(log.path).keep_until(3) == []
-    log.path.write_text(lines[0] + lines[2])
-    assert MetricsLog(log.path).keep_until(3) == [2]
-    assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
-    log.path.write_text(lines[0] + lines[1].replace('"nll": 2.0', '"nll": 1.0') + lines[2])
-    assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
+    for second in ("", lines[1].replace('"nll": 2.0', '"nll": 1.0')):
+        log.path.write_text(lines[0] + second + lines[2])
+        assert second or MetricsLog(log.path).keep_until(3) == [2]
+        assert [note.split(":")[1] for note in read_run(log.path, "m").notes] == ["2"]
 
 
 def test_altered_configs_and_checksums_are_told(tmp_path: Path) -> None:
-    config = with_checksum({"format": 1, "arch": "bilstm"})
-    check_unaltered(tmp_path, config)
+    config, path = with_checksum({"format": 1, "arch": "bilstm"}), tmp_path / "config.json"
+    write_json(path, config)
+    assert read_record(path, dict[str, str | int], 1) == config
     config["arch"] = "transformer"
-    with pytest.raises(ModelError, match="altered") as caught:
-        check_unaltered(tmp_path, config)
+    write_json(path, config)
+    with pytest.raises(StorageError, match=r"config\.json has been altered") as caught:
+        read_record(path, dict[str, str | int], 1)
     assert "take its entry `sha256` out" in caught.value.advice
     del config["sha256"]
-    check_unaltered(tmp_path, config)
+    write_json(path, config)
+    assert read_record(path, dict[str, str | int], 1) == config
     # Not of the file that it is about, which is whole.
     words = Vocabulary(["a"])
-    facts = TextFacts("xx", "yy", subwords="words")
-    Pipeline(facts, words, words).save(tmp_path)
+    Pipeline(TextFacts("xx", "yy", subwords="words"), words, words).save(tmp_path)
     facts_file = json.loads((tmp_path / "text.json").read_text())
     facts_file["sha256"]["vocab.xx.txt"] = "0" * 64
     write_json(tmp_path / "text.json", facts_file)
@@ -484,8 +466,9 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     assert [trace.line for trace in read_traces(path)] == [1, 3]
     for read in (read_online_results, lambda path: load_exits(path.parent)):
         path = tmp_path / "exits.json"
-        record = with_checksum({"format": 1, "settings": {}})
-        write_json(path, {**record, "settings": {}})
+        empty: Any = [] if read is read_online_results else {}
+        record = with_checksum({"format": 1, "settings": empty})
+        write_json(path, record)
         read(path)
         write_json(path, {**record, "settings": {"fast": {}}})
         with pytest.raises(StorageError, match=r"exits\.json has been altered"):

@@ -13,6 +13,7 @@ from nmtgrid.metrics.cider import Cider, DocumentFrequencies, grams
 
 # Three pictures, the first with two references. Of the n-grams only `a` stands in two pictures.
 CORPUS = [[["a", "b"], ["a", "c"]], [["a", "d"]], [["e", "f"]]]
+COMMON, RARE = math.log(1.5) ** 2, math.log(3) ** 2
 
 
 def test_grams_and_document_frequencies() -> None:
@@ -33,8 +34,7 @@ def test_cider_by_hand() -> None:
     idf: a = log(3/2), all others log 3. Against `a b`: both orders are equal vectors, cosine 1.
     Against `a c`: unigrams share a, (log 1.5)^2 / ((log 1.5)^2 + (log 3)^2); bigrams share none.
     """
-    common, rare = math.log(1.5) ** 2, math.log(3) ** 2
-    expected = 10 * ((1 + 1) / 2 + (common / (common + rare) + 0) / 2) / 2
+    expected = 10 * ((1 + 1) / 2 + (COMMON / (COMMON + RARE) + 0) / 2) / 2
     assert Cider(CORPUS, 2, form="cider").score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
     # Equal lengths and no repeated word: CIDEr-D is the same.
     assert Cider(CORPUS, 2).score(["a", "b"], CORPUS[0]) == pytest.approx(expected)
@@ -48,13 +48,12 @@ def test_clipping_and_length_of_cider_d_by_hand() -> None:
     Weights (3, 1) log 3 and (1, 1) log 3. Plain cosine 4 / (sqrt 10 sqrt 2). Clipped:
     min(3, 1) 1 + min(1, 1) 1 = 2 over the same norms; two tokens longer: exp(-4 / (2 * 36)).
     """
-    candidate = ["e", "e", "e", "f"]
-    plain = Cider(CORPUS, 1, form="cider").score(candidate, CORPUS[2])
-    assert plain == pytest.approx(10 * 4 / math.sqrt(20))
-    clipped = Cider(CORPUS, 1).score(candidate, CORPUS[2])
-    assert clipped == pytest.approx(10 * 2 / math.sqrt(20) * math.exp(-4 / 72))
-    narrow = Cider(CORPUS, 1, sigma=1.0).score(candidate, CORPUS[2])
-    assert narrow == pytest.approx(10 * 2 / math.sqrt(20) * math.exp(-4 / 2))
+    for cider, expected in (
+        (Cider(CORPUS, 1, form="cider"), 10 * 4 / math.sqrt(20)),
+        (Cider(CORPUS, 1), 10 * 2 / math.sqrt(20) * math.exp(-4 / 72)),
+        (Cider(CORPUS, 1, sigma=1.0), 10 * 2 / math.sqrt(20) * math.exp(-4 / 2)),
+    ):
+        assert cider.score(["e", "e", "e", "f"], CORPUS[2]) == pytest.approx(expected)
 
 
 def test_weights_of_words() -> None:
@@ -62,9 +61,8 @@ def test_weights_of_words() -> None:
 
     Candidate `a z` against `a d`, unigrams: (log 1.5)^2 / ((log 1.5)^2 + (log 3)^2).
     """
-    common, rare = math.log(1.5) ** 2, math.log(3) ** 2
     score = Cider(CORPUS, 1).score(["a", "z"], CORPUS[1])
-    assert score == pytest.approx(10 * common / (common + rare))
+    assert score == pytest.approx(10 * COMMON / (COMMON + RARE))
     corpus = [[["x", "a"]], [["x", "b"]]]
     assert Cider(corpus, 1).score(["x"], corpus[0]) == 0
     assert Cider(corpus[:1], 1).score(["x", "a"], corpus[0]) == 0
@@ -80,8 +78,7 @@ def test_corpus_is_the_mean_over_pictures() -> None:
     numbers = {word: number for number, word in enumerate("abcdef")}
     coded = [[[numbers[w] for w in tokens] for tokens in references] for references in CORPUS]
     words = Cider(CORPUS).score(["a", "c"], CORPUS[0])
-    counted = Cider(DocumentFrequencies.count(coded))
-    assert counted.score([0, 2], coded[0]) == words
+    assert Cider(DocumentFrequencies.count(coded)).score([0, 2], coded[0]) == words
     assert words > 0
 
 

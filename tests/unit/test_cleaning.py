@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ from nmtgrid.text.bpe import Codes, learn, remove_bpe
 from nmtgrid.text.cleaning import Cleaner, Filters, PairShard
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalWords, stream_words
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.shards import LineSegmenter, LineShard, read_shards
+from nmtgrid.text.shards import LineShard, read_shards, segment_lines
 
 COUNTS = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 # Pair counts at the start: e+s and s+t</w> 9 each (the greater pair wins), l+o 7, then 6: n+e, ...
@@ -52,13 +53,14 @@ def test_merges_and_segments_by_hand() -> None:
     learn(COUNTS, 3, seen.append)
     assert seen == [1, 2, 3]
 
-
-@pytest.mark.parametrize("counts", [{}, {"a": 5, "b": 2}])
-def test_nothing_to_learn(counts: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="nothing to learn"):
-        learn(counts, 5)
-    with pytest.raises(ConfigError, match="--merges"):
-        learn(COUNTS, 0)
+    nothing: list[tuple[dict[str, int], int, str]] = [
+        ({}, 5, "nothing to learn"),
+        ({"a": 5, "b": 2}, 5, "nothing to learn"),
+        (COUNTS, 0, "--merges"),
+    ]
+    for counts, merges, words in nothing:
+        with pytest.raises(ConfigError, match=words):
+            learn(counts, merges)
 
 
 def test_file_formats(tmp_path: Path) -> None:
@@ -77,17 +79,13 @@ def test_file_formats(tmp_path: Path) -> None:
         Codes.load(path)
     path.write_text("1 0\n10 e\n")  # merges of digits
     assert len(Codes.load(path)) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("#version: 0.2\na b\nabc\n", 3), ("#version: 9\na b\n", 1), ("a b c\n", 1)]
-)
-def test_a_faulty_line_is_named(tmp_path: Path, text: str, line: int) -> None:
-    path = tmp_path / "codes"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        Codes.load(path)
-    assert caught.value.line == line
+    path.write_text("#version: 0.2\n1 2\n12 3\n1 4\n")
+    assert Codes.load(path).merges == ["1 2", "12 3", "1 4"]
+    for text, line in (("#version: 0.2\na b\nabc\n", 3), ("#version: 9\na b\n", 1), ("a b c\n", 1)):
+        path.write_text(text)
+        with pytest.raises(InputError) as caught:
+            Codes.load(path)
+        assert caught.value.line == line
 
 
 WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=12).filter(
@@ -127,23 +125,16 @@ def test_merges_are_those_of_subword_nmt() -> None:
     assert len(codes) > 500 and seen == list(range(1, len(codes) + 1))
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "reason"),
-    [
-        ("a", "", "empty"),
-        ("", "", "empty"),
-        ("a b c", "a b", ""),
-        ("a b c d", "a b", "ratio"),
-        ("a", "a b", "ratio"),
-        ("a " * 175, "b " * 175, ""),
-        ("a " * 176, "b " * 175, "too_long"),
-        ("a " * 175, "b " * 176, "too_long"),
-        ("a" * 1000, "b", ""),
-        ("a" * 1001, "b", "long_word"),
-    ],
-)
-def test_filters_at_their_edges(source: str, target: str, reason: str) -> None:
-    assert Filters().refuse(source.strip(), target.strip()) == reason
+def test_filters_at_their_edges() -> None:
+    for reason, *pairs in (
+        ("empty", ("a", ""), ("", "")),
+        ("ratio", ("a b c d", "a b"), ("a", "a b")),
+        ("too_long", ("a " * 176, "b " * 175), ("a " * 175, "b " * 176)),
+        ("long_word", ("a" * 1001, "b")),
+        ("", ("a b c", "a b"), ("a " * 175, "b " * 175), ("a" * 1000, "b")),
+    ):
+        for source, target in pairs:
+            assert Filters().refuse(source.strip(), target.strip()) == reason, (source, target)
 
 
 def test_faulty_filters_and_the_cleaner() -> None:
@@ -194,37 +185,27 @@ def test_parts_of_a_file_are_cut_as_its_lines_are(
         file.write(b"abc ab\n\nc  abc\r\nab")
     parts = list(read_shards(path))
     assert len(parts) == (1 if ending else 2)
-    cut = b"".join(map(LineSegmenter(Codes(["a b"])), parts))
+    cut = b"".join(map(partial(segment_lines, Codes(["a b"])), parts))
     assert cut == b"ab@@ c a@@ b\n\nc ab@@ c\na@@ b\n"
     (tmp_path / "none").write_bytes(b"")
     with pytest.raises(InputError, match="empty"):
         list(read_shards(tmp_path / "none"))
 
 
-def test_chunks() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_order_and_the_input_is_not_read_ahead(workers: int) -> None:
+    parts = iter(range(30))
+    for done, (part, result) in enumerate(map_ordered(operator.neg, parts, workers)):
+        taken = 30 - operator.length_hint(parts)
+        assert (part, result) == (done, -done) and taken <= done + 1 + 2 * workers
+    assert done == 29
     assert list(chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_order_and_the_input_is_not_read_ahead(workers: int) -> None:
-    taken = 0
-
-    def parts() -> Iterator[int]:
-        nonlocal taken
-        for part in range(30):
-            taken += 1
-            yield part
-
-    for done, (part, result) in enumerate(map_ordered(operator.neg, parts(), workers)):
-        assert (part, result) == (done, -done)
-        assert taken <= done + 1 + 2 * workers
-    assert taken == 30
-
-
 def test_a_dead_process_is_told() -> None:
-    work = operator.methodcaller("__call__")
+    die = partial(signal.raise_signal, signal.SIGKILL)
     with pytest.raises(NmtgridError, match="worker process died"):
-        list(map_ordered(work, [_Killer()], 2))
+        list(map_ordered(operator.call, [die], 2))
 
 
 def test_processes_leave_with_the_one_that_started_them(project: Path) -> None:
@@ -232,8 +213,7 @@ def test_processes_leave_with_the_one_that_started_them(project: Path) -> None:
         "import os, operator, signal\n"
         "from nmtgrid.base.io.workers import map_ordered\n"
         "if __name__ == '__main__':\n"
-        "    call = operator.methodcaller('__call__')\n"
-        "    for _, process in map_ordered(call, [os.getpid] * 9, 2):\n"
+        "    for _, process in map_ordered(operator.call, [os.getpid] * 9, 2):\n"
         "        print(process, flush=True)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -243,13 +223,7 @@ def test_processes_leave_with_the_one_that_started_them(project: Path) -> None:
         capture_output=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": str(project)},
     )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
-    assert int(done.stdout.split()[0]) > 0
-
-
-class _Killer:
-    def __call__(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    assert done.returncode == -signal.SIGKILL and int(done.stdout.split()[0]) > 0
 
 
 def test_word_counts() -> None:
@@ -260,11 +234,9 @@ def test_word_counts() -> None:
     assert counts.counts == Counter(a=4, b=2)
     assert counts.forgotten == 3
     five = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
-    assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2}
-    assert most_frequent(five, 9) == five
+    assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2} and most_frequent(five, 9) == five
     assert merge_counts({"a": 1, "b": 1}, {"b": 1, "c": 5}) == {"a": 1, "b": 2, "c": 5}
-    codes = Codes(["a b"])
-    assert count_units({"abc": 3, "c": 2}, codes) == {"ab@@": 3, "c": 5}
+    assert count_units({"abc": 3, "c": 2}, Codes(["a b"])) == {"ab@@": 3, "c": 5}
     assert count_units({"abc": 3}, None) == {"abc": 3}
 
 
@@ -279,7 +251,6 @@ class Pieces(io.RawIOBase):
 
 
 def _words(pieces: list[bytes]) -> tuple[list[str | None], list[str]]:
-    """Return what arrives on standard input, and the warnings."""
     warnings: list[str] = []
     before = sys.stdin
     sys.stdin = SimpleNamespace(buffer=Pieces(pieces))
@@ -303,11 +274,8 @@ text = st.text(st.sampled_from("aä😀 \t\n\r\u2028\ufeff.") | st.characters(co
 @given(text, st.lists(st.integers(1, 5), max_size=30))
 def test_however_it_is_cut_the_words_are_those_of_the_lines(line: str, sizes: list[int]) -> None:
     raw = line.replace("\0", "").encode()
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(raw[start : start + size])
-        start += size
-    arrived, _ = _words([piece for piece in [*pieces, raw[start:]] if piece])
+    ends = [0, *accumulate(sizes), len(raw)]
+    arrived, _ = _words([raw[a:b] for a, b in pairwise(ends) if raw[a:b]])
     lines = raw.decode().lstrip("\ufeff").split("\n")
     expected: list[str | None] = []
     for each in lines if lines[-1] else lines[:-1]:
@@ -319,9 +287,7 @@ def test_however_it_is_cut_the_words_are_those_of_the_lines(line: str, sizes: li
 
 
 def test_what_is_no_text_is_replaced_and_told_once_a_line() -> None:
-    words, warnings = _words(
-        [b"gut\nso \xff\xfe \xc3\n", b"\0x\n", "ü".encode()[:1], "ü".encode()[1:]]
-    )
+    words, warnings = _words([b"gut\nso \xff\xfe \xc3\n", b"\0x\n", b"\xc3", b"\xbc"])
     assert words == ["gut", None, "so", "\ufffd\ufffd", "\ufffd", None, "\ufffdx", None, "ü", None]
     assert [text.partition(": ")[0] for text in warnings] == [
         "standard input, line 2", "standard input, line 3", "standard input, line 4",
@@ -453,8 +419,6 @@ def test_words_that_are_forgotten_had_no_say(language: str, share: float) -> Non
 
 
 def test_a_long_line_costs_as_much_a_word_as_a_short_one() -> None:
-    """Also where a quotation stays open to its end."""
-
     class Counted(Moses):
         seen = 0
 

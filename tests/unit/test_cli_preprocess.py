@@ -18,7 +18,6 @@ from nmtgrid.data.dataset import Dataset
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """Training, validation and test text in de and en."""
     for name, count in (("train", 50), ("valid", 3), ("test", 2)):
         for language, word in (("de", "Hund"), ("en", "dog")):
             lines = "".join(f"Ein {word} {n}.\n" for n in range(count))
@@ -74,23 +73,19 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
         ("--test none", "none.de"),
     ],
 )
-def test_faults_are_one_message(
-    texts: Path, more: str, words: str, refused: Callable[..., str]
-) -> None:
+def test_faults(texts: Path, more: str, words: str, refused: Callable[..., str]) -> None:
     assert words in refused(*_command(texts), *more.split())
     assert not (texts / "data").exists()
 
 
-def test_missing_options_are_told_at_once(tmp_path: Path, refused: Callable[..., str]) -> None:
-    message = refused("preprocess", "--out", tmp_path / "data")
-    assert all(name in message for name in ("--source-lang", "--target-lang", "--train"))
-
-
 def test_an_existing_folder_needs_overwrite(texts: Path, refused: Callable[..., str]) -> None:
-    assert _preprocess(texts) == 0
-    assert "--overwrite" in refused(*_command(texts))
+    message = refused("preprocess", "--out", texts / "data")
+    assert all(name in message for name in ("--source-lang", "--target-lang", "--train"))
+    assert _preprocess(texts) == 0 and "--overwrite" in refused(*_command(texts))
     assert _preprocess(texts, "--overwrite", "--lowercase", "--workers", "2") == 0
     assert (texts / "data/text/train.de").read_text().startswith("ein hund 0 .\n")
+    for options in (["--merges", "5"], ["--joint"], ["--separate"]):
+        assert "no effect" in refused("bpe", "learn", texts / "data", "--words", *options)
 
 
 def test_the_toy_corpus(tmp_path: Path) -> None:
@@ -102,14 +97,6 @@ def test_the_toy_corpus(tmp_path: Path) -> None:
     assert dataset.names == ["train", "valid", "test"]
     assert dataset.manifest["toy"] == {"pairs": 200, "seed": 7, "difficulty": 2}
     assert (dataset.pipeline.facts.source_lang, dataset.pipeline.facts.target_lang) == ("qa", "qb")
-
-
-@pytest.mark.parametrize("options", [["--merges", "5"], ["--joint"], ["--separate"]])
-def test_options_without_effect_are_refused(
-    texts: Path, options: list[str], refused: Callable[..., str]
-) -> None:
-    assert _preprocess(texts) == 0
-    assert "no effect" in refused("bpe", "learn", texts / "data", "--words", *options)
 
 
 def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,11 +122,9 @@ def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
     text = "ein hund\n\nüber hunde".encode()
     applied = _filter(project, text, "apply", str(codes))
     assert applied.stdout.decode() == ("e@@ i@@ n hu@@ n@@ d\n\nü@@ b@@ e@@ r hu@@ n@@ d@@ e\n")
-    undone = _filter(project, applied.stdout, "undo")
-    assert undone.stdout == text + b"\n"
+    assert _filter(project, applied.stdout, "undo").stdout == text + b"\n"
     bad = _filter(project, b"a\n\xff\n", "undo")
-    assert bad.returncode == 2
-    assert b"-:2: not valid UTF-8" in bad.stderr
+    assert bad.returncode == 2 and b"-:2: not valid UTF-8" in bad.stderr
     assert _filter(project, b"", "undo").stdout == b""
 
 
@@ -150,9 +135,7 @@ def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
         ("nmtgrid.cli.options", {"torch", "numpy"}),
     ],
 )
-def test_filters_and_workers_load_nothing_heavy(
-    project: Path, modules: str, heavy: set[str]
-) -> None:
+def test_filters_load_nothing_heavy(project: Path, modules: str, heavy: set[str]) -> None:
     run = subprocess.run(
         [sys.executable, "-c", f"import sys, {modules}; print({heavy} & set(sys.modules))"],
         capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},

@@ -42,11 +42,7 @@ Stream = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def stream(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Stream:
-    """Return what runs the command on bytes; it returns the exit code and standard output."""
-
+def stream(home: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> Stream:
     def run(raw: bytes, *arguments: str | Path, model: str = "model") -> tuple[int, str]:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw), isatty=bool))
         more = [*map(str, arguments), "--device", "cpu"]
@@ -97,8 +93,7 @@ def test_traces_say_when_it_was_read(stream: Stream, tmp_path: Path) -> None:
         expected = [min(3 + t, whole) for t in range(len(trace.target) + 1)]
         assert trace.reads == (expected if trace.source else [])
 
-
-def test_an_agent_decides(stream: Stream, tmp_path: Path) -> None:
+    # An agent decides.
     arguments = "--finish-reading", "--json", tmp_path / "r.json"
     code, text = stream(LINES.encode(), "--threshold", "0.5", *arguments, model="reader")
     facts = json.loads((tmp_path / "r.json").read_text())
@@ -134,18 +129,11 @@ def test_streams_that_end_anyhow(stream: Stream, raw: bytes, lines: int, what: s
 
 def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     settings = {"beam": "4", "nbest": "3", "alignments": "a", "length-penalty": "1", "data": "d"}
-    vain = [
-        "--sample",
-        *(word for name, value in settings.items() for word in (f"--{name}", value)),
-    ]
-    code, text = stream(b"a\n", *vain, "--k", "0", "--threshold", "1.5")
-    assert code == 2 and text == ""
+    vain = [f"--{name}={value}" for name, value in settings.items()]
+    assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
-    for name in (word for word in vain if word.startswith("--")):
-        assert f"`{name}`" in message
-    assert (
-        "but both are given" in message and "`--k`" in message and "`threshold` must be" in message
-    )
+    assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
+    assert "but both are given" in message and "`threshold` must be" in message
 
 
 @pytest.mark.parametrize(
@@ -173,15 +161,10 @@ def test_refusals(stream: Stream, arguments: list[str], model: str, what: str) -
     assert what in stream.message and "Traceback" not in stream.message  # type: ignore[attr-defined]
 
 
-def test_options_of_streams_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--k", "2", "--threshold", "0.5", "--finish-reading"]
-    assert main(["decode", str(home / "model"), *options]) == 2
-    message = capsys.readouterr().err
-    for name in ("--k", "--threshold", "--finish-reading"):
-        assert f"`{name}` belongs to `--stream`" in message
-
-
-# As a process of its own.
+def test_options_of_streams_alone(home: Path, refused: Callable[..., str]) -> None:
+    names = ["--k", "--threshold", "--finish-reading"]
+    message = refused("decode", home / "model", "--k=2", "--threshold=0.5", "--finish-reading")
+    assert all(f"`{name}` belongs to `--stream`" in message for name in names)
 
 
 @contextmanager
@@ -202,8 +185,7 @@ def _process(home: Path, project: Path, *arguments: str) -> Iterator[subprocess.
 
 def _push(run: subprocess.Popen[bytes], raw: bytes) -> None:
     assert run.stdin is not None
-    run.stdin.write(raw)
-    run.stdin.flush()
+    os.write(run.stdin.fileno(), raw)
 
 
 def _first_word(run: subprocess.Popen[bytes]) -> bytes:
@@ -231,10 +213,7 @@ def test_an_interrupted_stream_has_written_what_is_final(home: Path, project: Pa
     assert re.fullmatch(rb"[a-h ]+", first + out)
 
 
-def test_an_interrupted_stream_keeps_traces_and_report(
-    home: Path, project: Path, tmp_path: Path
-) -> None:
-    """Of the lines that have ended; that of the second one has not."""
+def test_an_interruption_keeps_the_traces(home: Path, project: Path, tmp_path: Path) -> None:
     traces, report = tmp_path / "t.jsonl", tmp_path / "r.json"
     more = "--traces", str(traces), "--json", str(report), "--finish-reading"
     with _process(home, project, "--k", "1", *more, "--device", "cpu") as run:

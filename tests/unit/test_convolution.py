@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
 from nmtgrid.layers.kernels import linear as products
-from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution, plain_gated_convolution
+from nmtgrid.layers.kernels.gated_conv import Window, gated_convolution
 from nmtgrid.layers.kernels.linear import linear, product
+from tests.unit.plain_kernels import plain_gated_convolution
 
 
 def sigmoid(x: float) -> float:
@@ -36,8 +37,7 @@ def test_gates_by_hand() -> None:
     weight, bias = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([0.0, 50.0])
     window = Window.centred(3, is_token(torch.tensor([3, 2]), 3))
     actual = gated_convolution(x, weight, bias, window)[..., 0]
-    assert actual[0].tolist() == [3, 7, 6]
-    assert actual[1, :2].tolist() == [3, 3]
+    assert actual[0].tolist() == [3, 7, 6] and actual[1, :2].tolist() == [3, 3]
 
 
 def test_cut_taps_are_enumerated() -> None:
@@ -57,7 +57,6 @@ def test_cut_taps_are_enumerated() -> None:
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.7])
 def test_fast_equals_plain(kernel: int, centred: bool, scale: float | None) -> None:
-    """Forward and backward, in float64; the widest kernel is wider than the sentences."""
     lengths, size, channels = torch.tensor([4, 2, 3]), 4, 5
     real = is_token(lengths, size)[..., None]
     window = Window.centred(kernel, real[..., 0]) if centred else Window.causal(kernel)
@@ -92,10 +91,8 @@ def test_dropout_zeroes_and_scales_what_the_convolution_reads() -> None:
 
 
 def test_bf16_stays_near_fp32() -> None:
-    layer = GatedConvolution(16, 3, normalise=True, dropout=0.0)
-    x = torch.randn(2, 7, 16)
-    expected = layer(x, Window.causal(3), 0.7)
-    actual = layer(x.bfloat16(), Window.causal(3), 0.7)
+    layer, x = GatedConvolution(16, 3, normalise=True, dropout=0.0), torch.randn(2, 7, 16)
+    expected, actual = (layer(each, Window.causal(3), 0.7) for each in (x, x.bfloat16()))
     assert actual.dtype is torch.bfloat16
     assert (actual.float() - expected).abs().max() < 0.05
 
@@ -142,7 +139,6 @@ def test_gated_layers_keep_the_variance_of_small_inputs() -> None:
 
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_windows_step_by_step_equal_all_at_once(kernel: int) -> None:
-    """Through reorderings and a buffer that turns over; a window is one stretch of memory."""
     torch.manual_seed(1)
     layers, steps, size = 2, 25, 4
     weight, bias = torch.randn(2 * size, kernel * size), torch.randn(2 * size)

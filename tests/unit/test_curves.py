@@ -63,8 +63,7 @@ def test_the_summary_is_of_the_best_validation(tmp_path: Path) -> None:
     # 500 tokens in half a second, 1,500 in another half.
     assert values["tokens_per_second"] == pytest.approx(2000.0)
     # Between the log lines of updates 10 and 20 half of the 1,500 tokens had been seen.
-    assert run.tokens_at([10, 15, 20]) == [500.0, 1250.0, 2000.0]
-    assert run.notes == []
+    assert run.tokens_at([10, 15, 20]) == [500.0, 1250.0, 2000.0] and run.notes == []
 
 
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
@@ -77,9 +76,11 @@ def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     run = read_run(path, "model")
     notes = [note.removeprefix(f"{path}:") for note in run.notes]
     assert notes == [
-        "5: it is not JSON.", "6: it is no line of a training run.",
-        "8: update 3 comes after update 20.", "9: `nll` is no number.",
-        "10: `minutes` makes no sense.", "13: it is not JSON.",
+        "5: it is not JSON (invalid character at column 26).",
+        "6: it is no line of a training run.", "8: update 3 comes after update 20.",
+        '9: `nll` must be a number, but is `"low"`.',
+        "10: `minutes` must be at least 0, but is `-1`.",
+        "13: it is not JSON (invalid character at column 6).",
     ]  # fmt: skip
     assert [row["update"] for row in run.training] == [10, 20]
     assert run.best is not None and run.best["nll"] == 3.25 and not run.finished
@@ -121,11 +122,9 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
     assert layers.rows == ["encoder.0", "encoder.1", "encoder.2"]
     assert layers.values.tolist() == [[3.0, 0.0], [0.5, 2.0], [1.0, 1.0]]
     assert layers.limits == (0.5, 3.0)
-    minutes = panels(runs(tmp_path, "one"), "minutes")["bleu"]
-    tokens = panels(runs(tmp_path, "one"), "tokens")["bleu"]
-    assert isinstance(minutes, Panel) and isinstance(tokens, Panel)
-    assert list(minutes.lines[0].x) == [0.1, 0.2, 0.3]
-    assert list(tokens.lines[0].x) == [0.0005, 0.002, 0.002]
+    for against, x in (("minutes", [0.1, 0.2, 0.3]), ("tokens", [0.0005, 0.002, 0.002])):
+        bleu = panels(runs(tmp_path, "one"), against)["bleu"]  # type: ignore[arg-type]
+        assert isinstance(bleu, Panel) and list(bleu.lines[0].x) == x
     plain = read_run(log(tmp_path / "plain", [updated(10), updated(20)]) / "metrics.jsonl", "plain")
     assert list(panels([plain], "minutes")) == ["loss", "learning-rate", "gradient-norm"]
     values = summary(plain)
@@ -233,7 +232,7 @@ def test_bad_input_is_told(
     ):  # fmt: skip
         assert message in refused("analyze", "curves", *arguments)
     assert main(["analyze", "curves", str(log(tmp_path / "torn", [*LINES, "{"]))]) == 0
-    assert "torn/metrics.jsonl:9: it is not JSON." in capsys.readouterr().err.replace("\n", "")
+    assert "torn/metrics.jsonl:9: it is not JSON" in capsys.readouterr().err.replace("\n", "")
     models = [str(log(tmp_path / str(index), LINES[1:3])) for index in range(22)]
     out = str(tmp_path / "x.png")
     assert main(["analyze", "curves", *models[:21], "--out", out]) == 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nmtgrid.layers.kernels.dropout import plain_residual_dropout
+from tests.unit.plain_kernels import plain_residual_dropout
 from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -31,7 +31,6 @@ def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def residual(h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
-    """Return the fused sum."""
     from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
     total: Tensor = TritonResidual.apply(h, y, rate, scale)  # type: ignore[no-untyped-call]
@@ -52,9 +51,7 @@ def mask_of(shape: tuple[int, ...], rate: float) -> Tensor:
 @pytest.mark.parametrize("scale", [1.0, SCALE])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_equals_the_plain_twin(
-    dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]
-) -> None:
+def test_plain_twin(dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]) -> None:
     drawn = [torch.randn(shape).to(dtype) for _ in range(3)]
     h, y = (tensor.to(DEVICE).requires_grad_() for tensor in drawn[:2])
     mask = mask_of(shape, rate)
@@ -66,9 +63,8 @@ def test_equals_the_plain_twin(
     tolerance = 8e-3 if dtype == torch.bfloat16 else 1e-6  # bf16: one rounding
     for mine, theirs in zip((actual, *gradients), (right, *expected), strict=True):
         assert mine.dtype == dtype
-        torch.testing.assert_close(
-            mine.detach().cpu().double(), theirs.detach(), rtol=tolerance, atol=1e-6
-        )
+        actual = mine.detach().cpu().double()
+        torch.testing.assert_close(actual, theirs.detach(), rtol=tolerance, atol=1e-6)
 
 
 @runs

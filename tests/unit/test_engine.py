@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, ForcedPrefix, MinLength, length_bounds
 from nmtgrid.search.engine import search
+from nmtgrid.search.select import Beam
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 from tests.unit.table_model import TableModel, TableState, batch
 
@@ -38,13 +40,13 @@ def test_banned_tokens_and_bounds_of_length() -> None:
     plan = SearchPlan(max_length_a=1.5, max_length_b=0.5)
     at_least = SearchPlan(max_length_a=1.5, max_length_b=0.5, min_length=4)
 
-    def results(plan: SearchPlan, end_is_hidden: bool = False) -> list[list[int]]:
-        bounds = length_bounds(plan, lengths, end_is_hidden=end_is_hidden)
-        return [side.tolist() for side in bounds]
-
-    assert results(plan) == [[0, 0, 0], [1, 2, 5]]
-    assert results(at_least) == [[4, 4, 4], [4, 4, 5]]
-    assert results(plan, True) == results(at_least, True) == [[0, 1, 5]] * 2
+    for settings, hidden, expected in (
+        (plan, False, [[0, 0, 0], [1, 2, 5]]),
+        (at_least, False, [[4, 4, 4], [4, 4, 5]]),
+        *((each, True, [[0, 1, 5]] * 2) for each in (plan, at_least)),
+    ):
+        bounds = length_bounds(settings, lengths, end_is_hidden=hidden)
+        assert [side.tolist() for side in bounds] == expected
 
 
 def test_forced_prefix_follows_the_sentence_not_the_row() -> None:
@@ -53,11 +55,8 @@ def test_forced_prefix_follows_the_sentence_not_the_row() -> None:
     everything = list(range(5))
     values = torch.arange(20.0).view(4, 5)
     first = rule.apply(values.clone(), 0, sentence)
-    assert allowed(first) == [[4], [3], [3], everything]
-    assert first[1, 3] == values[1, 3]
-    assert allowed(rule.apply(values.clone(), 1, sentence)) == [
-        everything, [4], [4], everything
-    ]  # fmt: skip
+    assert allowed(first) == [[4], [3], [3], everything] and first[1, 3] == values[1, 3]
+    assert allowed(rule.apply(values.clone(), 1, sentence)) == [everything, [4], [4], everything]
     assert allowed(rule.apply(values.clone(), 2, sentence)) == [everything] * 4
 
 
@@ -148,9 +147,8 @@ def test_wide_beam_is_brute_force(alpha: float, members: int) -> None:
 
 
 def test_one_wide_nbest_holds_all_there_is() -> None:
-    model = TableModel()
     plan = dataclasses.replace(FOUR, beam=200, nbest=200)
-    (hypotheses,) = search([model], *batch([3, 4]), plan)
+    (hypotheses,) = search([TableModel()], *batch([3, 4]), plan)
     assert len(hypotheses) == 1 + 3 + 9 + 27 + 81
     assert sum(math.exp(h.log_probability) for h in hypotheses) < 1.0
 
@@ -164,17 +162,15 @@ def test_score_is_teacher_forced_score(beam: int) -> None:
             expected = forced_score(models, source, hypothesis.tokens)
             assert hypothesis.log_probabilities == pytest.approx(expected, abs=1e-5)
             assert hypothesis.log_probability == pytest.approx(sum(expected), abs=1e-5)
-            assert hypothesis.score == pytest.approx(
-                sum(expected) / (len(hypothesis.tokens) + 1) ** 0.7
-            )
+            steps = len(hypothesis.tokens) + 1
+            assert hypothesis.score == pytest.approx(sum(expected) / steps**0.7)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
 
 
 def test_greedy_takes_the_likeliest_token() -> None:
     model = TableModel(5, types=20)
-    for source, (hypothesis,) in zip(
-        SOURCES, search([model], *batch(*SOURCES), SearchPlan()), strict=True
-    ):
+    results = search([model], *batch(*SOURCES), SearchPlan())
+    for source, (hypothesis,) in zip(SOURCES, results, strict=True):
         rows, lengths = batch(source)
         state, last = model.begin(rows, lengths), BEGIN
         written: list[int] = []
@@ -191,9 +187,6 @@ def test_greedy_takes_the_likeliest_token() -> None:
 
 
 def test_beam_of_width_one_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    import nmtgrid.search.engine as engine
-    from nmtgrid.search.select import Beam
-
     sources = [[3 + (7 * i + j) % 5 for j in range(1 + i % 6)] for i in range(40)]
     model = TableModel(6, types=12)
     greedy = search([model], *batch(*sources), SearchPlan())
@@ -223,8 +216,6 @@ def test_results_do_not_depend_on_the_batch(plan: SearchPlan) -> None:
 
 def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an accelerator the loop looks every few steps at what is done."""
-    import nmtgrid.search.engine as engine
-
     model = TableModel(9, types=10, sharp=1.5)
     sources = [[3 + (5 * i + j) % 6 for j in range(1 + i % 4)] for i in range(40)]
     plans = [SearchPlan(), *(SearchPlan(beam, nbest=beam) for beam in (2, 3, 4))]
@@ -260,9 +251,8 @@ def test_what_has_ended_costs_nothing() -> None:
 def test_alignment_rows_belong_to_the_tokens() -> None:
     model = TableModel(12, types=10)
     plan = SearchPlan(beam=3, nbest=2)
-    for source, hypotheses in zip(
-        SOURCES, search([model], *batch(*SOURCES), plan, align=True), strict=True
-    ):
+    results = search([model], *batch(*SOURCES), plan, align=True)
+    for source, hypotheses in zip(SOURCES, results, strict=True):
         for hypothesis in hypotheses:
             assert hypothesis.alignment is not None
             size = len(source) + 1
@@ -291,9 +281,8 @@ def test_length_limits_and_constraints() -> None:
     model.bigrams[:, END] = -20.0
     for beam in (1, 3):
         plan = SearchPlan(beam, max_length_a=1.0, max_length_b=1.5, length_penalty=0.0)
-        for source, (hypothesis,) in zip(
-            SOURCES, search([model], *batch(*SOURCES), plan), strict=True
-        ):
+        results = search([model], *batch(*SOURCES), plan)
+        for source, (hypothesis,) in zip(SOURCES, results, strict=True):
             assert len(hypothesis.tokens) == math.floor(1 + 1.5 * len(source))
             expected = sum(forced_score([model], source, hypothesis.tokens))
             assert hypothesis.score == pytest.approx(expected, abs=1e-4)
@@ -303,8 +292,7 @@ def test_length_limits_and_constraints() -> None:
         prefix = ForcedPrefix([[7, 8], [], [9], [6, 6, 6]], rows[0].device)
         results = search([model], *rows, plan, constraints=[prefix, Banned((4,))])
         for start, (hypothesis,) in zip([[7, 8], [], [9], [6, 6, 6]], results, strict=True):
-            assert hypothesis.tokens[: len(start)] == start
-            assert len(hypothesis.tokens) >= 5
+            assert hypothesis.tokens[: len(start)] == start and len(hypothesis.tokens) >= 5
             assert 4 not in hypothesis.tokens
 
 
@@ -321,9 +309,8 @@ def test_sampling_follows_the_distribution() -> None:
         count = sum((h.tokens[0] if h.tokens else END) == token for h in drawn)
         assert count / 4000 == pytest.approx(share, abs=4 * math.sqrt(share / 4000) + 1e-9)
     for hypothesis in drawn[:50]:
-        assert hypothesis.log_probability == pytest.approx(
-            chances[tuple(hypothesis.tokens)], abs=1e-4
-        )
+        chance = chances[tuple(hypothesis.tokens)]
+        assert hypothesis.log_probability == pytest.approx(chance, abs=1e-4)
     model = TableModel(17, types=30)
     plan = SearchPlan(sample=True, nbest=5, seed=2)
     sample = search([model], *batch(*SOURCES), plan)
@@ -341,10 +328,8 @@ def test_what_cannot_be_done_is_refused_before_decoding() -> None:
         search([TableModel(types=6), TableModel(types=7)], *batch([3]), SearchPlan())
     assert not blind.rows
 
-
-@pytest.mark.parametrize("plan", [SearchPlan(), SearchPlan(beam=3), SearchPlan(sample=True)])
-def test_scores_that_are_no_numbers_are_told(plan: SearchPlan) -> None:
     model = TableModel()
-    model.bigrams[:] = math.nan
-    with pytest.raises(ModelError, match="damaged"):
-        search([model], *batch(*SOURCES), plan)
+    model.bigrams[:] = math.nan  # scores that are no numbers
+    for plan in (SearchPlan(), SearchPlan(beam=3), SearchPlan(sample=True)):
+        with pytest.raises(ModelError, match="damaged"):
+            search([model], *batch(*SOURCES), plan)

@@ -51,11 +51,9 @@ def test_wait_k_delays_are_those_of_the_formula(arch: str, changes: dict[str, An
     results = run(OnlineDecoder(translator(arch, **changes)), *(Setting("wait-k", k) for k in ks))
     for k, outcomes in zip(ks, results, strict=True):
         for pair, outcome in zip(sentences(), outcomes, strict=True):
-            if not pair.source:
-                assert outcome == Outcome([], "", "", [], [])
-                continue
-            whole = len(pair.source) + 1
-            assert outcome.reads == [min(k + t, whole) for t in range(len(outcome.units) + 1)]
+            whole, steps = len(pair.source) + 1, range(len(outcome.units) + 1)
+            assert outcome.reads == [min(k + t, whole) for t in steps if pair.source]
+            assert pair.source or outcome == Outcome([], "", "", [], [])
     assert results[2] == results[3], "a k beyond every source is offline"
 
 
@@ -72,23 +70,18 @@ def test_the_batch_changes_nothing(arch: str, changes: dict[str, Any]) -> None:
         assert len({tuple(map(tuple, (a.reads for a in many))) for many in together}) >= 3
 
 
-def test_a_beam_follows_paths_too() -> None:
+def test_a_beam_follows_paths_too_and_finishes_reading() -> None:
     online = translator("transformer")
     online.plan = dataclasses.replace(online.plan, beam=3)
     outcomes = run(OnlineDecoder(online), Setting("wait-k", 2))[0]
     for pair, outcome in zip(sentences(), outcomes, strict=True):
         whole = len(pair.source) + 1
         assert outcome.reads == [min(2 + t, whole) for t in range(len(outcome.reads))]
-
-
-def test_finish_reading() -> None:
-    """A model that would end at once has to write until all is read."""
+    # A model that would end at once has to write until all is read.
     online = translator("pervasive")
-    (model,) = online.models
-    bias = model.classifier().bias
+    bias = online.models[0].classifier().bias
     assert bias is not None
-    with torch.no_grad():
-        bias[END] = 1e6
+    bias.data[END] = 1e6
     plain, finished = (
         run(OnlineDecoder(online, finish_reading=finish), Setting("wait-k", 1))[0]
         for finish in (False, True)
@@ -99,9 +92,8 @@ def test_finish_reading() -> None:
 
 
 def test_without_a_source_end_the_length_is_the_sources() -> None:
-    outcomes = run(
-        OnlineDecoder(translator("transformer", source_marker="none")), Setting("wait-k", 1)
-    )
+    online = translator("transformer", source_marker="none")
+    outcomes = run(OnlineDecoder(online), Setting("wait-k", 1))
     assert [len(outcome.units) for outcome in outcomes[0]] == [len(o.source) for o in sentences()]
 
 
@@ -163,8 +155,7 @@ class Needy(TranslationModel):
 
 def test_writing_costs_and_the_oracle_of_a_known_delay() -> None:
     model = Needy(20)
-    batch = collate([[5, 6, 7, 8], [5]], [[9, 10, 11], [9, 9]])
-    costs = writing_costs(model, batch)
+    costs = writing_costs(model, collate([[5, 6, 7, 8], [5]], [[9, 10, 11], [9, 9]]))
     known, unknown = math.log(1 + 19 * math.exp(-9)), math.log(20)
     assert costs.shape == (2, 4, 5)
     assert costs[0, 1].tolist() == pytest.approx([unknown, unknown, known, known, known], abs=1e-5)
@@ -189,9 +180,8 @@ def test_measures_of_a_known_outcome() -> None:
     empty = sentence(2, "", "c")
     outcomes = [outcome, Outcome([], "", "", [], [])]
     assert delays_of_tokens(pair, outcome) == [2, 3, 4]
-    measured = measure(
-        [pair, empty], Decoded(Setting("wait-k", 2), outcomes, 2.0), "@@", lowercase=False
-    )
+    result = Decoded(Setting("wait-k", 2), outcomes, 2.0)
+    measured = measure([pair, empty], result, "@@", lowercase=False)
     tokens, words, log = measured.latencies.values()
     assert (tokens.unit, words.unit, log.convention) == ("token", "word", "simuleval")
     assert tokens.sentences == 2 and tokens.skipped == 1
@@ -207,19 +197,16 @@ def test_measures_of_a_known_outcome() -> None:
 
 
 def test_logs_are_without_the_escapes_of_the_tokenizer(tmp_path: Path) -> None:
-    """Words, delays and lengths are the same with and without, and so is tokenised BLEU."""
     target = "it &apos;s &lt; &#91; &amp;apos; |"
     pair = dataclasses.replace(sentence(1, "a b c", "ab"), reference=f"{target} yes")
-    units = target.split()
-    outcome = Outcome(units, target, "", [1, 1, 2, 2, 3, 3, 4], [-1.0] * 7)
+    outcome = Outcome(target.split(), target, "", [1, 1, 2, 2, 3, 3, 4], [-1.0] * 7)
     logged = instances([pair], [outcome], "@@")
     assert logged[0].prediction == "it 's < [ &apos; |"
     assert logged[0].reference == "it 's < [ &apos; | yes"
     escaped = dataclasses.replace(logged[0], prediction=target, reference=pair.reference)
     assert score(logged) == score([escaped])
-    assert bleu([logged[0].prediction], [logged[0].reference], "none") == bleu(
-        [target], [pair.reference], "none"
-    )
+    expected = bleu([target], [pair.reference], "none")
+    assert bleu([logged[0].prediction], [logged[0].reference], "none") == expected
     write_log(tmp_path, logged)
     assert read_log(tmp_path) == logged
 
@@ -239,8 +226,7 @@ def test_settings() -> None:
         read_settings("0,x", "0,1", "-1")
     assert len(caught.value.faults) == 5
 
-
-def test_unknown_words_are_translated() -> None:
+    # Unknown words are translated.
     pair = sentence(1, "zz", "c")
     assert UNKNOWN in pair.source
     decoded = OnlineDecoder(translator("pervasive")).run([pair], [Setting("wait-k", 1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -52,14 +52,9 @@ from tests.unit.tiny_transformer import tiny
     ],
 )
 def test_weights_are_in_proportion_to_the_powers(weighting: Weighting, shares: list[float]) -> None:
-    result = exit_weights(weighting, 4)
-    assert result == pytest.approx([share / sum(shares) for share in shares])
-
-
-@pytest.mark.parametrize("weighting", get_args(Weighting))
-@pytest.mark.parametrize("count", [1, 2, 6])
-def test_weights_sum_to_one(weighting: Weighting, count: int) -> None:
-    assert sum(exit_weights(weighting, count)) == pytest.approx(1.0)
+    expected = [share / sum(shares) for share in shares]
+    assert exit_weights(weighting, 4) == pytest.approx(expected)
+    assert [sum(exit_weights(weighting, n)) for n in (1, 2, 6)] == pytest.approx([1.0] * 3)
 
 
 FAMILIES: list[Family] = ["sequence", "multinomial", "geometric"]
@@ -82,8 +77,7 @@ def test_distributions_and_their_losses(family: Family) -> None:
     expected = [-float(known[m, n - 1]) for m, n in enumerate(exits)]
     assert actual.tolist() == pytest.approx(expected)
     actual.sum().backward()
-    assert drawn.grad is not None
-    assert bool(drawn.grad.isfinite().all())
+    assert drawn.grad is not None and bool(drawn.grad.isfinite().all())
     drawn = logits(family).sign() * 200
     assert bool(exit_loss(drawn.half(), torch.full((7,), 2), family).isfinite().all())
 
@@ -104,13 +98,11 @@ def test_predictions_by_hand() -> None:
     assert predicted_exits(torch.tensor(rows), "geometric").tolist() == [3, 2, 1, 1]
     assert predicted_exits(torch.tensor([[0.0]]), "geometric").tolist() == [2]  # 0.5 is not above
     assert predicted_exits(torch.tensor([[0.0, 2.0, 1.0]]), "multinomial").tolist() == [2]
-    assert gradient_scales(0.5, 4) == [1.5, 1.0, 0.5, 1.0]
-    assert gradient_scales(0.5, 1) == [1.0]
+    assert gradient_scales(0.5, 4) == [1.5, 1.0, 0.5, 1.0] and gradient_scales(0.5, 1) == [1.0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_source_is_encoded_once(family: Family) -> None:
-    """Decoder and predictor see the same source, with the same dropout."""
     model = tiny(exits="tied", halting=family, dropout=0.3).train()
     calls: list[object] = []
     model.encoder[0].register_forward_hook(lambda *call: calls.append(call))
@@ -121,11 +113,9 @@ def test_the_source_is_encoded_once(family: Family) -> None:
 BATCH = collate([[5, 6, 7], [8], []], [[4, 5], [6, 7, 4, 9], [5]])
 TARGETS = (3, 5, 2)
 EXITS = 3
-ALL: list[Family] = ["sequence", "multinomial", "geometric"]
 
 
 def model(**changes: Any) -> ExitModel:
-    """Return a Transformer with three exits."""
     transformer = tiny(**{"exits": "separate", **changes})
     assert isinstance(transformer, ExitModel)
     return transformer
@@ -182,8 +172,7 @@ def test_aligned_is_the_weighted_sum(exits: str, norm: str, weights: Weighting) 
     torch.testing.assert_close(parts.total, expected)
     reported = [float(parts.extra[f"nll_exit_{exit}"]) for exit in range(1, EXITS + 1)]
     assert reported == pytest.approx(costs(values).sum(0).tolist(), rel=1e-5)
-    assert float(parts.nll) == pytest.approx(reported[-1])
-    assert parts.tokens == sum(TARGETS)
+    assert float(parts.nll) == pytest.approx(reported[-1]) and parts.tokens == sum(TARGETS)
     every = parameters_of(network)
     assert_same(gradients(parts.total, every), gradients(expected, every))
 
@@ -203,8 +192,7 @@ def test_the_exact_ratio_scales_each_blocks_own_gradient(
     torch.testing.assert_close(parts.total, plain.total)
     own = costs(log_p(network), 0.2).sum(0) * torch.tensor(exit_weights(weights, EXITS))
     for n in range(1, EXITS + 1):
-        scale = ratio * (EXITS - n) if n < EXITS else 1.0
-        expected = scale * own[n - 1] + own[n:].sum()
+        expected = (ratio * (EXITS - n) if n < EXITS else 1.0) * own[n - 1] + own[n:].sum()
         assert_same(block_gradients(parts.total, network, n), block_gradients(expected, network, n))
     inside = {id(part) for module in decoder_parts(network) for part in module.parameters()}
     others = [part for part in parameters_of(network) if id(part) not in inside]
@@ -250,8 +238,7 @@ def mixed_costs(network: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
     features, smoothed = network.features(BATCH, sites), []
     for index, exit in enumerate(depth.tolist()):
         output = network.classifier(exit)
-        logits = output.weight @ features[index]
-        values = (logits if output.bias is None else logits + output.bias).log_softmax(0)
+        values = nn.functional.linear(features[index], output.weight, output.bias).log_softmax(0)
         true = values[targets()[index]]
         smoothed.append(-(1 - smoothing) * true - smoothing * values.mean())
     return torch.stack(smoothed)
@@ -285,8 +272,7 @@ def test_draws_of_training_and_thresholds_of_validation() -> None:
     network, objective = model(), Mixed(MixedSettings(2))
     assert objective.loss(network, BATCH).nll == objective.loss(network, BATCH).nll
     network.train()
-    losses = {float(objective.loss(network, BATCH).nll) for _ in range(4)}
-    assert len(losses) > 1
+    assert len({float(objective.loss(network, BATCH).nll) for _ in range(4)}) > 1
     network = model(halting="geometric")
     early, late = (compound(network, validate_threshold=at) for at in (0.0, 1.0))
     assert float(early.nll) == pytest.approx(float(early.extra["nll_exit_1"]))
@@ -299,7 +285,7 @@ def compound(network: ExitModel, **settings: Any) -> LossParts:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("halting", ALL)
+@pytest.mark.parametrize("halting", FAMILIES)
 @pytest.mark.parametrize("oracle", ["likelihood", "correctness"])
 @pytest.mark.parametrize(("depth_penalty", "sigma"), [(0.0, 0.0), (0.3, 0.0), (0.1, 3.0)])
 def test_compound_is_the_formula(
@@ -307,10 +293,8 @@ def test_compound_is_the_formula(
 ) -> None:
     """Eq. (5.10): decoding, plus alpha times the sum over tokens of H(q*_t, q_t)."""
     network = model(halting=halting, norm=norm)
-    parts = compound(
-        network, alpha=0.7, oracle=oracle, depth_penalty=depth_penalty, sigma=sigma,
-        label_smoothing=0.2, kernel="normalised",
-    )  # fmt: skip
+    chosen_by = {"oracle": oracle, "depth_penalty": depth_penalty, "sigma": sigma}
+    parts = compound(network, alpha=0.7, label_smoothing=0.2, kernel="normalised", **chosen_by)
     values = log_p(network)
     nll = costs(values).detach()
     hits = (values.argmax(-1) == targets()[:, None]).double()
@@ -327,13 +311,8 @@ def test_compound_is_the_formula(
     taken = predicted_exits(logits, halting)
     along = nll.gather(1, taken[:, None] - 1).sum()
     assert float(parts.nll) == pytest.approx(float(along), rel=1e-5)
-    logged = {
-        name: float(parts.extra[name]) for name in ("average_exit", "oracle_exit", "agreement")
-    }
-    assert logged == {
-        "average_exit": float(taken.sum()), "oracle_exit": float(expected.sum()),
-        "agreement": float((taken == expected).sum()),
-    }  # fmt: skip
+    logged = [float(parts.extra[name]) for name in ("average_exit", "oracle_exit", "agreement")]
+    assert logged == [float(each.sum()) for each in (taken, expected, taken == expected)]
     assert float(parts.extra["nll_exit_2"]) == pytest.approx(float(nll[:, 1].sum()), rel=1e-5)
     every = parameters_of(network)
     assert_same(gradients(parts.total, every), gradients(total, every))
@@ -343,13 +322,11 @@ def best_exits(scores: Tensor, halting: Family, depth_penalty: float, sigma: flo
     """Return the oracle's exits [M], each sentence by itself."""
     chosen = []
     for part in scores.split(TARGETS):
-        length = torch.tensor([len(part)])
+        options = part[None], torch.tensor([len(part)]), depth_penalty
         if halting == "sequence":
-            exit = sequence_oracle(part[None], length, depth_penalty)
-            chosen.append(exit.expand(len(part)))
+            chosen.append(sequence_oracle(*options).expand(len(part)))
         else:
-            exits = token_oracle(part[None], length, depth_penalty, sigma, "normalised")
-            chosen.append(exits[0])
+            chosen.append(token_oracle(*options, sigma, "normalised")[0])
     return torch.cat(chosen)
 
 

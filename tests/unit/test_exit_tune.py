@@ -8,9 +8,11 @@ import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import numpy
 import pytest
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtgrid.adaptive import exit_traces as module
+from nmtgrid.adaptive import tune as module
 from nmtgrid.adaptive.calibrate import (
     agreement_losses,
     binomial_cdf,
@@ -30,7 +32,6 @@ from nmtgrid.adaptive.calibrate import (
     p_value,
 )
 from nmtgrid.adaptive.exit_presets import ExitSettings, halt_of, load_exit, load_exits, save_exits
-from nmtgrid.adaptive.exit_traces import Records, exits_of, record, replay
 from nmtgrid.adaptive.halting import AnyHalt, FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 from nmtgrid.adaptive.measure import (
@@ -51,13 +52,16 @@ from nmtgrid.adaptive.measure import (
 )
 from nmtgrid.adaptive.tune import (
     Budgets,
+    Records,
     draw_thresholds,
     finalists,
     frontier,
     lost_budgets,
+    record,
     refills,
+    replay,
 )
-from nmtgrid.base.errors import ConfigError, DataError, ModelError, NmtgridError, StorageError
+from nmtgrid.base.errors import ConfigError, DataError, NmtgridError, StorageError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import (
@@ -90,17 +94,13 @@ def scores(kind: str) -> Tensor:
 
 
 def earliest(values: list[float]) -> int:
-    """Return the place, from 1, of the first of the largest values."""
     return 1 + values.index(max(values))
 
 
 def smooth_by_hand(values: Tensor, b: int, t: int, n: int, sigma: float, kernel: Kernel) -> float:
     """Return the smoothed score of one token and exit (0-based), as Eq. (5.24) reads."""
     places = range(int(LENGTHS[b]))
-    if sigma == 0:
-        shares = [float(other == t) for other in places]
-    else:
-        shares = [math.exp(-((t - other) ** 2) / sigma) for other in places]
+    shares = [math.exp(-((t - o) ** 2) / sigma) if sigma else float(o == t) for o in places]
     total = sum(s * float(values[b, o, n]) for s, o in zip(shares, places, strict=True))
     return total / sum(shares) if kernel == "normalised" else total
 
@@ -109,9 +109,7 @@ def smooth_by_hand(values: Tensor, b: int, t: int, n: int, sigma: float, kernel:
 @pytest.mark.parametrize("sigma", [0.0, 0.5, 4.0, 1e6])
 @pytest.mark.parametrize("kernel", ["plain", "normalised"])
 @pytest.mark.parametrize("depth_penalty", [0.0, 0.1, 0.6])
-def test_token_oracle_is_the_formula(
-    kind: str, sigma: float, kernel: Kernel, depth_penalty: float
-) -> None:
+def test_token_oracle(kind: str, sigma: float, kernel: Kernel, depth_penalty: float) -> None:
     values = scores(kind)
     exits = token_oracle(values, LENGTHS, depth_penalty, sigma, kernel)
     for b, length in enumerate(LENGTHS.tolist()):
@@ -124,13 +122,13 @@ def test_token_oracle_is_the_formula(
 
 
 @pytest.mark.parametrize("kind", ["likelihood", "correctness"])
-@pytest.mark.parametrize("depth_penalty", [0.0, 0.3, 1.0])
-def test_sequence_oracle_is_the_formula(kind: str, depth_penalty: float) -> None:
+@pytest.mark.parametrize("penalty", [0.0, 0.3, 1.0])
+def test_sequence_oracle(kind: str, penalty: float) -> None:
     values = scores(kind)
-    exits = sequence_oracle(values, LENGTHS, depth_penalty)
+    exits = sequence_oracle(values, LENGTHS, penalty)
     for b, length in enumerate(LENGTHS.tolist()):
-        by_hand = [float(values[b, :length, n].sum()) - depth_penalty * (n + 1) for n in range(5)]
-        assert int(exits[b]) == earliest([round(value, 9) for value in by_hand])
+        sums = values[b, :length].sum(0).tolist()
+        assert int(exits[b]) == earliest([round(v - penalty * n, 9) for n, v in enumerate(sums, 1)])
 
 
 def test_wide_and_narrow_kernels_and_padding() -> None:
@@ -139,13 +137,10 @@ def test_wide_and_narrow_kernels_and_padding() -> None:
     expected = sequence_oracle(values, LENGTHS, 0.3)
     for b, length in enumerate(LENGTHS.tolist()):
         assert actual[b, :length].tolist() == [int(expected[b])] * length
-    expected = values.nan_to_num(0.0)
-    torch.testing.assert_close(smoothed(values, LENGTHS, 0.0), expected)
-    torch.testing.assert_close(smoothed(values, LENGTHS, 1e-3), expected)
-    torch.testing.assert_close(smoothed(values, LENGTHS, 1e-3, "normalised"), expected)
+    for narrow in ((0.0,), (1e-3,), (1e-3, "normalised")):
+        torch.testing.assert_close(smoothed(values, LENGTHS, *narrow), values.nan_to_num(0.0))
     alone = smoothed(values[1:2, :2], LENGTHS[1:2], 2.0, "normalised")
-    together = smoothed(values, LENGTHS, 2.0, "normalised")[1:2, :2]
-    torch.testing.assert_close(alone, together)
+    torch.testing.assert_close(alone, smoothed(values, LENGTHS, 2.0, "normalised")[1:2, :2])
 
 
 def test_early_exits_are_preferred() -> None:
@@ -163,10 +158,8 @@ def test_early_exits_are_preferred() -> None:
 
 def walk(scores: list[float], thresholds: list[float]) -> int:
     """Return the exit of one token, as section 5.3.2 tells it."""
-    for exit, (score, threshold) in enumerate(zip(scores, thresholds, strict=True), 1):
-        if score > threshold:
-            return exit
-    return len(thresholds) + 1
+    exits = (n for n, (s, t) in enumerate(zip(scores, thresholds, strict=True), 1) if s > t)
+    return next(exits, len(thresholds) + 1)
 
 
 def test_replay_by_hand() -> None:
@@ -177,15 +170,12 @@ def test_replay_by_hand() -> None:
     # Exits 1 2 3; then all at once at 1; then all at the end; then 3 (0.9 does not exceed 0.9) 2 2.
     assert result.average_exit.tolist() == pytest.approx([2, 1, 3, 7 / 3])
     assert result.agreement.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 1])
-    assert exits_of(scores, thresholds[0]).tolist() == [1, 2, 3]
-    assert exits_of(scores, thresholds[3]).tolist() == [3, 2, 2]
     result = replay(numpy.zeros((0, 1)), numpy.zeros((0, 2), dtype=bool), numpy.array([[0.5]]))
     assert result.average_exit.tolist() == [1] and result.agreement.tolist() == [0]
 
 
 @pytest.mark.parametrize("digits", [1, 6])
 def test_equals_walking(monkeypatch: pytest.MonkeyPatch, digits: int) -> None:
-    """Whatever the pieces in which tokens and vectors are taken, and whether values repeat."""
     monkeypatch.setattr(module, "_TOKENS", 70)
     monkeypatch.setattr(module, "_VECTORS", 7)
     draw = random.Random(digits)
@@ -199,7 +189,6 @@ def test_equals_walking(monkeypatch: pytest.MonkeyPatch, digits: int) -> None:
         right = [of_one[exit - 1] for of_one, exit in zip(hits, exits, strict=True)]
         assert result.average_exit[index] == pytest.approx(sum(exits) / len(exits))
         assert result.agreement[index] == pytest.approx(sum(right) / len(right))
-        assert exits_of(numpy.array(scores), numpy.array(vector)).tolist() == exits
 
 
 SMALL: dict[str, Any] = {
@@ -210,7 +199,6 @@ TYPES = len(pipeline().target_vocabulary)
 
 
 def model(**changes: Any) -> ExitModel:
-    """Return a small model with three exits and drawn weights."""
     torch.manual_seed(2)
     transformer = zoo.build(
         "transformer", None, SMALL | changes, source_vocab_size=TYPES, target_vocab_size=TYPES
@@ -221,7 +209,6 @@ def model(**changes: Any) -> ExitModel:
 
 
 def samples() -> list[Sample]:
-    """Return four sentences; the second is empty."""
     sources = [[4, 5, 6], [], [7, 8], [9, 4, 5, 6, 7, 8]]
     return [Sample(n, ids, [5, 4], "b a") for n, ids in enumerate(sources, 1)]
 
@@ -231,7 +218,6 @@ def batch() -> Batch:
 
 
 def by_depth(network: ExitModel, exit: int) -> torch.Tensor:
-    """Return the probabilities [M, V] at one exit, asked for by itself."""
     pairs = batch()
     sites = PredictionSites.offline(pairs)
     depth = torch.full_like(sites.sentence, exit)
@@ -253,8 +239,6 @@ def test_records_are_what_each_exit_says() -> None:
         assert result.agrees[:, index].tolist() == (values.argmax(1) == last).tolist()
         if index < 2:
             assert result.scores[:, index] == pytest.approx(values.amax(1).numpy(), abs=1e-5)
-    part = result.of(numpy.array([0]))
-    assert part.sentence.tolist() == [0, 0, 0] and part.scores.shape == (3, 2)
 
 
 def test_records_of_the_geometric_predictor_and_of_the_full_stack() -> None:
@@ -274,8 +258,7 @@ def test_records_of_the_geometric_predictor_and_of_the_full_stack() -> None:
     assert len(result.hits) == sum(len(tokens) + 1 for _, tokens in pairs)
     # An end that the limit forced is nobody's choice.
     is_end = forced.target_output[forced.is_target].numpy() == END
-    assert result.hits[~is_end, 2].all()
-    assert (result.hits == result.agrees)[~is_end].all()
+    assert result.hits[~is_end, 2].all() and (result.hits == result.agrees)[~is_end].all()
 
 
 def test_budgets_and_drawn_thresholds() -> None:
@@ -302,26 +285,24 @@ def records() -> Records:
     scores = numpy.array([[0.2], [0.4], [0.6], [0.8]])
     agrees = numpy.array([[0, 1], [1, 1], [0, 1], [1, 1]], dtype=bool)
     hits = numpy.array([[1, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
-    return Records("confidence", numpy.arange(4), scores, hits, agrees)
+    return Records(numpy.arange(4), scores, hits, agrees)
 
 
 def test_finalists_and_the_frontier() -> None:
     thresholds = numpy.array([[0.1], [0.3], [0.5], [0.55], [0.7], [0.9]])
     # Average exits 1, 1.25, 1.5, 1.5, 1.75, 2; agreement 0.5, 0.75, 0.75, 0.75, 1, 1.
-    best = finalists(records(), thresholds, Budgets(0.5, 2), 1)
-    assert [(vector.thresholds, vector.average_exit, vector.agreement) for vector in best] == [
+    one, four = (finalists(records(), thresholds, Budgets(0.5, 2), count) for count in (1, 4))
+    assert [(v.thresholds, v.average_exit, v.agreement) for v in one] == [
         ((0.3,), 1.25, 0.75),
         ((0.7,), 1.75, 1.0),
     ]
-    more = finalists(records(), thresholds, Budgets(0.5, 2), 4)
-    assert [vector.thresholds for vector in more] == [(0.1,), (0.3,), (0.5,), (0.7,), (0.9,)]
+    assert [v.thresholds for v in four] == [(0.1,), (0.3,), (0.5,), (0.7,), (0.9,)]
     # By the tokens that were forced, exit 1 is better than the full stack.
     true = finalists(records(), thresholds, Budgets(0.5, 2), 1, truth=True)
-    assert [vector.thresholds for vector in true] == [(0.1,), (0.5,)]
-    thresholds = numpy.array([[0.1], [0.3], [0.5], [0.7], [0.9]])
-    best = frontier(records(), thresholds, 9)
-    assert [vector.thresholds for vector in best] == [(0.7,), (0.3,), (0.1,)]
-    assert [vector.thresholds for vector in frontier(records(), thresholds, 2)] == [(0.7,), (0.1,)]
+    assert [v.thresholds for v in true] == [(0.1,), (0.5,)]
+    nine, two = (frontier(records(), thresholds[[0, 1, 2, 4, 5]], count) for count in (9, 2))
+    assert [v.thresholds for v in nine] == [(0.7,), (0.3,), (0.1,)]
+    assert [v.thresholds for v in two] == [(0.7,), (0.1,)]
 
 
 def test_a_lost_budget_is_refilled_from_further_below() -> None:
@@ -343,7 +324,7 @@ def test_measures_of_fixed_exits() -> None:
                System("never", network, Thresholds("confidence", (1.0, 1.0)))]  # fmt: skip
     finished: list[int] = []
     way = DecodeSetup(SearchPlan(max_length_a=3, max_length_b=1), batch=2, repeats=2)
-    done = decode(systems, samples(), way, lambda sentences, tokens: finished.append(sentences))
+    done = decode(systems, samples(), way, finished.append)
     assert sum(finished) == 9, "three systems, three sentences that have a source"
     two, full, never = (measure(sample, samples(), pipeline()) for sample in done)
     assert done[0].hypotheses[1] is None and two.average_exit == 2 and two.shares == [0, 1, 0]
@@ -358,8 +339,7 @@ def test_measures_of_fixed_exits() -> None:
     for sample, hypothesis in zip(samples(), done[0].hypotheses, strict=True):
         if hypothesis is None:
             continue
-        source = len(sample.source) + 1
-        steps = len(hypothesis.tokens) + 1
+        source, steps = len(sample.source) + 1, len(hypothesis.tokens) + 1
         total += 2 * 4 * source * 16 * 16
         for t in range(1, steps + 1):
             block = 12 * 16**2 + 4 * 12 * 16 + 4 * t * 16 + 4 * source * 16
@@ -370,7 +350,6 @@ def test_measures_of_fixed_exits() -> None:
 
 
 def written(network: TranslationModel, exits: list[int] | None = None) -> Measured:
-    """Return the measures of three sentences of two tokens each."""
     hypothesis = Hypothesis([4, 5], [-1.0] * 3, -3.0, -1.0, exits=exits)
     hypotheses = [hypothesis if sample.source else None for sample in samples()]
     return measure(Decoded(System("x", network), hypotheses, 1.0, 1.0), samples(), pipeline())
@@ -401,15 +380,14 @@ def test_a_decoder_without_blocks_has_no_place_among_exits() -> None:
 
 
 def split_of(source: list[str], target: list[str]) -> Any:
-    """Return a split as far as it is read."""
     sides = {"raw_source": lambda: source, "tokenized_target": lambda: target}
     return SimpleNamespace(name="valid", **sides)
 
 
 def test_samples_and_splits_without_references() -> None:
     warnings: list[str] = []
-    split = split_of(["a b c", "", "a b c d"], ["ab c", "", "d"])
-    read = read_samples(pipeline(), split, None, 3, warnings.append)
+    texts = split_of(["a b c", "", "a b c d"], ["ab c", "", "d"])
+    read = read_samples(pipeline(), texts, None, 3, warnings.append)
     assert [len(sample.source) for sample in read] == [3, 0, 3] and read[0].reference == "ab c"
     assert read[2].line == 3 and "line 3" in warnings[0]
     with pytest.raises(DataError, match="no sentence with a reference"):
@@ -417,14 +395,8 @@ def test_samples_and_splits_without_references() -> None:
 
 
 def at_most(successes: int, count: int, chance: Fraction) -> Fraction:
-    """Return the probability of at most so many successes, exactly."""
-    return sum(
-        (
-            math.comb(count, number) * chance**number * (1 - chance) ** (count - number)
-            for number in range(successes + 1)
-        ),
-        Fraction(0),
-    )
+    chances = (chance**n * (1 - chance) ** (count - n) for n in range(successes + 1))
+    return sum((math.comb(count, n) * each for n, each in enumerate(chances)), Fraction(0))
 
 
 @pytest.mark.parametrize("chance", [Fraction(1, 200), Fraction(1, 10), Fraction(7, 8)])
@@ -472,35 +444,25 @@ def test_least_counts_of_sentences() -> None:
 
 
 def test_testing_ends_at_the_first_that_fails() -> None:
-    asked: list[str] = []
     means = {"safe": 0.0, "fast": 0.01, "wild": 0.3, "lucky": 0.0}
-
-    def losses(name: str) -> numpy.typing.NDArray[numpy.float64]:
-        asked.append(name)
-        return numpy.full(1000, means[name])
-
+    losses = Mock(side_effect=lambda name: numpy.full(1000, means[name]))
     tested = fixed_sequence(means, losses, 0.05, 0.95)
-    assert asked == ["safe", "fast", "wild"]
+    assert [call.args for call in losses.mock_calls] == [("safe",), ("fast",), ("wild",)]
     assert [outcome.passed for outcome in tested] == [True, True, False]
     assert tested[1].mean_loss == pytest.approx(0.01) and tested[1].p_value <= 0.05
 
 
 def test_a_sequence_errs_no_more_often_than_one_test() -> None:
     """Many candidates, all worse than the bound: one passes with probability 0.1 at the most."""
-    draw = numpy.random.default_rng(2)
-    bound, runs = 0.2, 1_000
-    wrong = 0
-    for _ in range(runs):
-        tested = fixed_sequence(range(10), lambda _: draw.random(60) < bound, bound, 0.9)
-        wrong += tested[0].passed
+    draw, runs = numpy.random.default_rng(2), 1_000
+    options: Any = (range(10), lambda _: draw.random(60) < 0.2, 0.2, 0.9)
+    wrong = sum(fixed_sequence(*options)[0].passed for _ in range(runs))
     assert wrong / runs <= 0.1 + 3 * math.sqrt(0.09 / runs)
 
 
 def slow_distance(left: str, other: str) -> int:
-    if not left or not other:
-        return len(left) + len(other)
-    if left[0] == other[0]:
-        return slow_distance(left[1:], other[1:])
+    if not left or not other or left[0] == other[0]:
+        return slow_distance(left[1:], other[1:]) if left and other else len(left) + len(other)
     parts = (left[1:], other), (left, other[1:]), (left[1:], other[1:])
     return 1 + min(slow_distance(*pair) for pair in parts)
 
@@ -536,7 +498,7 @@ class Machine:
 
     def __init__(self, mechanism: FlopsMechanism, source_length: int) -> None:
         self.mechanism, self.source_length = mechanism, source_length
-        self.flops, self.is_first_step = 0, True
+        self.flops = 0
         self.first_call = dict.fromkeys(range(1, SIZES.blocks + 1), True)
 
     def step(self, t: int, exits: list[int]) -> int:
@@ -566,16 +528,13 @@ class Machine:
 
     def block(self, n: int, t: int) -> None:
         d = SIZES.size
-        self.flops += 2 * linear(d, d)  # key and value
-        self.flops += linear(d, d)  # query
-        self.flops += t * 2 * d + t * 2 * d  # scores, then the weighted sum
-        self.flops += linear(d, d)  # out of the attention
+        # Key, value, query and what leaves the attention; scores and the weighted sum.
+        self.flops += 4 * linear(d, d) + t * (2 * d + 2 * d)
         if self.first_call[n]:
             self.first_call[n] = False
             self.flops += self.source_length * 2 * linear(SIZES.encoder_size, d)
-        self.flops += linear(d, d)  # query for the source
-        self.flops += self.source_length * (2 * d + 2 * d)
-        self.flops += linear(d, d)
+        # The same for the source, of which there is a query alone.
+        self.flops += 2 * linear(d, d) + self.source_length * (2 * d + 2 * d)
         self.flops += linear(d, SIZES.feed_forward_size) + linear(SIZES.feed_forward_size, d)
 
 
@@ -609,19 +568,16 @@ def test_the_mean_is_per_step_and_the_baseline_runs_all_blocks() -> None:
     assert corpus_flops(SIZES, lengths, exits) == pytest.approx(
         float(token_flops(SIZES, lengths, exits).sum()) / 11
     )
-    total = 0
-    for source, row in zip(SOURCES, EXITS, strict=True):
-        machine = Machine("none", source)
-        total += sum(machine.step(t, [4]) for t in range(1, len(row) + 1))
+    machines = [Machine("none", source) for source in SOURCES]
+    steps = [range(1, len(row) + 1) for row in EXITS]
+    total = sum(m.step(t, [4]) for m, ts in zip(machines, steps, strict=True) for t in ts)
     whole = torch.where(exits > 0, SIZES.blocks, 0)
     assert corpus_flops(SIZES, lengths, whole) == pytest.approx(total / 11)
     assert average_exit(exits) == pytest.approx(26 / 11)
 
 
 SMALL_SIZES = DecoderSizes(blocks=6, size=256, encoder_size=512, feed_forward_size=1024, types=6600)
-BIG_SIZES = DecoderSizes(
-    blocks=6, size=1024, encoder_size=1024, feed_forward_size=4096, types=44000
-)
+BIG_SIZES = DecoderSizes(6, size=1024, encoder_size=1024, feed_forward_size=4096, types=44000)
 
 
 @pytest.mark.parametrize(
@@ -713,7 +669,6 @@ FAST = ExitSettings("fast", "geometric", (0.25, 1.0), "valid", 34.7, 1.42)
 
 
 def declared_model(halting: Halting = "geometric", count: int = 3) -> ExitModel:
-    """Return a model that says what it can and does nothing."""
     declared = ExitModel()
     declared.architecture = "transformer"  # type: ignore[misc]
     declared.traits = Traits(num_exits=count, halting=halting)
@@ -784,21 +739,16 @@ def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
         ("1", declared_model("none", 1), "one exit"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    choice: str, declared: ExitModel, message: str, tmp_path: Path
-) -> None:
+def test_misfits(choice: str, declared: ExitModel, message: str, tmp_path: Path) -> None:
     save_exits(tmp_path, declared_model(), [FAST])
     with pytest.raises(ConfigError, match=message):
         chosen(choice, tmp_path, declared)
 
 
-@pytest.mark.parametrize("name", ["", "3", "-1", "auto", "a b", "../a"])
-def test_impossible_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be named"):
-        ExitSettings(name, "geometric", (), "valid")
-
-
-def test_impossible_thresholds_are_refused(tmp_path: Path) -> None:
+def test_impossible_names_and_thresholds_are_refused(tmp_path: Path) -> None:
+    for name in ("", "3", "-1", "auto", "a b", "../a"):
+        with pytest.raises(ConfigError, match="cannot be named"):
+            ExitSettings(name, "geometric", (), "valid")
     with pytest.raises(ConfigError, match=r"from 0 to 1, but is 1\.5"):
         ExitSettings("a", "geometric", (1.5,), "valid")
     with pytest.raises(ConfigError, match="has no thresholds"):
@@ -815,19 +765,17 @@ def test_thresholds_go_with_their_weights(tmp_path: Path) -> None:
     save_exits(tmp_path, declared_model(), [last, dataclasses.replace(FAST, name="old")])
     assert load_exit(tmp_path, "fast", declared_model()) == last
     warnings: list[str] = []
-
-    def halt(name: str, weights: str, checksum: str | None) -> object:
-        return chosen(name, tmp_path, declared_model(), warnings.append, weights, checksum)
-
-    assert halt("fast", "last", "a") == halt("fast", "best", "a") == FAST.halt()
-    assert halt("old", "best", "b") == FAST.halt(), "nothing is known of its weights"
-    assert halt("2", "best", "b") == FixedExit(2) and halt("auto", "best", "b") and not warnings
+    options: Any = {"folder": tmp_path, "declared": declared_model(), "say": warnings.append}
+    halt: Any = partial(chosen, **options)
+    assert halt("fast", weights="last", checksum="a") == halt("fast", checksum="a") == FAST.halt()
+    assert halt("old", checksum="b") == FAST.halt(), "nothing is known of its weights"
+    assert halt("2", checksum="b") == FixedExit(2) and halt("auto", checksum="b") and not warnings
     for checksum in ("b", None):
-        assert halt("fast", "last", checksum) == FAST.halt()
+        assert halt("fast", weights="last", checksum=checksum) == FAST.halt()
         assert "`fast`" in warnings[-1] and "tuned on other weights" in warnings[-1]
     assert len(warnings) == 2
     with pytest.raises(ConfigError, match=r"weights `last`, but `best`") as fault:
-        halt("fast", "best", "b")
+        halt("fast", checksum="b")
     assert "`--weights last`" in fault.value.advice
 
 
@@ -837,13 +785,25 @@ GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "spl
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ([], StorageError, "no table `settings`"),
-        ({"format": 1, "settings": []}, StorageError, "no table `settings`"),
-        ({"format": 2, "settings": {}}, ModelError, "has format 2"),
-        ({"format": 1, "settings": {"a": 1}}, StorageError, "in `a`, the settings are not a table"),
-        ({"format": 1, "settings": {"a": GOOD | {"mechanism": "luck"}}}, StorageError, "'luck'"),
-        ({"format": 1, "settings": {"a": GOOD | {"thresholds": [True]}}}, StorageError, "list of"),
-        ({"format": 1, "settings": {"a": GOOD | {"thresholds": "0.5"}}}, StorageError, "list of"),
+        ([], StorageError, "must be an object|is not an object"),
+        ({"format": 1, "settings": []}, StorageError, "must be an object|is not an object"),
+        ({"format": 2, "settings": {}}, StorageError, "has format 2"),
+        ({"format": 1, "settings": {"a": 1}}, StorageError, "`settings.a` must be an object"),
+        (
+            {"format": 1, "settings": {"a": GOOD | {"mechanism": "luck"}}},
+            StorageError,
+            '`mechanism` cannot be `"luck"`',
+        ),
+        (
+            {"format": 1, "settings": {"a": GOOD | {"thresholds": [True]}}},
+            StorageError,
+            "in `a`, `thresholds.*must be a",
+        ),
+        (
+            {"format": 1, "settings": {"a": GOOD | {"thresholds": "0.5"}}},
+            StorageError,
+            "in `a`, `thresholds.*must be a",
+        ),
         ({"format": 1, "settings": {"a": GOOD | {"split": 1}}}, StorageError, "`split`"),
         ({"format": 1, "settings": {"a": GOOD | {"bleu": "high"}}}, StorageError, "`bleu`"),
         ({"format": 1, "settings": {"a": GOOD | {"weights": 1}}}, StorageError, "`weights`"),
@@ -851,9 +811,7 @@ GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "spl
         ({"format": 1, "settings": {"7": GOOD}}, ConfigError, "cannot be named"),
     ],
 )
-def test_damaged_files_are_told(
-    values: Any, kind: type[NmtgridError], message: str, tmp_path: Path
-) -> None:
+def test_damaged(values: Any, kind: type[NmtgridError], message: str, tmp_path: Path) -> None:
     (tmp_path / "exits.json").write_text(json.dumps(values))
     with pytest.raises(kind, match=message):
         load_exits(tmp_path)

@@ -24,16 +24,14 @@ from nmtgrid.analysis.exits import (
     token_confidence,
     tokens_of,
 )
-from nmtgrid.analysis.plotting.tradeoff import CurvePoint, TradeoffCurve, draw_tradeoff
+from nmtgrid.analysis.plotting.lines import CurvePoint, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
 
 
-def trace(
-    line: int, target: str, exits: list[int] | None, shares: list[float], source: str = "a b"
-) -> Trace:
+def trace(line: int, target: str, exits: Any, shares: list[float], source: str = "a b") -> Trace:
     logs = [math.log(share) for share in shares]
     return Trace(
         line, source.split(), target.split(), target, logs, sum(logs), sum(logs), exits=exits,
@@ -76,7 +74,6 @@ def test_tokens_and_sentences_by_hand(exit_traces: ExitTraces) -> None:
 
 
 def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
-    """Six blocks, all tokens leave behind the first two: four shares and rows are empty."""
     traces = [dataclasses.replace(SHORT, exit_scores=None, num_exits=6)]
     exit_traces = exits_of_traces("one", traces, HERE)
     assert exit_traces.num_exits == 6
@@ -90,9 +87,7 @@ def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
 def test_joint_histograms_by_hand(exit_traces: ExitTraces) -> None:
     counts = token_confidence(exit_traces).counts
     assert counts.sum() == 15
-    cells = {
-        (int(r) + 1, int(c)): int(counts[r, c]) for r, c in zip(*counts.nonzero(), strict=True)
-    }
+    cells = {(r + 1, c): counts[r, c] for r, c in zip(*counts.nonzero(), strict=True)}
     # 0.5 lies in the class that begins with it, 1 in the last.
     assert cells == {(4, 0): 1, (3, 5): 9, (1, 9): 2, (2, 9): 1, (2, 5): 1, (2, 2): 1}
     edges = length_edges([exit_traces])
@@ -181,8 +176,6 @@ def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     for message, arguments in cases:
         assert message in refused("analyze", "exits", *arguments)
 
-
-def test_examples_must_be_there() -> None:
     with pytest.raises(InputError, match="line 3"):
         exits_of_traces("x", [SHORT], HERE, lines=[3])
     with pytest.raises(ConfigError):
@@ -247,7 +240,10 @@ def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     assert [curve.kind for curve in drawn] == ["adaptive", "fixed", "uniform", "baseline"]
     assert drawn[0].points[0] == CurvePoint((1.4, 2.8, 3.0), 27, "1.5")
     assert drawn[1].points[1].label == "2" and drawn[3].points[0].bleu == 20
-    plain = exit_curves([parse_tuning(results(points, None))], seconds=False)
+    # As `adaptive-tune` writes it.
+    alone = results(points, None) | {"test_sentences": None}
+    assert parse_tuning(alone).sentences == alone["sentences"]
+    plain = exit_curves([parse_tuning(alone)], seconds=False)
     assert plain[0].points[0] == CurvePoint((1.4, 2.8, 75.0), 28, "1.5")
 
 

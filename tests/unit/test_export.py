@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, PAD
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from tests.unit.toy_model import TINY_GRID
+from tests.unit.train_command import toy_data
 
 SMALL: dict[str, Any] = {
     "encoder_depth": 2, "decoder_depth": 3, "size": 16, "feed_forward_size": 24, "heads": 4,
@@ -43,12 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a toy dataset `data` of one vocabulary for both sides."""
-    folder = tmp_path_factory.mktemp("export")
-    data = str(folder / "data")
-    assert main(["preprocess", "--toy", "60", "--out", data]) == 0
-    assert main(["bpe", "learn", data, "--merges", "40", "--joint-vocabulary"]) == 0
-    return folder
+    return toy_data(tmp_path_factory.mktemp("export") / "data", "--joint-vocabulary").parent
 
 
 def make(home: Path, kind: str = "plain") -> Path:
@@ -94,7 +90,6 @@ def ours(loaded: LoadedModel, sources: list[list[str]], plan: SearchPlan) -> lis
 
 
 def theirs(folder: Path, sources: list[list[str]], **options: Any) -> Any:
-    """Return what CTranslate2 makes of these units."""
     ctranslate2 = pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     translator = ctranslate2.Translator(str(folder), intra_threads=1)
     return translator.translate_batch(sources, return_end_token=True, return_scores=True, **options)
@@ -102,9 +97,7 @@ def theirs(folder: Path, sources: list[list[str]], **options: Any) -> Any:
 
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("kind", ["post-norm", "pre-norm", "shared", "learned"])
-def test_the_exported_model_writes_the_same_tokens(
-    home: Path, tmp_path: Path, kind: str, beam: int
-) -> None:
+def test_exports_write_the_same(home: Path, tmp_path: Path, kind: str, beam: int) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     folder = make(home, kind)
     assert export(folder, tmp_path / "out") == 0
@@ -139,9 +132,8 @@ def test_scores_divide_by_the_length_with_the_end_symbol(home: Path, tmp_path: P
     sources = [loaded.pipeline.source_tokens(line) for line in lines]
     translations = theirs(tmp_path / "out", sources, beam_size=1, length_penalty=0.7)
     compared = 0
-    for mine, its in zip(
-        ours(loaded, sources, SearchPlan(length_penalty=0.7)), translations, strict=True
-    ):
+    plan = SearchPlan(length_penalty=0.7)
+    for mine, its in zip(ours(loaded, sources, plan), translations, strict=True):
         if its.hypotheses[0][-1] == "</s>" and len(mine.tokens) + 1 == len(its.hypotheses[0]):
             assert its.scores[0] == pytest.approx(mine.score, abs=0.01)
             compared += 1
@@ -157,9 +149,8 @@ def test_quantised_models_load(home: Path, tmp_path: Path, quantization: str) ->
     assert export(folder, tmp_path / "out", *options) == 0
     values = json.loads(report.read_text(encoding="utf-8"))
     assert values["quantization"] == quantization and values["to"] == "ctranslate2"
-    assert {"model.bin", "config.json", "README.md", "bpe.codes", "text.json"} <= set(
-        values["files"]
-    )
+    names = {"model.bin", "config.json", "README.md", "bpe.codes", "text.json"}
+    assert names <= set(values["files"])
     assert values["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     assert theirs(tmp_path / "out", [["a", "b"]])[0].hypotheses
 
@@ -195,21 +186,12 @@ def test_the_missing_package_is_named(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make(home)
-    truly = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name.startswith("ctranslate2"):
-            raise ImportError(name)
-        return truly(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert export(folder, tmp_path / "out") == 2
     assert "pip install nmtgrid[ctranslate2]" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_taken_stays(
-    home: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_taken_folders_stay(home: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     folder, out = make(home), tmp_path / "out"
     out.mkdir()

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
-from nmtgrid.base.io.text import Meter, find_text, is_stream, open_writer, read_lines
+from nmtgrid.base.io.atomic import is_stream
+from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
 from nmtgrid.data import directory
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes, learn
@@ -64,7 +65,6 @@ INSIDE = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
 def test_only_the_line_feed_ends_a_line(
     tmp_path: Path, content: bytes, lines: list[str], notes: tuple[int | None, ...]
 ) -> None:
-    """Byte-order marks and carriage returns go and are counted."""
     counts: Counter[str] = Counter()
     assert list(read_lines(_file(tmp_path, content), counts)) == lines
     names = ("byte_order_marks", "carriage_returns", "line_separators")
@@ -87,10 +87,8 @@ def test_bytes_that_are_no_text_are_named_by_line(tmp_path: Path, bad: bytes, wo
     path = _file(tmp_path, b"good\n" + bad + b"\nmore\n")
     with pytest.raises(InputError, match=word) as caught:
         list(read_lines(path))
-    assert caught.value.line == 2
-    assert caught.value.path == str(path)
-    assert f"{path}:2:" in caught.value.problem
-    assert caught.value.advice
+    assert caught.value.line == 2 and caught.value.path == str(path)
+    assert f"{path}:2:" in caught.value.problem and caught.value.advice
 
 
 def test_missing_empty_and_folder(tmp_path: Path) -> None:
@@ -102,8 +100,7 @@ def test_missing_empty_and_folder(tmp_path: Path) -> None:
             list(read_lines(path))
     assert list(read_lines(empty, allow_empty=True)) == []
 
-
-def test_the_meter_ends_full(tmp_path: Path) -> None:
+    # The meter ends full.
     paths = [_file(tmp_path, gzip.compress(b"x\n" * 9999), "a.gz"), _file(tmp_path, b"y\n" * 99)]
     meter = Meter(paths)
     for path in paths:
@@ -167,11 +164,8 @@ def test_streams_behind_each_other_are_all_read(tmp_path: Path, ending: str) -> 
 
 
 @pytest.mark.parametrize("ending", ARCHIVES)
-@pytest.mark.parametrize(
-    "harm", ["second stream", "garbage behind", "middle", "half", "cut", "start"]
-)
-def test_a_damaged_archive_loses_no_text_silently(tmp_path: Path, ending: str, harm: str) -> None:
-    whole = PACKERS[ending](TEXT)
+def test_a_damaged_archive_loses_no_text_silently(tmp_path: Path, ending: str) -> None:
+    whole, path = PACKERS[ending](TEXT), tmp_path / f"a{ending}"
     damaged = {
         "second stream": whole + _flip(PACKERS[ending](TEXT), 1),
         "garbage behind": whole + b"garbage",
@@ -180,11 +174,11 @@ def test_a_damaged_archive_loses_no_text_silently(tmp_path: Path, ending: str, h
         "cut": whole[:-9],
         "start": whole[:5],
     }
-    path = tmp_path / f"a{ending}"
-    path.write_bytes(damaged[harm])
-    with pytest.raises(InputError, match=r"compressed file is damaged") as caught:
-        list(read_lines(path))
-    assert caught.value.line > 0 and str(path) in caught.value.problem
+    for harm, content in damaged.items():
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"compressed file is damaged") as caught:
+            list(read_lines(path))
+        assert caught.value.line > 0 and str(path) in caught.value.problem, harm
 
 
 @pytest.mark.parametrize("ending", PACKERS)
@@ -224,7 +218,7 @@ def test_a_named_pipe_takes_text(tmp_path: Path) -> None:
     assert is_stream(pipe)
 
 
-def test_codes_without_a_merge_are_refused(tmp_path: Path) -> None:
+def test_codes_and_dictionaries_that_make_no_sense(tmp_path: Path) -> None:
     path = tmp_path / "codes"
     path.write_text("#version: 0.2\n")
     with pytest.raises(InputError, match="no merge"):
@@ -232,29 +226,24 @@ def test_codes_without_a_merge_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no two characters stand together twice"):
         learn({"ab": 1, "cd": 1}, 5)
 
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [("<unk>\n<s>\n</s>\n", "special symbols"), (f"a {'9' * 5000}\n", "one word")],
-)
-def test_dictionaries_that_make_no_sense(tmp_path: Path, content: str, words: str) -> None:
-    path = tmp_path / "dict"
-    path.write_text(content)
-    with pytest.raises(InputError, match=words):
-        Vocabulary.read_foreign(path)
+    for text, words in (
+        ("<unk>\n<s>\n</s>\n", "special symbols"),
+        (f"a {'9' * 5000}\n", "one word"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            Vocabulary.read_foreign(path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [(Filters(max_ratio=ratio), "--max-ratio") for ratio in (float("inf"), float("nan"), 0.5)]
-    + [(TextPlan("de", "en", workers=count), "from 1 to 256") for count in (0, -1, 5000)],
-)
-def test_ratios_and_workers_have_bounds(settings: Filters | TextPlan, words: str) -> None:
-    assert words in settings.faults()[0]
+def test_ratios_and_workers_have_bounds() -> None:
+    for ratio, count in ((float("inf"), 0), (float("nan"), -1), (0.5, 5000)):
+        assert "--max-ratio" in Filters(max_ratio=ratio).faults()[0]
+        assert "from 1 to 256" in TextPlan("de", "en", workers=count).faults()[0]
 
 
 def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
-    facts = {"splits": {"train": {"pairs_kept": 3}}, "files": {}, "text": {"lowercase": False}}
+    text = {"source_lang": "de", "target_lang": "en", "lowercase": False}
+    facts = {"splits": {"train": {"pairs_kept": 3}}, "files": {}, "text": text}
     directory.write(tmp_path, facts)
     assert {**directory.read(tmp_path), **facts} == directory.read(tmp_path)
     path = tmp_path / directory.NAME
@@ -271,11 +260,16 @@ def test_an_altered_manifest_is_refused(tmp_path: Path) -> None:
     assert directory.read(tmp_path)["splits"] == facts["splits"]
 
 
-@pytest.mark.parametrize("facts", [None, 3, [], {}, {"size": "x"}])
+@pytest.mark.parametrize("facts", [3, [], {}, {"size": "x"}])
 def test_a_manifest_without_a_files_size_names_the_file(tmp_path: Path, facts: object) -> None:
+    text = {"source_lang": "de", "target_lang": "en"}
+    directory.write(tmp_path, {"splits": {}, "files": {"a": facts}, "text": text})
+    with pytest.raises(NmtgridError, match=r"manifest\.json is damaged: .*`files\.a"):
+        directory.read(tmp_path)
+    directory.write(tmp_path, {"splits": {}, "files": {}, "text": text})
     (tmp_path / "a").write_text("x")
     with pytest.raises(NmtgridError, match="lacks `a`"):
-        directory.check_file(tmp_path, {"files": {"a": facts}}, "a")
+        directory.check_file(tmp_path, directory.read(tmp_path), "a")
 
 
 def test_a_dataset_does_not_replace_the_text_it_is_made_of(tmp_path: Path) -> None:

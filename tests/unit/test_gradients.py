@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nmtgrid.base.devices import random_states
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.seeding import random_states
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.normalisation import frozen_statistics
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
@@ -23,7 +22,7 @@ from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.update import GradientWatch, Updater, check_watch, gradient_ratio
-from tests.invariants.helpers import Case, basic_cases, batch_for
+from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 
 CPU = torch.device("cpu")

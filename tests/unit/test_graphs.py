@@ -12,7 +12,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.cuda_graphs import Graphs, graphs_for, pad_groups
+from nmtgrid.search.cuda_graphs import Graphs, Recorder, pad_groups
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.recording import Recordings
@@ -170,7 +170,7 @@ def test_states_without_a_fixed_form_step_as_ever(name: str, device: str) -> Non
     source, lengths = draw([3, 6])
     expected = search([model], source, lengths, PLANS["beam"])
     model, source, lengths = model.to(device), source.to(device), lengths.to(device)
-    graphs = Graphs(recordings) if device == "cpu" else graphs_for(torch.device(device))
+    graphs = Graphs(recordings) if device == "cpu" else Graphs(Recorder(torch.device(device)))
     actual = search([model], source, lengths, PLANS["beam"], graphs=graphs)
     for mine, theirs in zip(actual, expected, strict=True):
         assert [hypothesis.tokens for hypothesis in mine] == [other.tokens for other in theirs]
@@ -184,7 +184,6 @@ def test_groups_are_made_up_to_powers_of_two() -> None:
     assert pad_groups(torch.arange(4), 1).tolist() == [0, 1, 2, 3]
     assert pad_groups(torch.arange(10), 2).tolist() == [*range(10), 0, 0, 0, 0, 0, 0]
     assert len(pad_groups(torch.arange(17), 1)) == 32
-    assert graphs_for(torch.device("cpu")) is None
 
 
 @pytest.mark.gpu
@@ -193,7 +192,7 @@ def test_on_a_gpu_that_is_not_the_current_one() -> None:
     device = torch.device("cuda:1")
     model, (source, sizes) = build("transformer").to(device), draw([3, 7, 5])
     source, sizes = source.to(device), sizes.to(device)
-    recorded = search([model], source, sizes, PLANS["beam"], graphs=graphs_for(device))
+    recorded = search([model], source, sizes, PLANS["beam"], graphs=Graphs(Recorder(device)))
     assert_same(recorded, search([model], source, sizes, PLANS["beam"]))
 
 
@@ -202,7 +201,7 @@ def test_on_a_gpu_that_is_not_the_current_one() -> None:
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu(name: str, plan: SearchPlan, bf16: bool) -> None:
-    model, graphs = build(name).cuda(), graphs_for(torch.device("cuda"))
+    model, graphs = build(name).cuda(), Graphs(Recorder(torch.device("cuda")))
     for lengths in SOURCES:
         source, sizes = (tensor.cuda() for tensor in draw(lengths))
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):

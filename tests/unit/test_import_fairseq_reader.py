@@ -93,6 +93,7 @@ def test_plain_values_come_through(protocol: int) -> None:
     tuples: list[Any] = [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)]
     values = [*numbers, *tuples, "täxt", [], {}, {"a": {3: [4]}}]
     read = PickleReader(pickle.dumps(values, protocol)).read()
+    values[-1] = {"a": {"3": [4]}}  # a number is no key, for many may have one hash
     if protocol == 2:  # bytes are made by a function there, which is not called
         values[0] = Inert("_codecs.encode")
     assert read == values
@@ -166,7 +167,6 @@ def test_an_archive_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
         (lambda: {f"a{n}": torch.ones(99).as_strided((9, 11), (1, n)) for n in range(1, 8)}, None),
         (lambda: {"a": torch.ones(2), "b": "text"}, "no tensor"),
         (lambda: ["a"], "no `model`"),
-        (lambda: {3: torch.ones(2)}, "no tensor"),
         # A thousand names for one storage of 4 MB: the sum is compared with the file.
         (lambda: (lambda base: {f"a{n}": base[n:] for n in range(1000)})(torch.zeros(1_000_000)),
          "tensors would fill"),
@@ -186,7 +186,7 @@ def test_copies_of_lists_cannot_fill_the_memory() -> None:
     pairs = b"".join(b"K\x01K" + bytes([n % 256]) + b"\x86" for n in range(20_000))
     head = b"\x80\x02](" + pairs + b"eq\x00"
     again = b"ccollections\nOrderedDict\nq\x01" + b"h\x01h\x00\x85R" * 10_000
-    with pytest.raises(PickleFault, match="copies more than it holds"):
+    with pytest.raises(PickleFault, match="copy more than they hold"):
         PickleReader(head + again + b".").read()
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors
-from nmtgrid.base.io.atomic import read_json, write_json
-from nmtgrid.base.io.checksums import CHECKSUM, with_checksum
+from nmtgrid.base.io.atomic import CHECKSUM, with_checksum, write_json
+from nmtgrid.base.io.records import read_json
 from nmtgrid.training import events
-from nmtgrid.training.progress import StopRequest
+from nmtgrid.training.events import StopRequest
 from nmtgrid.training.trainer import Trainer
 from tests.unit.tiny_run import Scores, trainer
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nmtgrid.analysis.latency import latency_curves, read_online_results
-from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths, staircase
-from nmtgrid.analysis.plotting.tradeoff import CurvePoint, Level, TradeoffCurve, draw_tradeoff
+from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths, staircase
+from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.online.published import CURVES, Point, names

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from nmtgrid.analysis.plotting.figure import SUFFIXES
 from nmtgrid.cli.app import INTERRUPTED, main
+from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
@@ -35,6 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(home)
+    monkeypatch.setattr(files, "SUFFIXES", ())  # no pictures: they take most of the time
     return home
 
 
@@ -54,7 +57,16 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return " ".join(message.split())
 
 
-def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def drawn(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, where pictures are drawn."""
+    monkeypatch.setattr(files, "SUFFIXES", SUFFIXES)
+    return here
+
+
+def test_everything_at_once(
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
     command = ("grid", "--data", "data", "--sentences", 8, "--k", "1,3,inf", "--thresholds", "0.3")
     more = ("--oracle", "0,1", "--out", out, "--simuleval", logs, "--json", file)
@@ -126,7 +138,7 @@ def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
     assert theirs["yaal"] == pytest.approx(ours["yaal"]) and theirs["sentences"] == 6
 
 
-def test_systems_side_by_side(here: Path, tmp_path: Path) -> None:
+def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
     out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
     command = ("A/B=grid", "blocks", "--data", "data", "--sentences", 5, "--k", "1", "--line", 2)
     assert online(*command, "--out", out, "--simuleval", logs, "--json", file) == 0
@@ -199,7 +211,7 @@ def test_an_ensemble(here: Path, tmp_path: Path) -> None:
 
 
 def test_an_interruption_keeps_what_is_done(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = OnlineDecoder.run
 

@@ -11,6 +11,7 @@ import pytest
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
 from nmtgrid.cli.app import main
+from nmtgrid.cli.online_eval import files
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import load_model
 from nmtgrid.search.traces import read_traces
@@ -36,6 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(home)
+    monkeypatch.setattr(files, "SUFFIXES", ())  # no pictures: they take most of the time
     return home
 
 

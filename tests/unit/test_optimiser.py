@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from nmtgrid.training.optimiser import (
+from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.update import (
     LearningRate,
     clip_and_scale,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
-from nmtgrid.training.settings import TrainingSettings
 
 
 def settings(**changes: Any) -> TrainingSettings:

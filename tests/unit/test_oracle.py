@@ -8,8 +8,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.oracle import oracle_paths, path_costs
-from nmtgrid.online.paths import check_paths
-from tests.unit.all_paths import all_paths
+from tests.unit.all_paths import all_paths, check_paths
 
 
 def _grids(count: int, seed: int, *, whole: bool = False) -> tuple[Tensor, Tensor, Tensor]:

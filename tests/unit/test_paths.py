@@ -12,20 +12,24 @@ from nmtgrid.base.rows import repeat
 from nmtgrid.online.paths import (
     area_sites,
     binary_weights,
-    check_paths,
     continue_paths,
     count_paths,
     exact_weights,
     finish_reading,
-    from_actions,
     is_right_of,
     occupancy,
-    path_sites,
     sample_k,
-    to_actions,
     wait_k,
 )
-from tests.unit.all_paths import SIZES, all_paths, lengths, pad, paths_right_of, wait_k_by_hand
+from tests.unit.all_paths import (
+    SIZES,
+    all_paths,
+    check_paths,
+    lengths,
+    pad,
+    paths_right_of,
+    wait_k_by_hand,
+)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7, math.inf])
@@ -105,7 +109,7 @@ def test_sound_paths_pass_and_short_ones_do_not() -> None:
         check_paths(torch.tensor([[1, 1], [1, 1]]), torch.tensor([2, 2]), torch.tensor([3, 2]))
 
 
-def test_sites_of_areas_and_paths() -> None:
+def test_sites_of_areas() -> None:
     sources, targets = torch.tensor([3, 4]), torch.tensor([2, 3])
     area = is_right_of(pad([[2, 3], [1, 4, 4]], 3), sources, targets, 5)
     assert area.shape == (2, 3, 5)
@@ -118,36 +122,6 @@ def test_sites_of_areas_and_paths() -> None:
     weights = torch.rand(2, 3, 5)
     picked = weights[sites.sentence, sites.position, sites.reads - 1]
     assert torch.equal(weights[area], picked)
-    sites = path_sites(pad([[2, 3], [1, 4, 4]], 3), torch.tensor([2, 3]))
-    assert sites.reads is not None
-    assert sites.sentence.tolist() == [0, 0, 1, 1, 1]
-    assert sites.position.tolist() == [0, 1, 0, 1, 2]
-    assert sites.reads.tolist() == [2, 3, 1, 4, 4]
-
-
-@pytest.mark.parametrize(
-    ("actions", "words"),
-    [
-        ("RWX", "Action 3 is `X`"),
-        ("WR", "Action 1 writes before anything has been read"),
-        ("RRWRRW", "Action 5 reads token 4 of a source of 3"),
-    ],
-)
-def test_faulty_actions_are_refused(actions: str, words: str) -> None:
-    with pytest.raises(NmtgridError, match=words):
-        from_actions(actions, 3)
-
-
-def test_actions() -> None:
-    assert to_actions([2, 2, 4]) == "RRWWRRW"
-    assert to_actions([2, 2, 4], 5) == "RRWWRRWR"
-    assert to_actions([], 2) == "RR" and from_actions("RR", 2) == []
-    for source, target in SIZES:
-        for path in all_paths(source, target):
-            assert from_actions(to_actions(path)) == list(path)
-            whole = to_actions(path, source)
-            assert (whole.count("R"), whole.count("W")) == (source, target)
-            assert from_actions(whole, source) == list(path)
 
 
 def test_number_of_paths() -> None:

@@ -10,11 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.grid import densenet
 from nmtgrid.layers.grid.convolution import FullConvolution
-from nmtgrid.layers.kernels.densenet import plain_dense_grid_convolution
 from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.pervasive.densenet import PervasiveDensenet
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from tests.unit.densenet_reference import Array, Reference, ragged, softmax, tiny
+from tests.unit.plain_kernels import plain_dense_grid_convolution
 
 AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
 

@@ -11,7 +11,7 @@ import pytest
 from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars, draw_steps
 from nmtgrid.analysis.plotting.figure import MissingLetters, as_text, colour, dash, hatch
-from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
+from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace

@@ -25,7 +25,7 @@ from nmtgrid.training.distributed import (
     unpack_states,
 )
 from tests.conftest import PROJECT
-from tests.unit.train_command import SMALL_TRANSFORMER, train
+from tests.unit.train_command import SMALL_TRANSFORMER, on_two_ranks, train
 
 SMALL = [
     *SMALL_TRANSFORMER,
@@ -141,10 +141,9 @@ def _torchrun(*arguments: object) -> subprocess.Popen[str]:
 
 
 def _trained(*arguments: object) -> str:
-    """Return what two processes say that train to the end."""
-    run = _torchrun(*arguments)
-    output = run.communicate(timeout=120)[0]
-    assert run.returncode == 0, output
+    """Return what the first of two processes says that train to the end."""
+    (code, output), (other, more) = on_two_ranks("nmtgrid", ["train", *arguments], PROJECT, PROJECT)
+    assert (code, other) == (0, 0), output + more
     return output
 
 
@@ -201,9 +200,10 @@ def test_shards_do_the_same_and_go_on_whole(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With a running average and validation; stopped and resumed, sharded and by one alone."""
-    more = [*SMALL, *NO_DROPOUT, "--set", "training.ema_decay=0.9", "--set",
-            "training.ema_updates=1", "--set", "training.validate_updates=2", "--set",
-            "training.validate_sentences=5", "--set", "training.average=2"]  # fmt: skip
+    changes = ("ema_decay=0.9", "ema_updates=1", "validate_updates=2", "validate_sentences=5",
+               "validate_bleu=true", "average=2")  # fmt: skip
+    settings = [word for change in changes for word in ("--set", f"training.{change}")]
+    more = [*SMALL, *NO_DROPOUT, *settings]
     sharded = ["--set", "training.shard=true"]
     whole, shards = (
         _trained(data, "--out", tmp_path / name, *more, *options, "--max-updates", 4)
@@ -213,8 +213,8 @@ def test_shards_do_the_same_and_go_on_whole(
     assert scores[0] == scores[1] and len(scores[0]) == 2
     assert _figures(whole) == _figures(shards)
     parts = tmp_path / "parts"
-    for limit, settings in ((2, [*more, *sharded]), (4, ["--resume"])):
-        _trained(data, "--out", parts, *settings, "--max-updates", limit)
+    for limit, options in ((2, [*more, *sharded]), (4, ["--resume"])):
+        _trained(data, "--out", parts, *options, "--max-updates", limit)
     for file in ("last", "model", "average"):
         first, second = (
             load_tensors(tmp_path / name / f"{file}.safetensors") for name in ("shards", "parts")

@@ -10,8 +10,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.paths import wait_k
 from nmtgrid.online.policies import (
     Area,
+    Threshold,
     agent_loss,
-    check_threshold,
     next_reads,
     path_log_probabilities,
     read_probabilities,
@@ -153,5 +153,5 @@ def test_paths_by_a_threshold_step_by_step(threshold: float) -> None:
 @pytest.mark.parametrize("threshold", [0.0, 1.0, -1.0, 2.0, math.nan])
 def test_a_faulty_threshold_is_told(threshold: float) -> None:
     with pytest.raises(ConfigError, match="above 0 and below 1"):
-        check_threshold(threshold)
-    check_threshold(0.5)
+        Threshold(threshold)
+    Threshold(0.5)

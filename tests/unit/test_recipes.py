@@ -14,7 +14,7 @@ import typer
 from nmtgrid.base import config
 from nmtgrid.cli import app
 from nmtgrid.cli.objectives import objectives
-from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.prepare import Request, resolve
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECIPES = PROJECT / "recipes"
@@ -29,6 +29,7 @@ ALL = {
     "captions": "",
     "iwslt14-de-en": "",
     "multi30k": "",
+    "paragraphs": "",
     "report": "",
     "smoothing": "",
     "transparent": "",

@@ -9,11 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nmtgrid.layers.recurrent.input_feeding import (
-    InputFeedingMasks,
-    InputFeedingWeights,
-    run_input_feeding,
-)
+from nmtgrid.layers.recurrent.input_feeding import run_input_feeding
 from nmtgrid.layers.recurrent.lstm import (
     BidirectionalLSTM,
     CellWeights,
@@ -118,16 +114,16 @@ def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
     length, rows, source, size, width = 3, 2, 4, 2, 3
     hide = torch.tensor([[[0.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, -torch.inf, -torch.inf]]]).double()
     mask = (torch.rand(length, rows, size) > 0.4).double() / 0.6
-    masks = InputFeedingMasks(
-        tuple(mask if masked else None for _ in range(layers)),
+    masks = [
+        *(mask if masked else None for _ in range(layers)),
         (torch.rand(length, rows, width) > 0.4).double() / 0.6 if masked else None,
-    )
+    ]
 
     def run(*row_inputs: Tensor) -> Tensor:
         inputs, keys, values, readout, *others = row_inputs
         pairs = list(zip(others[:layers], others[layers : 2 * layers], strict=True))
         joined, biases = others[2 * layers : 3 * layers], others[3 * layers :]
-        weights = InputFeedingWeights(tuple(joined), tuple(biases), readout)
+        weights = CellWeights(tuple(joined), tuple(biases), readout)
         return run_input_feeding(inputs, keys, values, hide, pairs, weights, masks)[0]
 
     reads = [width] + [size] * (layers - 1)

@@ -11,10 +11,11 @@ import numpy
 import pytest
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
-from nmtgrid.analysis.report import VARIABLES, inline, page
+from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
+from nmtgrid.analysis.report import POLICY, VARIABLES, inline, page
 from nmtgrid.analysis.section import Picture, Section, Table, format_cell
 from nmtgrid.cli.app import main
+from tests.conftest import PROJECT
 
 HYPOTHESES = {
     "first": ["the cat sat on the mat", "a dog runs", "", "<b>bold</b> & brave words"],
@@ -76,6 +77,36 @@ def test_the_page_asks_for_nothing_and_says_all() -> None:
     # Long tables are folded, short ones are not; the first stands before the figures.
     assert text.count("<details>") == 2 and text.index("Short &lt;") < text.index("<figure>")
     assert text == page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
+
+
+# What a browser would load or run, or be sent to, beside styles and images of the page itself.
+_ACTIVE = re.compile(
+    r"<(?:script|iframe|frame|object|embed|form|base|audio|video)\b|<[^>]*\son\w+\s*=|javascript:",
+    re.I,
+)
+
+
+def test_each_page_allows_a_browser_only_what_it_has(tmp_path: Path) -> None:
+    """No module but that of the report writes HTML; a page that is in the repository counts too."""
+    package, figures = PROJECT / "nmtgrid", PROJECT / "recipes" / "figures"
+    modules = [path for path in package.rglob("*.py") if "<html" in path.read_text("utf-8")]
+    assert modules == [package / "analysis" / "report.py"]
+    attack = '</title><script>alert(1)</script><img src=x onerror="alert(1)">'
+    made = [page(attack, attack, [_section(), _section("two")], attack)]
+    for path in [_report(tmp_path), *figures.glob("*.html")]:
+        made.append(path.read_text(encoding="utf-8"))
+    assert len(made) == 3
+    for text in made:
+        policies = re.findall(
+            r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text
+        )
+        assert policies == [POLICY]
+        # A policy holds for what follows it.
+        assert text.index("Content-Security-Policy") < text.index("<title>") < text.index("<style")
+        assert not _ACTIVE.search(text)
+        links = re.findall(r'<link [^>]*href="([^"]*)"', text)
+        images = re.findall(r'<ima?ge?\b[^>]*?(?:href|src)="([^"]*)"', text)
+        assert all(address.startswith("data:") for address in links + images)
 
 
 def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:
@@ -190,7 +221,9 @@ def test_in_a_browser(scheme: str, width: int, tmp_path: Path) -> None:
     """No error, every figure there, nothing wider than the window; light or dark as asked."""
     text = _report(tmp_path).read_text(encoding="utf-8")
     probe = tmp_path / "probe.html"
-    probe.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    # The probe is a script; what the page itself has must pass under its own policy.
+    probed = text.replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'")
+    probe.write_text(probed.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     assert BROWSER is not None
     # A window has a least width of 500: a narrower page stands in a frame.
     frame = tmp_path / "frame.html"

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import Registry
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_padding, is_token
-from nmtgrid.base.registry import Registry
-from nmtgrid.base.rows import count_rows, repeat, take
+from nmtgrid.base.rows import is_padding, is_token, repeat, take
 from nmtgrid.layers.grid.convolution import RowCache
 from nmtgrid.layers.transformer.kv_cache import KVCache
 
@@ -33,7 +32,7 @@ def test_take_and_repeat() -> None:
     assert taken.rest[1:] == (None, 4)
     assert taken.table["x"][0].tolist() == [4, 0, 4, 2]
     assert repeat(example(), 2).a.tolist() == [0, 0, 1, 1, 2, 2]
-    assert count_rows(repeat(example(), 3)) == 9
+    assert len(repeat(example(), 3).a) == 9
     assert is_token(torch.tensor([2, 0, 3]), 3).tolist() == [
         [True, True, False], [False, False, False], [True, True, True],
     ]  # fmt: skip

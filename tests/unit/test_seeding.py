@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.base.seeding import random_states, restore_random_states
+from nmtgrid.base.devices import random_states, restore_random_states
 from nmtgrid.smoothing.vectors import learn_vectors
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.trainer import restore_random

@@ -11,23 +11,22 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
 from nmtgrid.training import distributed
 from nmtgrid.training.distributed import Processes, check_shared_folder
-from tests.unit.train_command import SMALL_TRANSFORMER, on_two_ranks, toy_data
+from tests.unit.train_command import SMALL_TRANSFORMER, on_two_ranks
 
-SMALL = [*SMALL_TRANSFORMER, "--max-updates", "2", "--set", "training.validate_bleu=false"]
+SMALL = [*SMALL_TRANSFORMER, "--max-updates", "2"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
-def test_folders_apart_are_refused(tmp_path: Path, resumed: bool) -> None:
+def test_folders_apart_are_refused(tmp_path: Path, toy_dataset: Path, resumed: bool) -> None:
     """A run is neither begun nor gone on with, where one alone has it, and nothing is left."""
-    data = toy_data(tmp_path / "data")
     apart = [tmp_path / "first", tmp_path / "second"]
     if resumed:
-        assert main(["train", str(data), "--out", str(apart[0] / "m"), *SMALL]) == 0
+        assert main(["train", str(toy_dataset), "--out", str(apart[0] / "m"), *SMALL]) == 0
     options = ["--resume"] if resumed else SMALL
     for folder in apart:
         folder.mkdir(exist_ok=True)
-    arguments = ("train", data, "--out", "m", *options)
+    arguments = ("train", toy_dataset, "--out", "m", *options)
     (code, words), (other, _) = on_two_ranks("nmtgrid", arguments, *apart)
     assert (code, other) == (2, 2), words
     assert "What process 0 writes to m is not seen by 1 of 2 processes (1)" in words

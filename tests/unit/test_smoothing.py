@@ -22,8 +22,7 @@ from nmtgrid.metrics.cider import Cider
 from nmtgrid.smoothing.objectives import Smoothed, smooth
 from nmtgrid.smoothing.rewards import CiderReward, documents
 from nmtgrid.smoothing.vectors import learn_vectors, read_vectors, type_frequencies, type_vectors
-from nmtgrid.training.prepare import make_objective
-from nmtgrid.training.resolve import Request, resolve
+from nmtgrid.training.prepare import Request, make_objective, resolve
 from nmtgrid.training.settings import RunSettings
 from tests.unit.train_command import SMALL_TRANSFORMER
 

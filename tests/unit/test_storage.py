@@ -13,6 +13,7 @@ import torch
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io import arrays, atomic
 from nmtgrid.base.io import arrays as storage
+from nmtgrid.base.io.records import read_json
 from nmtgrid.cli.options import write_report
 
 
@@ -76,7 +77,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, fault: BaseExc
     with pytest.raises(expected), atomic.atomic_file(path) as file:
         file.write(b"half")
         raise fault
-    assert atomic.read_json(path) == {"old": 1}
+    assert read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
@@ -93,11 +94,11 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_broken_json_and_full_disks(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="missing"):
-        atomic.read_json(tmp_path / "none.json")
+        read_json(tmp_path / "none.json")
     for text in (b"{\xff", b"[" * 100_000, b"1" * 5000):
         (tmp_path / "bad.json").write_bytes(text)
         with pytest.raises(StorageError, match="not JSON"):
-            atomic.read_json(tmp_path / "bad.json")
+            read_json(tmp_path / "bad.json")
 
 
 def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
@@ -110,3 +111,11 @@ def test_what_is_no_number_is_null_in_reports(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         atomic.write_json(path, {"loss": float("nan")})
     assert not path.exists()
+
+
+def test_names_that_are_no_text_are_written_as_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    facts = atomic.with_checksum({"out": "a\udcff"})
+    atomic.write_json(path, facts)
+    assert b"a\\udcff" in path.read_bytes()
+    assert read_json(path) == facts and not atomic.is_altered(read_json(path))

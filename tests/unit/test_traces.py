@@ -12,8 +12,7 @@ import torch
 
 from nmtgrid.analysis.systems import named_files, read_systems
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.search.api import Hypothesis
-from nmtgrid.search.postprocess import Translation
+from nmtgrid.search.api import Hypothesis, Translation
 from nmtgrid.search.traces import Trace, read_traces
 
 
@@ -68,20 +67,20 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     [
         (_without("source"), "`source` is missing"),
         (_without("score"), "`score` is missing"),
-        (_with(line=0), "`line` makes no sense"),
-        (_with(line=True), "`line` makes no sense"),
-        (_with(target=[1]), "`target` makes no sense"),
-        (_with(score="high"), "`score` makes no sense"),
-        (_with(score=float("nan")), "`score` makes no sense"),
+        (_with(line=0), "`line` must be at least 1, but is `0`"),
+        (_with(line=True), "`line` must be a whole number, but is `true`"),
+        (_with(target=[1]), r"`target\[0\]` must be text, but is `1`"),
+        (_with(score="high"), "`score` must be a number"),
+        (_with(score=float("nan")), "`score` must be at least -1e.30, but is `NaN`"),
         (_with(log_probabilities=[-1.0]), "1 numbers where 2 belong"),
         (_with(alignment=[[1.0, 0.0, 0.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0], [0.0, 1.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), "negative"),
         (_with(alignment=[["x"]]), "not a table"),
-        (_with(source_end=0), "neither true nor false"),
+        (_with(source_end=0), "`source_end` must be true or false"),
         (_with(source_end=False), "not 2 x 2"),
         (_with(exits=[1, 3], num_exits=2), "no number of blocks"),
-        (_with(exits=[1, 2], num_exits=2.0), "no number of blocks"),
+        (_with(exits=[1, 2], num_exits=2.0), "`num_exits` must be a whole number"),
         (_with(exits=[1, 1], num_exits=3, exit_scores=[[0.5, None]] * 2), "not a table"),
     ],
 )
@@ -95,7 +94,9 @@ def test_faulty_records_are_named(
         list(read_traces(path))
 
 
-@pytest.mark.parametrize(("text", "words"), [("not json", "not JSON"), ("[1]", "not an object")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("not json", "not JSON"), ("[1]", "must be an object")]
+)
 def test_what_is_not_json_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(f"{text}\n")

@@ -13,7 +13,7 @@ from nmtgrid.cli.train.run import print_event
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.progress import Progress, StopRequest, end_reason, is_due, minutes_left
+from nmtgrid.training.events import Progress, StopRequest, end_reason, is_due, minutes_left
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer

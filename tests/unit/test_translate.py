@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 import nmtgrid
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
-from nmtgrid.models.directory import LoadedModel, save_model
+from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.long_sources import cut, join
-from nmtgrid.search.postprocess import whole_word
-from nmtgrid.search.translate import TranslationOptions, Translator
+from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
+from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
+from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
 from tests.unit.copy_model import CopyModel, copier
@@ -35,6 +36,7 @@ def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
         for batch_tokens in (1, 12, 4000):
             system = translator(copier(WORDS), window=window, batch_tokens=batch_tokens)
             assert system.translate(lines) == expected
+            assert system.graphs is None, "on a CPU nothing is recorded"
 
 
 def test_batches_hold_at_most_the_tokens_asked_for() -> None:
@@ -87,13 +89,50 @@ def test_long_lines() -> None:
     assert translation.hypotheses[0].alignment is None
 
 
-def test_cut_prefers_sentence_ends_then_clauses_then_words() -> None:
+def test_cut_prefers_clauses_then_words() -> None:
     assert cut(["a", "b", "c", "d"], 4) == [4]
-    assert cut(["a", ",", "b", ".", "c", "d", "e"], 5) == [4, 7]
+    assert cut(["a", ",", "b", ",", "c", "d", "e"], 5) == [4, 7]
     assert cut(["a", "b", ",", "c", "d", "e", "f"], 5) == [3, 7]
     assert cut(["a", "b", "c", "d@@", "e@@", "f", "g"], 5) == [3, 7]
     assert cut(["x@@"] * 9, 4) == [4, 8, 9]
-    assert cut(list(". a b c d e f"), 4)[0] > 1
+    assert cut(list(", a b c d e f"), 4)[0] > 1
+
+
+def test_a_long_line_is_split_at_every_sentence() -> None:
+    moses, limits = Moses("de"), SourceLimits(whole=6, piece=5)
+    units = ["Ein@@", "s", ".", "Dr.", "Zw@@", "ei", "!", "Drei", "."]
+    assert split(units, limits, moses) == [3, 7, 9]
+    # Nothing is split that is short enough, or is one sentence.
+    assert split(units[:6], limits, moses) == [6]
+    assert split(units, SourceLimits(9, 9), moses) == [9]
+    assert split(["a", "b", ",", "c@@", "d", "e", "."], SourceLimits(6, 9), moses) == [7]
+    # A sentence that is too long by itself is cut.
+    assert split([*units[:3], *"ABCDEFG"], limits, moses) == [3, 8, 10]
+
+
+def test_limits_are_those_of_training() -> None:
+    lengths = LengthPercentiles.of(numpy.arange(1, 201))
+    assert (lengths.p1, lengths.p50, lengths.p99, lengths.longest) == (2, 100, 198, 200)
+    shorter = TrainingLengths(LengthPercentiles(5, 5, 5, 5, 5, 5, 7))
+    known = TrainingLengths(lengths)
+    assert SourceLimits.of([known], None) == SourceLimits(198, 200, 200)
+    assert SourceLimits.of([known, shorter, None], None) == SourceLimits(5, 7, 7)
+    assert SourceLimits.of([known, shorter], 50) == SourceLimits(50, 50, 7)
+    assert SourceLimits.of([None], None).trained is None
+
+
+def test_pieces_of_a_line_whose_end_is_not_known() -> None:
+    splitter = OnlineSplitter(SourceLimits(whole=4, piece=6), Moses("de"))
+    words = ["Eins.", "Zwei", "drei.", "Vier", "fünf.", "Sechs.", "Sieben", "acht", "neun"]
+    sizes = [1, 2, 1, 1, 1, 1, 4, 2, 1]
+    marks = []
+    for word, size in zip(words, sizes, strict=True):
+        before = splitter.begins_piece(size)
+        marks.append((before, splitter.add(word, size)))
+    # Up to four units the line is one piece; then each sentence is, and six units at most.
+    ended = [False, False, False, False, True, True, False, False, False]
+    assert [end for _, end in marks] == ended
+    assert [before for before, _ in marks] == [False] * 8 + [True]
 
 
 def test_joined_pieces_add_up() -> None:

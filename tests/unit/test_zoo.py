@@ -33,6 +33,21 @@ def test_published_parameter_counts(arch: str, name: str) -> None:
     assert model.count_parameters() == pytest.approx(preset.parameters, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("arch", "size", "types"),
+    [
+        ("transformer", 2**31, 50), ("transformer", 2**63, 50), ("bilstm", 10**40, 50),
+        ("transformer", 8, 2**63), ("caption-lstm", 8, 10**400),
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_counted(arch: str, size: int, types: int) -> None:
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigError, match=r"no machine can hold|whole number"),
+    ):
+        zoo.build(arch, None, {"size": size}, source_vocab_size=types, target_vocab_size=types)
+
+
 @pytest.mark.parametrize("skip", SKIPS)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_reported_cost_is_what_torch_counts(skip: str, aggregation: str) -> None:

@@ -76,7 +76,10 @@ def sentences(count: int = 8, seed: int = 1) -> list[Sentence]:
 
 
 def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
-    """Fill `folder` with a toy dataset `data` and models with drawn weights for it."""
+    """Fill `folder` with a toy dataset `data` and models with drawn weights for it.
+
+    They hardly ever end by themselves, but after 5 + |x| units.
+    """
     pipeline = Dataset.open(toy_data(folder / "data")).pipeline
     for name, (arch, changes) in models.items():
         torch.manual_seed(1)
@@ -87,5 +90,6 @@ def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) 
         )  # fmt: skip
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-        save_model(folder / name, model, pipeline, {"search": {"max_length_a": 5.0, "beam": 4}})
+        search = {"max_length_a": 5.0, "max_length_b": 1.0, "beam": 4}
+        save_model(folder / name, model, pipeline, {"search": search})
     return folder

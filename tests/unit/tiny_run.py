@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmtgrid.base.seeding import seed_everything
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
+from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.validate import Quality, Score, Validator
@@ -107,7 +106,7 @@ def trainer(
     **training: Any,
 ) -> Trainer:
     """Return a trainer of a tiny model that neither validates nor saves by itself."""
-    seed_everything(seed)
+    torch.manual_seed(seed)
     defaults: dict[str, Any] = {
         "max_updates": 4, "warmup_updates": 2, "learning_rate": 0.05, "validate_epochs": 0,
         "save_minutes": 0.0, "log_updates": 1,

@@ -7,17 +7,14 @@ from itertools import product
 
 from nmtgrid.data.toy.corpus import Chooser, ToyPair, write_pair
 from nmtgrid.data.toy.language import (
-    Adjective,
     Choice,
-    Determiner,
     Item,
+    Lexeme,
     Lexicon,
-    Noun,
     Reading,
     Rules,
     ToySettings,
     Verb,
-    Word,
 )
 
 # -- a language small enough to be written out whole
@@ -65,8 +62,8 @@ def forms(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{letter}" for letter in "abcd"[:count])
 
 
-def plain(*words: str) -> Choice[Word]:
-    return Choice([Word(word, word.upper().lower() + "q") for word in words])
+def plain(*words: str) -> Choice[Lexeme]:
+    return Choice([Lexeme((word,), (word.upper().lower() + "q",)) for word in words])
 
 
 def verb(name: str, *prefixes: str) -> Verb:
@@ -77,18 +74,21 @@ def verb(name: str, *prefixes: str) -> Verb:
 def tiny_lexicon(plain_verbs: int = 1) -> Lexicon:
     """One source gender with a noun of each target gender, and two of whatever must differ."""
     nouns = [
-        Noun((f"n{i}", f"n{i}en"), f"n{i}s", (f"N{i}", f"N{i}im"), f"N{i}ur", i) for i in range(2)
+        Lexeme((f"n{i}", f"n{i}en", f"n{i}s"), (f"N{i}", f"N{i}im", f"N{i}ur"), i) for i in range(2)
     ]
     kinds = ("i", "t", "d")
     return Lexicon(
         determiners=Choice(
-            [Determiner(tuple(forms(case, 2) for case in ("no", "ac", "da")), forms("D", 4))]
+            [Lexeme((*forms("no", 2), *forms("ac", 2), *forms("da", 2)), forms("D", 4))]
         ),
-        adjectives=Choice([Adjective(forms("adj", 2), forms("ADJ", 4))]),
+        adjectives=Choice([Lexeme(forms("adj", 2), forms("ADJ", 4))]),
         nouns=(Choice(nouns),),
         modifiers=Choice(nouns),
-        names=Choice([Word("Tano", "Tano", 0)]),
-        pronouns=(Choice([Word("ik", "mi", 0)]), Choice([Word("wir", "nos", 1)])),
+        names=Choice([Lexeme(("Tano",), ("Tano",), 0)]),
+        pronouns=(
+            Choice([Lexeme(("ik",), ("mi",), 0)]),
+            Choice([Lexeme(("wir",), ("nos",), 1)]),
+        ),
         verbs=tuple(
             (
                 Choice([verb(kind + letter) for letter in "po"[:plain_verbs]]),
@@ -202,13 +202,13 @@ def all_verbs(lexicon: Lexicon) -> list[Verb]:
 def all_forms(lexicon: Lexicon, side: str) -> Iterator[str]:
     words = (*lexicon.adverbs.items, *lexicon.prepositions.items, *lexicon.complementizers.items)
     people = (*lexicon.names.items, *lexicon.pronouns[0].items, *lexicon.pronouns[1].items)
-    yield from (getattr(word, side).lower() for word in (*words, *people))
+    yield from (getattr(word, side)[0].lower() for word in (*words, *people))
     nouns = [noun for choice in lexicon.nouns for noun in choice.items]
-    yield from (form for noun in nouns for form in getattr(noun, side))
+    yield from (form for noun in nouns for form in getattr(noun, side)[:2])
     yield from (form for a in lexicon.adjectives.items for form in getattr(a, side))
     verbs = all_verbs(lexicon)
     if side == "source":
-        yield from (f for d in lexicon.determiners.items for row in d.source for f in row)
+        yield from (form for d in lexicon.determiners.items for form in d.source)
         yield from (
             reading.prefix + form
             for v in verbs
@@ -218,7 +218,7 @@ def all_forms(lexicon: Lexicon, side: str) -> Iterator[str]:
         yield from {r.prefix for v in verbs for r in v.readings.items if r.prefix}
     else:
         yield from (form for d in lexicon.determiners.items for form in d.target)
-        yield from (noun.genitive for noun in nouns)
+        yield from (noun.target[2] for noun in nouns)
         yield from (f for v in verbs for r in v.readings.items for f in (*r.target, r.infinitive))
         yield from (lexicon.question, lexicon.recipient)
 
@@ -226,10 +226,10 @@ def all_forms(lexicon: Lexicon, side: str) -> Iterator[str]:
 def target_kinds(lexicon: Lexicon) -> dict[str, tuple[str, int]]:
     kinds: dict[str, tuple[str, int]] = {}
     for number, people in enumerate(lexicon.pronouns):
-        kinds |= {p.target: ("person", 2 * p.gender + number) for p in people.items}
-    kinds |= {p.target.lower(): ("person", 2 * p.gender) for p in lexicon.names.items}
+        kinds |= {p.target[0]: ("person", 2 * p.gender + number) for p in people.items}
+    kinds |= {p.target[0].lower(): ("person", 2 * p.gender) for p in lexicon.names.items}
     for noun in (noun for choice in lexicon.nouns for noun in choice.items):
-        kinds |= {f: ("noun", 2 * noun.target_gender + n) for n, f in enumerate(noun.target)}
+        kinds |= {f: ("noun", 2 * noun.gender + n) for n, f in enumerate(noun.target[:2])}
     readings = [reading for verb in all_verbs(lexicon) for reading in verb.readings.items]
     for kind, entries in (
         ("determiner", lexicon.determiners.items),

@@ -63,14 +63,16 @@ class Corpus:
 def lay_out(
     source: Sequence[Words],
     target: Sequence[Words],
-    advance: Callable[[int], None] = lambda cells: None,
+    advance: Advance = lambda what, done, total: None,
 ) -> Corpus:
     """Return the pairs whose sides both have words.
 
-    Words count as one without regard to case, and to marks at their edges. `advance` is told of
-    the cells as they are numbered. Raises InputError with the line for a pair of immense lines.
+    Words count as one without regard to case, and to marks at their edges. Raises InputError with
+    the line for a pair of immense lines.
     """
+    done = total = 0
     for line, (x, y) in enumerate(zip(source, target, strict=True), start=1):
+        total += len(x) * len(y)
         if len(x) * len(y) > MOST_CELLS:
             raise InputError(
                 f"line {line} has {len(x):,} source and {len(y):,} target words: too many "
@@ -97,7 +99,8 @@ def lay_out(
             block.cells[...] = rows[start:stop].reshape(block.cells.shape)
             start = stop
         chunks.append((blocks, unique))
-        advance(len(rows))
+        done += len(rows)
+        advance("laying out", done, total)
     uniques = [unique for _, unique in chunks]
     every = numpy.unique(numpy.concatenate(uniques)) if uniques else numpy.empty(0, numpy.int64)
     # From numbers within a chunk to those within the corpus.
@@ -181,7 +184,14 @@ def fitted_tension(
     """
     least, most, tension = _LEAST, _MOST, start
     for _ in range(_STEPS):
-        mean, spread = _moments(weights, tension)
+        # The mean closeness under the prior, and its variance, summed over the words.
+        mean = spread = 0.0
+        for (m, n), words in weights.items():
+            shares, distance = prior_table(m, n, tension)
+            first = (shares * distance).sum(1)
+            second = (shares * distance * distance).sum(1)
+            mean += float((words * first).sum())
+            spread += float((words * (second - first * first)).sum())
         gap = expected - mean
         if gap > 0:
             least = tension
@@ -194,18 +204,6 @@ def fitted_tension(
         step = tension + gap / spread
         tension = step if least < step < most else (least + most) / 2
     return tension
-
-
-def _moments(weights: Mapping[tuple[int, int], Numbers], tension: float) -> tuple[float, float]:
-    """Return the mean closeness under the prior, and its variance, summed over the words."""
-    mean = spread = 0.0
-    for (m, n), words in weights.items():
-        shares, distance = prior_table(m, n, tension)
-        first = (shares * distance).sum(1)
-        second = (shares * distance * distance).sum(1)
-        mean += float((words * first).sum())
-        spread += float((words * (second - first * first)).sum())
-    return mean, spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,42 +237,50 @@ class AlignerSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Alignment:
-    """The links of each pair, source word first, from 0, in order; the tensions that were learned.
+class AlignedPairs:
+    """The words of both sides, their links, and in a sentence where the links come from.
 
-    `tensions` are those of the target given the source, and of the source given the target.
+    Links are source word first, from 0, in order; `tensions`, where they were learned, those of the
+    target given the source, and of the source given the target.
     """
 
-    links: list[Links]
-    tensions: tuple[float, float]
+    source: Sequence[Words]
+    target: Sequence[Words]
+    links: Sequence[Links]
+    origin: str
+    tensions: tuple[float, float] | None = None
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the source and target words of each pair."""
+        return [(len(x), len(y)) for x, y in zip(self.source, self.target, strict=True)]
+
+    @property
+    def unaligned(self) -> float:
+        """Return the share of target words without a link."""
+        words = sum(map(len, self.target))
+        linked = sum(len({target for _, target in links}) for links in self.links)
+        return 1.0 - linked / words if words else 0.0
 
 
 def align(
     source: Sequence[Words],
     target: Sequence[Words],
     settings: AlignerSettings | None = None,
-    *,
-    count: int | None = None,
+    more: tuple[Sequence[Words], Sequence[Words]] = ([], []),
     advance: Advance = lambda what, done, total: None,
-) -> Alignment:
-    """Learn from all pairs and return the links of the first `count` (None: all).
+) -> AlignedPairs:
+    """Return the pairs with the links that are learned from them and from `more`.
 
     A pair with an empty side has no links. Raises ConfigError for settings that make no sense,
     InputError for an immense line.
     """
     settings = settings or AlignerSettings()
     settings.check()
-    count = len(source) if count is None else count
-    total = sum(len(x) * len(y) for x, y in zip(source, target, strict=True))
-    done = 0
-
-    def count_cells(cells: int) -> None:
-        nonlocal done
-        done += cells
-        advance("laying out", done, total)
-
-    # Both directions read the same cells; the layout is the larger part of the memory.
-    corpus = lay_out(source, target, count_cells)
+    count = len(source)
+    # Both directions read the same cells; the layout is the larger part of the memory. More text
+    # comes last: its links are not asked for.
+    corpus = lay_out([*source, *more[0]], [*target, *more[1]], advance)
     choices, tensions = [], []
     for backward in (False, True):
         direction = _Direction(corpus, settings, backward)
@@ -293,7 +299,12 @@ def align(
         links.append(symmetrise(first, second, settings.heuristic))
         if pair % 5000 == 0:
             advance("joining", pair, count)
-    return Alignment(links, (tensions[0], tensions[1]))
+    origin = (
+        f"Word alignments were learned from {count + len(more[0]):,} pairs by the own "
+        "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
+        f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
+    )
+    return AlignedPairs(source, target, links, origin, (tensions[0], tensions[1]))
 
 
 class _Direction:
@@ -361,15 +372,13 @@ class _Direction:
                     choices[member] = row
         return choices
 
-    def _sides(self, block: Block) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
+    def _sides(self, block: Block) -> tuple[Integers, Integers]:
         """Return the block's cells [B, written, given] and the written words."""
         if self.backward:
             return block.cells.swapaxes(1, 2), block.source
         return block.cells, block.target
 
-    def _posterior(
-        self, cells: NDArray[numpy.int32], written: NDArray[numpy.int32]
-    ) -> tuple[Numbers, Numbers, Numbers]:
+    def _posterior(self, cells: Integers, written: Integers) -> tuple[Numbers, Numbers, Numbers]:
         """Return the probability of each given word [B, m, n] and of none [B, m], distances."""
         # A word picks none with p0, else one by the prior and the table; all of a block at once.
         prior, distance = prior_table(cells.shape[1], cells.shape[2], self.tension)
@@ -385,7 +394,7 @@ class _Direction:
         return shares, none, distance
 
 
-def _ratio(counts: Numbers, totals: Numbers, rows: NDArray[numpy.int32], bayesian: bool) -> Numbers:
+def _ratio(counts: Numbers, totals: Numbers, rows: Integers, bayesian: bool) -> Numbers:
     """Return counts as shares of their rows' totals; exp(digamma) of both if `bayesian`."""
     if bayesian:
         counts, totals = exp_digamma(counts), exp_digamma(totals)
@@ -404,29 +413,6 @@ def exp_digamma(x: Numbers) -> Numbers:
         for k in (0.0, 2.0, 4.0):
             series -= (2.0 * x + (2.0 * k + 1.0)) / ((x + k) * (x + (k + 1.0)))
     return numpy.exp(series)
-
-
-@dataclasses.dataclass(frozen=True)
-class AlignedPairs:
-    """The words of both sides, their links, and in a sentence where the links come from."""
-
-    source: Sequence[Sequence[str]]
-    target: Sequence[Sequence[str]]
-    links: Sequence[Links]
-    origin: str
-    tensions: tuple[float, float] | None = None
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Return the source and target words of each pair."""
-        return [(len(x), len(y)) for x, y in zip(self.source, self.target, strict=True)]
-
-    @property
-    def unaligned(self) -> float:
-        """Return the share of target words without a link."""
-        words = sum(map(len, self.target))
-        linked = sum(len({target for _, target in links}) for links in self.links)
-        return 1.0 - linked / words if words else 0.0
 
 
 def read_pairs(
@@ -453,32 +439,7 @@ def read_pairs(
         links = read_links(alignments, sizes)
         return AlignedPairs(x, y, links, f"Word alignments are those of {alignments.name}.")
     more = read_words(*train) if train is not None else ([], [])
-    return align_words(x, y, more, settings, advance)
-
-
-def align_words(
-    source: Sequence[Words],
-    target: Sequence[Words],
-    more: tuple[Sequence[Words], Sequence[Words]] = ([], []),
-    settings: AlignerSettings | None = None,
-    advance: Advance = lambda what, done, total: None,
-) -> AlignedPairs:
-    """Return the pairs aligned by the own aligner, which learns from them and from `more`."""
-    settings = settings or AlignerSettings()
-    # More text comes last: its links are not asked for.
-    alignment = align(
-        [*source, *more[0]],
-        [*target, *more[1]],
-        settings,
-        count=len(source),
-        advance=advance,
-    )
-    origin = (
-        f"Word alignments were learned from {len(source) + len(more[0]):,} pairs by the own "
-        "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
-        f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
-    )
-    return AlignedPairs(source, target, alignment.links, origin, alignment.tensions)
+    return align(x, y, settings, more, advance)
 
 
 def read_words(

@@ -17,8 +17,8 @@ from nmtgrid.analysis.alignment.soft_alignments import (
     links,
     shares,
 )
-from nmtgrid.analysis.plotting.heatmap import HeatMap, draw_maps
-from nmtgrid.analysis.plotting.tradeoff import NamedPoint, draw_points
+from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
+from nmtgrid.analysis.plotting.lines import draw_points
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
@@ -131,7 +131,18 @@ def alignments_section(
 ) -> Section:
     """Return averages of all models, a picture of them, and the chosen lines side by side."""
     unit = "word" if options is not None and options.words else "token"
-    pictures = [_comparison(models, unit)] if len(models) > 1 else []
+    comparison = Picture(
+        "entropy-and-coverage",
+        "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
+        lambda path: draw_points(
+            [(model.name, model.averages.entropy, model.averages.coverage) for model in models],
+            path,
+            title="How sharp alignments are, and what they cover",
+            x_label=f"entropy (nats per target {unit}); less is surer",
+            y_label=f"coverage (share of a source {unit})",
+        ),
+    )
+    pictures = [comparison] if len(models) > 1 else []
     pictures += [_side_by_side(models, line, unit) for line in models[0].examples]
     return Section(
         "alignments",
@@ -190,23 +201,6 @@ def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
         columns += ["AER", "precision", "recall"]
     title = f"Alignments: entropy of a target {unit}, coverage of a source {unit}"
     return Table(title, columns, rows, digits=3)
-
-
-def _comparison(models: Sequence[ModelAlignments], unit: str) -> Picture:
-    return Picture(
-        "entropy-and-coverage",
-        "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
-        lambda path: draw_points(
-            [
-                NamedPoint(model.name, model.averages.entropy, model.averages.coverage)
-                for model in models
-            ],
-            path,
-            title="How sharp alignments are, and what they cover",
-            x_label=f"entropy (nats per target {unit}); less is surer",
-            y_label=f"coverage (share of a source {unit})",
-        ),
-    )
 
 
 def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:

@@ -34,46 +34,35 @@ def symmetrise(
     of the one, then the other, whose words both have none.
     """
     first, second = set(forward), set(backward)
-    if heuristic == "forward":
-        return sorted(first)
-    if heuristic == "backward":
-        return sorted(second)
-    if heuristic == "union":
-        return sorted(first | second)
     # What both directions agree on is right far more often than not: all else grows from it.
     links = first & second
-    if heuristic == "intersection":
-        return sorted(links)
+    sets = {"forward": first, "backward": second, "union": first | second, "intersection": links}
+    if heuristic in sets:
+        return sorted(sets[heuristic])
     sources, targets = {i for i, _ in links}, {j for _, j in links}
+
+    def add(i: int, j: int) -> None:
+        links.add((i, j))
+        sources.add(i)
+        targets.add(j)
+
     # Sorted, so that the order of links in the two sets does not matter.
-    _grow(links, sources, targets, sorted((first | second) - links))
-    if heuristic == "grow-diag-final-and":
-        for i, j in (*sorted(first), *sorted(second)):
-            if i not in sources and j not in targets:
-                links.add((i, j))
-                sources.add(i)
-                targets.add(j)
-    return sorted(links)
-
-
-def _grow(
-    links: set[tuple[int, int]], sources: set[int], targets: set[int], candidates: Links
-) -> None:
-    """Add to `links` what touches them and has a word without link, until nothing is left to."""
-    while candidates:
-        left = []
+    candidates, count = sorted((first | second) - links), -1
+    # A pass without a new link: no later one would find any.
+    while len(candidates) != count:
+        count, left = len(candidates), []
         for i, j in candidates:
             is_free = i not in sources or j not in targets
             if is_free and any((i + x, j + y) in links for x, y in _NEIGHBOURS):
-                links.add((i, j))
-                sources.add(i)
-                targets.add(j)
+                add(i, j)
             else:
                 left.append((i, j))
-        # A pass without a new link: no later one would find any.
-        if len(left) == len(candidates):
-            return
         candidates = left
+    if heuristic == "grow-diag-final-and":
+        for i, j in (*sorted(first), *sorted(second)):
+            if i not in sources and j not in targets:
+                add(i, j)
+    return sorted(links)
 
 
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -90,16 +90,6 @@ def shares(trace: Trace) -> NDArray[numpy.float64] | None:
     return weights
 
 
-def statistics(traces: Iterable[Trace]) -> AlignmentStatistics | None:
-    """Return the averages over all `traces` that have alignments, or None where none has."""
-    total = StatisticsSum()
-    for trace in traces:
-        weights = shares(trace)
-        if weights is not None:
-            total.add(weights)
-    return total.averages()
-
-
 def links(
     trace: Trace, *, words: bool = True, threshold: float | None = None
 ) -> list[tuple[int, int]]:
@@ -141,10 +131,7 @@ def by_words(trace: Trace) -> Trace:
             rows = rows / rows.sum(1, keepdims=True)
         alignment = (rows @ alignment.astype(numpy.float64) @ columns.T).astype(numpy.float32)
     return dataclasses.replace(
-        trace,
-        source=join_units(trace.source),
-        target=join_units(trace.target),
-        alignment=alignment,
+        trace, source=join_units(trace.source), target=join_units(trace.target), alignment=alignment
     )
 
 

@@ -77,23 +77,20 @@ def draw_bars(
     # What a group really has on a page of this width.
     group_width = (page - _MARGIN) / number
     bar = min(0.88 / count, _BAR / group_width)
-    sizes = [None if group.size is None else f"{group.size:,}" for group in groups]
     with new_picture(path, page, 3.7) as figure:
         axes = figure.subplots()
         for index, system in enumerate(series):
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             _draw_series(axes, system, index, x, bar, bar * group_width)
         # Long labels stand aslant, with the size behind them instead of below.
-        if longest <= group_width:
-            texts = [f"{label}\n{size or ''}" for label, size in zip(labels, sizes, strict=True)]
-            axes.set_xticks(range(len(groups)), texts)
-        else:
-            texts = [
-                label if size is None else f"{label} ({size})"
-                for label, size in zip(labels, sizes, strict=True)
-            ]
-            axes.set_xticks(range(len(groups)), texts, rotation=35, ha="right",
-                            rotation_mode="anchor")  # fmt: skip
+        aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        fits = longest <= group_width
+        sized, unsized, look = ("{}\n{:,}", "{}\n", {}) if fits else ("{} ({:,})", "{}", aslant)
+        texts = [
+            (unsized if group.size is None else sized).format(label, group.size)
+            for label, group in zip(labels, groups, strict=True)
+        ]
+        axes.set_xticks(range(len(groups)), texts, **look)
         axes.set_xlim(-0.5, number - 0.5)
         axes.margins(y=0.09)
         axes.axhline(0.0, color=AXIS, linewidth=0.8, zorder=4)
@@ -102,7 +99,7 @@ def draw_bars(
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.grid(axis="y")
         axes.set_ylabel(y_label)
-        has_sizes = any(size is not None for size in sizes)
+        has_sizes = any(group.size is not None for group in groups)
         under = f"\nwith the number of {size_label} in each" if has_sizes else ""
         axes.set_xlabel(f"{x_label}{under}")
         handles = [
@@ -171,7 +168,8 @@ def draw_steps(
         gap = inner[1] - inner[0]
         # Numbers that would touch those of the ends are left out.
         ticks = [-most, *(int(tick) for tick in inner if most - abs(tick) >= 0.8 * gap), most]
-        axes.set_xticks(ticks, [_signed(tick, most) for tick in ticks])
+        inner_texts = [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in ticks[1:-1]]
+        axes.set_xticks(ticks, [f"≤ −{most}", *inner_texts, f"≥ +{most}"])
         axes.grid(axis="y")
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.set_xlabel(x_label)
@@ -179,8 +177,3 @@ def draw_steps(
         add_legend(
             figure, line_handles({name: index for index, name in enumerate(names)}, 48), title
         )
-
-
-def _signed(tick: int, most: int) -> str:
-    text = f"{tick:+d}".replace("-", "−") if tick else "0"
-    return f"≤ {text}" if tick == -most else f"≥ {text}" if tick == most else text

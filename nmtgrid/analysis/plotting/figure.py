@@ -213,20 +213,16 @@ def text_width(text: str, size: float) -> float:
     return float(width) / 72
 
 
-def drawable(text: str) -> str:
-    """Return `text` on one line and in whole characters: file names may hold others."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\n", " ")
-
-
 def shortened(text: str, most: int) -> str:
-    """Return drawable text without its middle if it has more letters than `most`."""
-    text = drawable(text)
+    """Return `text` on one line, without its middle if it has more letters than `most`."""
+    # Whole characters alone: file names may hold others.
+    text = text.encode("utf-8", "replace").decode("utf-8").replace("\n", " ")
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def wrapped(text: str, letters: int, lines: int = 3) -> str:
-    """Return drawable text in at most so many lines of so many letters; wide ones count twice."""
+    """Return `text` in at most so many lines of so many letters; wide ones count twice."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     letters = max(8, letters * len(text) // max(len(text) + wide, 1))
     # Lines that break after words are not filled: some of the room is lost.
@@ -243,25 +239,27 @@ def wrapped(text: str, letters: int, lines: int = 3) -> str:
 
 def set_title(figure: Figure, title: str) -> None:
     """Write a title above all that is in the figure, at its left."""
-    letters = int(figure.get_figwidth() * 72 / (0.72 * 10.5))
-    figure.suptitle(wrapped(title, letters), x=0.01, ha="left")
+    figure.suptitle(_wrapped_title(figure, title), x=0.01, ha="left")
+
+
+def _wrapped_title(figure: Figure, title: str) -> str:
+    return wrapped(title, int(figure.get_figwidth() * 72 / (0.72 * 10.5)))
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
     """Write a legend above all diagrams, in as many columns as have room, with the page's title."""
     if not handles:
-        return set_title(figure, title)
-    letters = int(figure.get_figwidth() * 72 / (0.72 * 10.5))
+        set_title(figure, title)
     for columns in range(len(handles), 0, -1):
         # The title is the legend's: constrained layout puts two things above diagrams in one place.
         legend = figure.legend(
             handles=handles, loc="outside upper left", ncols=columns, alignment="left",
-            title=wrapped(title, letters), title_fontproperties={"weight": "bold", "size": 10.5},
+            title=_wrapped_title(figure, title),
+            title_fontproperties={"weight": "bold", "size": 10.5},
         )  # fmt: skip
         if columns == 1 or legend.get_window_extent().width <= 0.97 * figure.bbox.width:
-            return None
+            break
         legend.remove()
-    return None
 
 
 def line_handles(styles: Mapping[str, int], letters: int, lines: int = 1) -> list[Artist]:
@@ -277,24 +275,6 @@ def legend_label(name: str, letters: int, lines: int = 1) -> str:
     """Return a name for a legend; matplotlib leaves out those that begin with an underscore."""
     text = wrapped(name, letters, lines) or " "
     return f" {text}" if text.startswith("_") else text
-
-
-def frame_cells(
-    axes: Axes, x_labels: Sequence[str], y_labels: Sequence[str], rows: int, font: float
-) -> None:
-    """Give a table of cells of side 1, from (0, 0) on, a pale grid, and labels at top and left."""
-    columns = len(x_labels)
-    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", anchor="NW")
-    axes.set_xticks([column + 0.5 for column in range(columns)], x_labels, rotation=90)
-    axes.set_yticks([row + 0.5 for row in range(len(y_labels))], y_labels)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=3, labelsize=font)
-    # Labels are in the middle of cells, lines between them.
-    axes.set_xticks(range(columns + 1), minor=True)
-    axes.set_yticks(range(rows + 1), minor=True)
-    axes.grid(which="minor")
-    axes.tick_params(which="minor", length=0)
-    axes.spines[:].set(visible=True, color="#bbbbbb")
 
 
 def label_points(

@@ -1,4 +1,4 @@
-"""Diagrams of lines and of maps over time, several on a page, with one legend."""
+"""Lines: over time (and maps over time), and quality against cost, a curve for each system."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.figure import (
     AXIS,
+    COLOURS,
+    INK,
     Axes,
     Figure,
+    Line2D,
     colour,
+    darker,
     dash,
+    label_points,
+    legend_label,
     line_handles,
     log_label,
     log_ticks,
     new_picture,
+    set_title,
+    shortened,
     wrapped,
 )
 
@@ -138,7 +146,12 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
     if panel.level is not None and least < panel.level < most:
         axes.axhline(panel.level, color=AXIS, linewidth=0.8, zorder=1)
     if panel.exponential:
-        second = axes.secondary_yaxis("right", functions=(numpy.exp, _logarithm))
+
+        def logarithm(values: Any) -> Any:
+            # Before its limits are set, a scale asks for the logarithm of zero.
+            return numpy.log(numpy.maximum(values, 1e-300))
+
+        second = axes.secondary_yaxis("right", functions=(numpy.exp, logarithm))
         second.set_yticks(log_ticks(math.exp(least), math.exp(most), 7))
         second.set_yticks([], minor=True)
         second.yaxis.set_major_formatter(log_label)
@@ -161,11 +174,6 @@ def _limits(panel: Panel) -> tuple[float, float]:
     return least, max(most, least + 1e-9)
 
 
-def _logarithm(values: Any) -> Any:
-    # Before its limits are set, a scale asks for the logarithm of zero.
-    return numpy.log(numpy.maximum(values, 1e-300))
-
-
 def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
     x = numpy.asarray(panel.x, dtype=numpy.float64)
     # A measurement stands for the time since the one before.
@@ -186,3 +194,173 @@ def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
     )
     bar.set_ticks(log_ticks(*panel.limits))
     bar.minorticks_off()
+
+
+Kind = Literal[
+    "wait-k", "threshold", "dynamic", "oracle", "adaptive", "fixed", "baseline", "uniform"
+]
+"""How it is decided when to read, or when to exit."""
+_MARKERS: dict[Kind, str] = {
+    "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
+    "uniform": "x",
+}  # fmt: skip
+# Markers of adaptive decoders, which are of one kind.
+_CYCLE = ("o", "^", "s", "D", "v", "P", "X")
+_OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
+# Greys are for what is only compared with.
+_GREYS = ("#444444", "#8a8a8a", "#777777", "#a3a3a3", "#b0b0b0")
+_GREY_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.4)), (0, (1.4, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvePoint:
+    """Its cost in each diagram (NaN: it has none there), BLEU in percent, and a label."""
+
+    costs: tuple[float, ...]
+    bleu: float
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TradeoffCurve:
+    """Points of one system, in order; `is_reference` is what the others are compared with."""
+
+    name: str
+    points: Sequence[CurvePoint]
+    kind: Kind
+    is_reference: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """BLEU offline of the systems whose curves' names begin with `name`: a dashed line."""
+
+    name: str
+    bleu: float
+
+
+def draw_tradeoff(
+    curves: Sequence[TradeoffCurve],
+    path: Path,
+    *,
+    title: str,
+    x_labels: Sequence[str],
+    y_label: str,
+    levels: Sequence[Level] = (),
+) -> None:
+    """Draw the curves into `path` (.png or .svg), a diagram for each of `x_labels`.
+
+    A diagram in which no point has a cost is left out, and so are points that are no numbers.
+    Raises ConfigError for another kind of file.
+    """
+    curves = [
+        dataclasses.replace(curve, points=points)
+        for curve in curves
+        if (points := [point for point in curve.points if _is_number(point)])
+    ]
+    shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
+    width = 5.3 if len(shown) < 2 else 3.9 * len(shown)
+    with new_picture(path, width + 2.7, 4.7) as figure:
+        set_title(figure, title)
+        panels = figure.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0]
+        panels[0].set_ylabel(y_label)
+        looks = _looks(curves)
+        lines: list[Line2D] = []
+        for axes, index in zip(panels, shown, strict=False):
+            axes.set_xlabel(x_labels[index])
+            # Air for the labels of points at the edges.
+            axes.margins(0.07)
+            lines = []
+            for curve, look in zip(curves, looks, strict=True):
+                own = _points(curve, index)
+                x, y = [point.costs[index] for point in own], [point.bleu for point in own]
+                lines += axes.plot(x, y, label=legend_label(curve.name, 30, 3), **look)
+            lines += [_draw_level(axes, level, curves, looks) for level in levels]
+        for axes in panels:
+            axes.grid()
+        if lines:
+            figure.legend(handles=lines, loc="outside right upper", labelspacing=0.6)
+        # The legend takes room: where labels fit is known with it alone.
+        for axes, index in zip(panels, shown, strict=False):
+            # References come last: where there is no room, it is they that go without a label.
+            ordered = sorted(zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference)
+            labels = [
+                (point.costs[index], point.bleu, point.label, darker(look["color"]))
+                for curve, look in ordered
+                for point in _points(curve, index)
+            ]
+            label_points(axes, labels)
+
+
+def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
+    """Return the colour, dashes and marker of each curve: references grey, others in colour."""
+    looks = []
+    counts = {True: 0, False: 0}
+    for curve in curves:
+        index = counts[curve.is_reference]
+        counts[curve.is_reference] += 1
+        tones = _GREYS if curve.is_reference else _OURS
+        width = 1.1 if curve.is_reference else 1.7
+        dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else "-"
+        looks.append({
+            "color": tones[index % len(tones)],
+            "linewidth": width,
+            # Random exits are not one way to decode that is varied.
+            "linestyle": "none" if curve.kind == "uniform" else dashes,
+            "marker": _MARKERS.get(curve.kind) or _CYCLE[index % len(_CYCLE)],
+            "markersize": 3.4 if curve.is_reference else 4.4,
+            "markerfacecolor": "white",
+            "markeredgewidth": 0.75 * width,
+            "zorder": 2.0 if curve.is_reference else 3.0,
+        })  # fmt: skip
+    return looks
+
+
+def _is_number(point: CurvePoint) -> bool:
+    return math.isfinite(point.bleu) and any(map(math.isfinite, point.costs))
+
+
+def _points(curve: TradeoffCurve, index: int) -> list[CurvePoint]:
+    return [point for point in curve.points if math.isfinite(point.costs[index])]
+
+
+def _draw_level(
+    axes: Axes, level: Level, curves: Sequence[TradeoffCurve], looks: Sequence[dict[str, Any]]
+) -> Line2D:
+    """Draw a level in the colour of the first of our curves whose name begins like its own."""
+    tones = [
+        look["color"]
+        for curve, look in zip(curves, looks, strict=True)
+        if not curve.is_reference and curve.name.startswith(level.name)
+    ]
+    return axes.axhline(
+        level.bleu, color=tones[0] if tones else INK, linewidth=1.1, linestyle=(0, (6, 3)),
+        zorder=1.5, label=legend_label(f"{level.name}offline: {level.bleu:.2f}", 30, 3),
+    )  # fmt: skip
+
+
+def draw_points(
+    points: Sequence[tuple[str, float, float]],
+    path: Path,
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+) -> None:
+    """Draw systems as points (name, x, y) into `path` (.png or .svg).
+
+    Raises ConfigError for another kind of file.
+    """
+    with new_picture(path, 5.7, 4.0) as figure:
+        set_title(figure, title)
+        axes = figure.subplots()
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.margins(0.15)
+        axes.grid()
+        labels = []
+        for index, (name, x, y) in enumerate(points):
+            marker = "osD"[index // len(COLOURS) % 3]
+            axes.plot([x], [y], marker=marker, markersize=5, color=colour(index))
+            labels.append((x, y, shortened(name, 30), darker(colour(index))))
+        label_points(axes, labels, everywhere=True)

@@ -63,6 +63,11 @@ class Buckets:
         """Return the number of sentences in each."""
         return [len(lines) for lines in self.sentences]
 
+    @property
+    def groups(self) -> list[Group]:
+        """Return the groups of bars: label and size of each."""
+        return [Group(*pair) for pair in zip(self.labels, self.sizes, strict=True)]
+
     def trimmed(self) -> Buckets:
         """Return the buckets without the empty ones at both ends."""
         filled = [index for index, size in enumerate(self.sizes) if size] or [0]
@@ -94,16 +99,11 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
     """Return the names of buckets; those of whole numbers say their last: 10–19."""
     is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
     digits = max(len(f"{edge:.10g}".partition(".")[2]) for edge in edges)
-    texts = [f"{edge:,.{digits}f}" for edge in edges]
-    names = [f"< {texts[0]}"]
-    for (low, high), (first, end) in zip(
-        itertools.pairwise(edges), itertools.pairwise(texts), strict=True
-    ):
-        if is_whole:
-            names.append(first if high - low == 1 else f"{first}–{high - 1:,.0f}")
-        else:
-            names.append(f"{first}–{end}")
-    return [*names, f"≥ {texts[-1]}"]
+    names = []
+    for low, high in itertools.pairwise(edges):
+        first, last = (f"{edge:,.{digits}f}" for edge in (low, high - is_whole))
+        names.append(first if is_whole and high - low == 1 else f"{first}–{last}")
+    return [f"< {edges[0]:,.{digits}f}", *names, f"≥ {edges[-1]:,.{digits}f}"]
 
 
 def split(
@@ -204,14 +204,12 @@ def buckets_section(
 
     `measures` is BLEU if not given, and sentence BLEU by difficulty.
     """
-    tables: list[Table] = []
-    pictures: list[Picture] = []
+    drawn: list[tuple[Table, Picture]] = []
     reports: list[dict[str, Any]] = []
     for name in dict.fromkeys(by):
         if name == "sentence-bleu":
             table, picture, report = _by_sentence_bleu(evaluation, edges)
-            tables.append(table)
-            pictures.append(picture)
+            drawn.append((table, picture))
             reports.append(report)
             continue
         scored = score_buckets(evaluation, name, edges, difficulty)
@@ -219,8 +217,7 @@ def buckets_section(
         # BLEU.
         usual: Sequence[Measure] = ("sentence-bleu",) if name == "difficulty" else ("bleu",)
         for measure in measures or usual:
-            tables.append(_table(evaluation.names, scored, measure))
-            pictures.append(_picture(evaluation.names, scored, measure))
+            drawn.append(_shown(evaluation.names, scored, measure))
         reports.append(_values(evaluation.names, scored))
     bleu, chrf = evaluation.scorer("bleu").signature, evaluation.scorer("chrf").signature
     return Section(
@@ -231,8 +228,8 @@ def buckets_section(
         "upper one. BLEU and chrF are corpus scores of "
         "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
         f"all in percent. {evaluation.describe_tokens()} BLEU: {bleu}; chrF: {chrf}.",
-        tables,
-        pictures,
+        [table for table, _ in drawn],
+        [picture for _, picture in drawn],
         {
             "buckets": reports,
             "tokenize": evaluation.tokenize,
@@ -243,39 +240,33 @@ def buckets_section(
     )
 
 
-def _title(measure: Measure, by: Property) -> str:
-    title = f"{TITLES[measure]} by {NAMES[by]}"
-    # "sentence BLEU" begins a line here; "chrF" is a name.
-    return title if measure == "chrf" else title[0].upper() + title[1:]
-
-
-def _table(names: Sequence[str], scored: BucketScores, measure: Measure) -> Table:
+def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tuple[Table, Picture]:
+    """Return one measure in all buckets as a table and as a picture."""
     buckets, columns = scored.buckets, scored.scores[measure]
-    return Table(
-        f"{_title(measure, buckets.by)} (percent)",
+    title = f"{TITLES[measure]} by {NAMES[buckets.by]}"
+    # "sentence BLEU" begins a line here; "chrF" is a name.
+    title = title if measure == "chrf" else title[0].upper() + title[1:]
+    table = Table(
+        f"{title} (percent)",
         [AXES[buckets.by], "sentences", *names],
         [[*row] for row in zip(buckets.labels, buckets.sizes, *columns, strict=True)],
     )
-
-
-def _picture(names: Sequence[str], scored: BucketScores, measure: Measure) -> Picture:
-    buckets = scored.buckets
-    title = _title(measure, buckets.by)
     caption = f"{title}. Under each bucket is the number of its sentences."
     if buckets.without:
         caption += f" Of {buckets.without:,} sentences it is not known."
-    return Picture(
+    picture = Picture(
         f"{measure}-by-{buckets.by}",
         caption,
         lambda path: draw_bars(
-            [Group(*pair) for pair in zip(buckets.labels, buckets.sizes, strict=True)],
-            [Series(*pair) for pair in zip(names, scored.scores[measure], strict=True)],
+            buckets.groups,
+            [Series(*pair) for pair in zip(names, columns, strict=True)],
             path,
             title=title,
             x_label=AXES[buckets.by],
             y_label=f"{TITLES[measure]} (percent)",
         ),
     )
+    return table, picture
 
 
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:

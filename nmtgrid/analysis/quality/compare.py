@@ -14,20 +14,15 @@ from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
-from nmtgrid.analysis.quality.words import (
-    Differing,
-    Example,
-    WordAccuracy,
-    differing,
-    examples,
-    word_accuracy,
-)
-from nmtgrid.analysis.section import Cell, Picture, Section, Table
+from nmtgrid.analysis.quality.words import WordAccuracy, differing, examples, word_accuracy
+from nmtgrid.analysis.section import Cell, Picture, Section, Table, percent
 from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
 
-_TESTS = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation"}
-# For each system but the first: where the first is ahead of it, and where behind.
-_ExamplePairs = Sequence[tuple[list[Example], list[Example]]]
+_TESTS: Mapping[TestName, str] = {
+    "bootstrap": "paired bootstrap",
+    "randomisation": "approximate randomisation",
+}
+_SIDES = (("first", "second"), ("second", "first"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +32,16 @@ class CorpusScores:
     systems: Sequence[str]
     values: Mapping[MetricName, Sequence[float]]
     signatures: Mapping[MetricName, str]
+
+    def report(self) -> dict[str, Any]:
+        """Return the scores as JSON."""
+        return {
+            "systems": [
+                {"system": name, **{metric: own[index] for metric, own in self.values.items()}}
+                for index, name in enumerate(self.systems)
+            ],
+            **{f"signature_{metric}": text for metric, text in self.signatures.items()},
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +71,12 @@ def corpus_scores(
     evaluation: Evaluation, metrics: Sequence[MetricName] = ("bleu", "chrf")
 ) -> CorpusScores:
     """Return the corpus scores, equal to sacreBLEU's."""
-    values: dict[MetricName, list[float]] = {}
-    for metric in metrics:
-        scorer = evaluation.scorer(metric)
-        counts = _counts(evaluation, metric)
-        values[metric] = [scorer.score(lines.sum(axis=0).tolist()) for lines in counts]
-    signatures = {metric: evaluation.scorer(metric).signature for metric in metrics}
+    scorers = {metric: evaluation.scorer(metric) for metric in metrics}
+    values = {
+        metric: [scorer.score(lines.sum(axis=0).tolist()) for lines in _counts(evaluation, metric)]
+        for metric, scorer in scorers.items()
+    }
+    signatures = {metric: scorer.signature for metric, scorer in scorers.items()}
     return CorpusScores(evaluation.names, values, signatures)
 
 
@@ -95,15 +100,14 @@ def test_against_first(
 
 
 def _counts(evaluation: Evaluation, metric: MetricName) -> Sequence[NDArray[Any]]:
-    if metric == "ter":
-        return evaluation.ter
-    return evaluation.bleu if metric == "bleu" else evaluation.chrf
+    counts: Sequence[NDArray[Any]] = getattr(evaluation, metric)
+    return counts
 
 
 def comparison_section(
     evaluation: Evaluation,
     options: ComparisonOptions | None = None,
-    frequencies: Mapping[int, int] | None = None,
+    frequencies: dict[int, int] | None = None,
 ) -> Section:
     """Return the comparison, each system with the first.
 
@@ -113,37 +117,38 @@ def comparison_section(
     options = options or ComparisonOptions()
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
     scores = corpus_scores(evaluation, metrics)
-    samples: dict[TestName, int] = {
-        "bootstrap": options.bootstrap, "randomisation": options.randomisation,
-    }  # fmt: skip
     tests = [
-        test_against_first(evaluation, kind, count, metrics, options.seed)
-        for kind, count in samples.items()
-        if count and len(evaluation.systems) > 1
+        test_against_first(evaluation, kind, getattr(options, kind), metrics, options.seed)
+        for kind in _TESTS
+        if getattr(options, kind) and len(evaluation.systems) > 1
     ]
-    words = word_accuracy(evaluation, None if frequencies is None else dict(frequencies))
-    ngrams = differing(evaluation, options.ngrams) if options.ngrams else []
+    words = word_accuracy(evaluation, frequencies)
+    differences = differing(evaluation, options.ngrams) if options.ngrams else []
+    ngrams = [dataclasses.asdict(pair) for pair in differences]
     pairs = [
-        examples(evaluation, system, options.examples)
+        _example_values(evaluation, system, options.examples)
         for system in range(1, len(evaluation.systems))
     ]
     # What the words' frequencies are of, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
+    score_values = scores.report()
+    columns = {"system": "system", **{TITLES[metric]: metric for metric in metrics}}
+    words_table, words_picture = _words(words, where)
     tables = [
-        _scores_table(scores),
+        Table.of("Corpus scores (percent)", columns, score_values["systems"]),
         *(_test_table(evaluation.names, test) for test in tests),
-        _words_table(words, where),
+        words_table,
         *(table for pair in ngrams for table in _ngram_tables(pair)),
-        *_example_tables(evaluation, pairs),
+        *(table for pair in pairs for table in _example_tables(evaluation, pair)),
     ]
     return Section(
         "compare",
         "Systems compared",
         _text(evaluation, scores, tests, where),
         [table for table in tables if table.rows],
-        [_scores_picture(scores, tests), _words_picture(words, where)],
+        [_scores_picture(scores, tests), words_picture],
         {
-            "scores": _scores_values(scores),
+            "scores": score_values,
             "tests": [_test_values(evaluation.names, test) for test in tests],
             "word_accuracy": {
                 "frequency_in": where,
@@ -151,8 +156,8 @@ def comparison_section(
                 "reference_words": list(words.reference_words),
                 "systems": [dataclasses.asdict(system) for system in words.systems],
             },
-            "ngrams": [dataclasses.asdict(pair) for pair in ngrams],
-            "examples": _example_values(evaluation, pairs),
+            "ngrams": ngrams,
+            "examples": pairs,
             "tokenize": evaluation.tokenize,
             "lowercase": evaluation.lowercase,
         },
@@ -185,27 +190,6 @@ def _text(
             "of the other. Examples are the sentences whose sentence BLEU differs most."
         )
     return " ".join(sentences)
-
-
-def _scores_table(scores: CorpusScores) -> Table:
-    return Table(
-        "Corpus scores (percent)",
-        ["system", *(TITLES[metric] for metric in scores.values)],
-        [
-            [system, *(values[index] for values in scores.values.values())]
-            for index, system in enumerate(scores.systems)
-        ],
-    )
-
-
-def _scores_values(scores: CorpusScores) -> dict[str, Any]:
-    return {
-        "systems": [
-            {"system": name, **{metric: values[index] for metric, values in scores.values.items()}}
-            for index, name in enumerate(scores.systems)
-        ],
-        **{f"signature_{metric}": text for metric, text in scores.signatures.items()},
-    }
 
 
 def _test_table(names: Sequence[str], test: PairedTest) -> Table:
@@ -249,80 +233,59 @@ def _test_values(names: Sequence[str], test: PairedTest) -> dict[str, Any]:
     }
 
 
-def _percent(shares: Sequence[float | None]) -> list[float | None]:
-    return [None if share is None else 100.0 * share for share in shares]
-
-
-def _words_table(words: WordAccuracy, where: str) -> Table:
-    columns = [_percent(system.f_measure) for system in words.systems]
-    return Table(
-        "Word accuracy by frequency (F-measure in percent)",
-        [f"times in the {where}", "reference words", *(system.system for system in words.systems)],
-        [[*row] for row in zip(words.labels, words.reference_words, *columns, strict=True)],
-    )
-
-
-def _ngram_tables(pair: Differing) -> list[Table]:
+def _ngram_tables(pair: Mapping[str, Any]) -> list[Table]:
     """Return the n-grams on which two systems differ, a table for each side."""
-    sides = (
-        (pair.first, pair.second, pair.better_first), (pair.second, pair.first, pair.better_second),
-    )  # fmt: skip
     return [
         Table(
-            f"N-grams that {better} has right more often than {worse}",
-            ["n-gram", f"right in {pair.first}", f"right in {pair.second}", "salience"],
-            [[gram.words, gram.first, gram.second, gram.salience] for gram in ngrams],
+            f"N-grams that {pair[better]} has right more often than {pair[worse]}",
+            ["n-gram", f"right in {pair['first']}", f"right in {pair['second']}", "salience"],
+            [[*gram.values()] for gram in pair[f"better_{better}"]],
             digits=3,
         )
-        for better, worse, ngrams in sides
+        for better, worse in _SIDES
     ]
 
 
-def _example_tables(evaluation: Evaluation, pairs: _ExamplePairs) -> list[Table]:
-    """Return the sentences where each system and the first differ most."""
-    names = evaluation.names
+def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Table]:
+    """Return the sentences where two systems differ most, a table for each side."""
     tables = []
-    for system, pair in enumerate(pairs, start=1):
-        for (better, worse), side in zip(((0, system), (system, 0)), pair, strict=True):
-            rows: list[list[Cell]] = []
-            for example in side:
-                line, index = example.line, example.line - 1
-                if evaluation.source_lines is not None:
-                    rows.append([line, "source", evaluation.source_lines[index], None])
-                rows.append([line, "reference", evaluation.reference_lines[index], None])
-                for number, score in ((0, example.first), (system, example.second)):
-                    output = evaluation.systems[number]
-                    rows.append([line, output.name, output.lines[index], score])
-            title = f"Sentences where {names[better]} is most ahead of {names[worse]}"
-            tables.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
+    for better, worse in _SIDES:
+        rows: list[list[Cell]] = []
+        for example in pair[f"better_{better}"]:
+            line = example["line"]
+            if evaluation.source_lines is not None:
+                rows.append([line, "source", evaluation.source_lines[line - 1], None])
+            rows.append([line, "reference", example["reference"], None])
+            for side in ("first", "second"):
+                rows.append([line, pair[side], example[side], example[f"sentence_bleu_{side}"]])
+        title = f"Sentences where {pair[better]} is most ahead of {pair[worse]}"
+        tables.append(Table(title, ["line", "", "text", "sentence BLEU"], rows))
     return tables
 
 
-def _example_values(evaluation: Evaluation, pairs: _ExamplePairs) -> list[dict[str, Any]]:
-    first = evaluation.systems[0]
-
-    def rows(system: int, side: Sequence[Example]) -> list[dict[str, Any]]:
-        return [
+def _example_values(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
+    """Return as JSON where the first system is most ahead of another, and most behind it."""
+    first, second = evaluation.systems[0], evaluation.systems[system]
+    better_first, better_second = (
+        [
             {
                 "line": example.line,
                 "reference": evaluation.reference_lines[example.line - 1],
                 "first": first.lines[example.line - 1],
-                "second": evaluation.systems[system].lines[example.line - 1],
+                "second": second.lines[example.line - 1],
                 "sentence_bleu_first": example.first,
                 "sentence_bleu_second": example.second,
             }
             for example in side
         ]
-
-    return [
-        {
-            "first": first.name,
-            "second": evaluation.names[system],
-            "better_first": rows(system, ahead),
-            "better_second": rows(system, behind),
-        }
-        for system, (ahead, behind) in enumerate(pairs, start=1)
-    ]
+        for side in examples(evaluation, system, count)
+    )
+    return {
+        "first": first.name,
+        "second": second.name,
+        "better_first": better_first,
+        "better_second": better_second,
+    }
 
 
 def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Picture:
@@ -331,25 +294,18 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
     if bootstrap is not None:
         caption += f" Lines: 95 % of {bootstrap.samples:,} bootstrap samples."
 
-    def interval_ends(index: int, sign: int) -> list[float | None] | None:
-        if bootstrap is None:
-            return None
-        tested = [bootstrap.systems[metric][index] for metric in scores.values]
-        # The interval is around the mean of the samples, which is not quite the score.
-        return [
-            None if test.mean is None or test.interval is None else test.mean + sign * test.interval
-            for test in tested
-        ]
-
-    series = [
-        Series(
-            system,
-            [values[index] for values in scores.values.values()],
-            interval_ends(index, -1),
-            interval_ends(index, 1),
-        )
-        for index, system in enumerate(scores.systems)
-    ]
+    series = []
+    for index, system in enumerate(scores.systems):
+        values = [of_systems[index] for of_systems in scores.values.values()]
+        ends: list[list[float]] = []
+        if bootstrap is not None:
+            tested = [bootstrap.systems[metric][index] for metric in scores.values]
+            # The interval is around the mean of the samples, which is not quite the score.
+            ends = [
+                [(test.mean or 0.0) + sign * (test.interval or 0.0) for test in tested]
+                for sign in (-1, 1)
+            ]
+        series.append(Series(system, values, *ends))
     x_label = "metric" + (" (of TER, less is better)" if "ter" in scores.values else "")
     groups = [Group(TITLES[metric]) for metric in scores.values]
     return Picture(
@@ -361,14 +317,21 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
     )
 
 
-def _words_picture(words: WordAccuracy, where: str) -> Picture:
-    return Picture(
+def _words(words: WordAccuracy, where: str) -> tuple[Table, Picture]:
+    names = [system.system for system in words.systems]
+    columns = [[*map(percent, system.f_measure)] for system in words.systems]
+    table = Table(
+        "Word accuracy by frequency (F-measure in percent)",
+        [f"times in the {where}", "reference words", *names],
+        [[*row] for row in zip(words.labels, words.reference_words, *columns, strict=True)],
+    )
+    picture = Picture(
         "word-accuracy",
         f"How well words are translated by how often they stand in the {where}. Under each bucket "
         "is the number of its words in the references.",
         lambda path: draw_bars(
             [Group(*pair) for pair in zip(words.labels, words.reference_words, strict=True)],
-            [Series(system.system, _percent(system.f_measure)) for system in words.systems],
+            [Series(*pair) for pair in zip(names, columns, strict=True)],
             path,
             title="Word accuracy by frequency",
             x_label=f"times that the word stands in the {where}",
@@ -376,3 +339,4 @@ def _words_picture(words: WordAccuracy, where: str) -> Picture:
             size_label="words",
         ),
     )
+    return table, picture

@@ -6,7 +6,6 @@ average lagging AL is the pair's difficulty (section 4.5.6.1).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment.aligner import AlignedPairs
 from nmtgrid.analysis.alignment.pharaoh import Links
-from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality import buckets
-from nmtgrid.analysis.quality.buckets import AXES, Buckets, split
+from nmtgrid.analysis.plotting.bars import Series, draw_bars
+from nmtgrid.analysis.quality.buckets import AXES, Buckets, buckets_section, split
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.io.text import open_writer
@@ -27,14 +25,6 @@ from nmtgrid.metrics.latency import sentence_latency
 EDGES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """Of the distribution: an average lagging is as often below 1 as not."""
 _DIGITS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Difficulty:
-    """The reference path of each pair in source words, and its AL [B]: NaN for an empty side."""
-
-    paths: Sequence[Sequence[int]]
-    lagging: NDArray[numpy.float64]
 
 
 def reference_path(links: Links, target_words: int) -> list[int]:
@@ -55,14 +45,13 @@ def reference_path(links: Links, target_words: int) -> list[int]:
     return path
 
 
-def measure_difficulty(pairs: AlignedPairs) -> Difficulty:
-    """Return the paths and difficulties of all pairs."""
+def measure_difficulty(pairs: AlignedPairs) -> NDArray[numpy.float64]:
+    """Return the AL of each pair's reference path [B], in source words: NaN for an empty side."""
     paths = [
         reference_path(links, target)
         for links, (_, target) in zip(pairs.links, pairs.sizes, strict=True)
     ]
-    lagging = sentence_latency(paths, [source for source, _ in pairs.sizes]).al
-    return Difficulty(paths, lagging)
+    return sentence_latency(paths, [source for source, _ in pairs.sizes]).al
 
 
 def write_numbers(path: Path, lagging: NDArray[numpy.float64]) -> None:
@@ -74,13 +63,13 @@ def write_numbers(path: Path, lagging: NDArray[numpy.float64]) -> None:
 
 def difficulty_section(
     pairs: AlignedPairs,
-    difficulty: Difficulty,
+    lagging: NDArray[numpy.float64],
     evaluation: Evaluation | None = None,
     edges: Sequence[float] | None = None,
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
-    by_difficulty = split(difficulty.lagging, edges or EDGES, "difficulty").trimmed()
-    known = difficulty.lagging[~numpy.isnan(difficulty.lagging)]
+    by_difficulty = split(lagging, edges or EDGES, "difficulty").trimmed()
+    known = lagging[~numpy.isnan(lagging)]
     numbers = _numbers(pairs, known)
     # Of the pairs that have a difficulty: both sides must have words.
     shares = [100.0 * size / len(known) if len(known) else None for size in by_difficulty.sizes]
@@ -117,8 +106,8 @@ def difficulty_section(
         "length) is the difficulty. Words are what spaces separate. " + pairs.origin
     )
     if evaluation is not None:
-        scored = buckets.buckets_section(
-            evaluation, ["difficulty"], edges=edges, difficulty=difficulty.lagging.tolist()
+        scored = buckets_section(
+            evaluation, ["difficulty"], edges=edges, difficulty=lagging.tolist()
         )
         tables += scored.tables
         pictures += scored.pictures
@@ -131,13 +120,11 @@ def _picture(by_difficulty: Buckets, shares: Sequence[float | None]) -> Picture:
     caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
     if by_difficulty.without:
         caption += f" {by_difficulty.without:,} pairs with an empty side have none."
-    pairs = zip(by_difficulty.labels, by_difficulty.sizes, strict=True)
-    groups = [Group(*pair) for pair in pairs]
     return Picture(
         "difficulty",
         caption,
         lambda path: draw_bars(
-            groups,
+            by_difficulty.groups,
             [Series("all pairs", shares)],
             path,
             title="Pairs by difficulty",
@@ -151,13 +138,12 @@ def _picture(by_difficulty: Buckets, shares: Sequence[float | None]) -> Picture:
 def _numbers(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> dict[str, float | None]:
     """Return mean and percentiles of the difficulty, and how much is aligned, as JSON keys."""
     words, links = sum(map(len, pairs.target)), sum(map(len, pairs.links))
-    percentiles = {"percentile_5": 5, "median": 50, "percentile_95": 95}
+    low, median, high = numpy.percentile(known, [5, 50, 95]).tolist() if len(known) else [None] * 3
     return {
         "mean": float(known.mean()) if len(known) else None,
-        **{
-            name: float(numpy.percentile(known, share)) if len(known) else None
-            for name, share in percentiles.items()
-        },
+        "percentile_5": low,
+        "median": median,
+        "percentile_95": high,
         "unaligned_target_words_percent": 100.0 * pairs.unaligned,
         "links_per_target_word": links / words if words else None,
     }

@@ -67,10 +67,7 @@ class Evaluation:
         tokenize: str = "13a",
         lowercase: bool = False,
     ) -> Evaluation:
-        """Split all lines into tokens. Raises ValueError unless all have as many lines."""
-        counts = {len(reference), *(len(system.lines) for system in systems)}
-        if len(counts | ({len(source)} if source is not None else set())) > 1:
-            raise ValueError("systems, reference and source have different numbers of lines")
+        """Split all lines into tokens; all must have as many lines."""
         split = tokenizer(tokenize, lowercase)
         # One numbering for systems and references: equal words have equal numbers.
         vocabulary: dict[str, int] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy
 from compare_mt.bucketers import FreqWordBucketer
@@ -67,32 +66,23 @@ def word_accuracy(
         evaluation.reference.lines(), [_Lines(tokens) for tokens in evaluation.tokens]
     )[0]
     # For each bucket: matches, words of the references, of the hypotheses, and three shares.
-    return WordAccuracy(
-        [names[bucket] for bucket in buckets],
-        [int(statistics[0][bucket][1]) for bucket in buckets],
-        [
-            _accuracy(name, [rows[bucket] for bucket in buckets])
-            for name, rows in zip(evaluation.names, statistics, strict=True)
-        ],
-    )
-
-
-def _accuracy(system: str, rows: Sequence[Any]) -> Accuracy:
-    """Return the shares of compare-mt, but none of nothing, which it calls zero."""
-    recall, precision, f_measure = (
-        [float(row[column]) if row[total] else None for row in rows]
-        for column, total in ((3, 1), (4, 2), (5, 1))
-    )
-    return Accuracy(system, precision, recall, f_measure)
+    systems = []
+    for name, rows in zip(evaluation.names, statistics, strict=True):
+        # Of nothing there are no shares, which compare-mt calls zero.
+        recall, precision, f_measure = (
+            [float(rows[n][column]) if rows[n][total] else None for n in buckets]
+            for column, total in ((3, 1), (4, 2), (5, 1))
+        )
+        systems.append(Accuracy(name, precision, recall, f_measure))
+    counted = [int(statistics[0][bucket][1]) for bucket in buckets]
+    return WordAccuracy([names[bucket] for bucket in buckets], counted, systems)
 
 
 def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, int]:
     """Return how often each word of the evaluation stands in other lines, such as training text."""
     split = tokenizer(evaluation.tokenize, evaluation.lowercase)
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(split(line))
+    counts = Counter(word for line in lines for word in split(line))
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
 
 

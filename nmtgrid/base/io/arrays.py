@@ -9,24 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import struct
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, Self
 
 import numpy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.atomic import (
-    atomic_file,
-    damaged_error,
-    remove,
-    remove_stale,
-    storage_error,
-    temporary_path,
-)
+from nmtgrid.base.io.atomic import atomic_file, damaged_error, refuse_stream, storage_error
+from nmtgrid.base.io.records import Count, Record, convert, parse_json
 
 # The header's entry that holds the checksum.
 CHECKSUM = "nmtgrid.sha256"
@@ -42,8 +38,17 @@ _NUMPY_TYPES = {
 }  # fmt: skip
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+class Entry(Record):
+    """A tensor in the header of a safetensors file; the offsets count from the first data byte."""
+
+    dtype: str
+    shape: list[Count]
+    data_offsets: tuple[Count, Count]
+
+
+def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
     """Return a safetensors file's (entries, facts, first byte of the data), sizes checked."""
+    refuse_stream(path)
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
@@ -52,23 +57,25 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
             # Checked before it is read: a damaged length could ask for any amount of memory.
             if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
                 raise damaged_error(path, "its header is cut or not one of a safetensors file")
-            header = json.loads(file.read(length).decode("utf-8"))
+            header = parse_json(file.read(length))
+        facts = header.pop("__metadata__", {}) if isinstance(header, dict) else {}
+        entries = convert(header, dict[str, Entry])
+        facts = convert(facts, dict[str, str])
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
-    except (UnicodeDecodeError, json.JSONDecodeError) as fault:
-        raise damaged_error(path, "its header is not JSON") from fault
-    if not isinstance(header, dict):
-        raise damaged_error(path, "its header is not a table")
-    facts = header.pop("__metadata__", {})
+    except ValueError as fault:
+        raise damaged_error(path, f"in its header, {fault}") from fault
     start = 8 + length
-    try:
-        ends = [int(entry["data_offsets"][1]) for entry in header.values()]
-    except (KeyError, TypeError, ValueError, IndexError) as fault:
-        raise damaged_error(path, "its header lacks an offset") from fault
-    expected = start + max(ends, default=0)
+    expected = start + max((entry.data_offsets[1] for entry in entries.values()), default=0)
     if expected != size:
         raise damaged_error(path, f"it has {size:,} bytes where its header says {expected:,}")
-    return header, facts, start
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        # Tensors of other types are not read, so their sizes do not matter.
+        kind = _NUMPY_TYPES.get(entry.dtype, "<u2" if entry.dtype == "BF16" else None)
+        if kind and math.prod(entry.shape) * numpy.dtype(kind).itemsize != end - begin:
+            raise damaged_error(path, f"the size of `{name}` does not fit its shape")
+    return entries, facts, start
 
 
 def verify(path: Path) -> None:
@@ -81,7 +88,7 @@ def verify(path: Path) -> None:
     with open(path, "rb") as file:
         header = file.read(start)
         # Files of early versions have the checksum of the arrays alone.
-        if isinstance(expected, str) and expected.startswith(_WHOLE):
+        if expected.startswith(_WHOLE):
             prefix = _WHOLE
             digest.update(header.replace(expected.encode(), _UNKNOWN.encode(), 1))
         while block := file.read(_BLOCK):
@@ -103,14 +110,10 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     header, _, start = read_header(path)
     arrays: dict[str, NDArray[Any]] = {}
     for name, entry in header.items():
-        try:
-            kind = numpy.dtype(_NUMPY_TYPES[entry["dtype"]])
-            shape = tuple(int(size) for size in entry["shape"])
-            first, last = (int(offset) for offset in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as fault:
-            raise damaged_error(path, f"its entry `{name}` makes no sense") from fault
-        if int(numpy.prod(shape, dtype=numpy.int64)) * kind.itemsize != last - first:
-            raise damaged_error(path, f"the size of `{name}` does not fit its shape")
+        if entry.dtype not in _NUMPY_TYPES:
+            raise damaged_error(path, f"`{name}` has the type `{entry.dtype}`")
+        kind, shape = numpy.dtype(_NUMPY_TYPES[entry.dtype]), tuple(entry.shape)
+        first, last = entry.data_offsets
         if last == first:
             arrays[name] = numpy.zeros(shape, kind)  # a map of no bytes is an error
         else:
@@ -133,7 +136,8 @@ class ArrayFile:
     As a context it is closed when the block ends well, and discarded otherwise.
 
     Each array is one-dimensional and goes to its own temporary file first: the header of the whole
-    needs their sizes. `close` joins them at `path`, with the checksum.
+    needs their sizes. These files have no name, so nothing is left of them whatever ends the
+    process. `close` joins them at `path`, with the checksum.
     """
 
     def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
@@ -141,12 +145,10 @@ class ArrayFile:
         self.path = path
         self.kinds = dict(kinds)
         self._counts = dict.fromkeys(kinds, 0)
-        self._parts = {name: temporary_path(path, number=n) for n, name in enumerate(kinds)}
-        self._files: dict[str, BinaryIO] = {}
-        remove_stale(path)
+        self._files: dict[str, IO[bytes]] = {}
         try:
-            for name, part in self._parts.items():
-                self._files[name] = open(part, "wb")  # noqa: SIM115
+            for name in kinds:
+                self._files[name] = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
         except OSError as fault:
             self.discard()
             raise storage_error(path, fault) from fault
@@ -171,35 +173,24 @@ class ArrayFile:
 
     def close(self, facts: Mapping[str, str] | None = None) -> None:
         """Join the arrays and rename the file to its path."""
-        try:
-            for file in self._files.values():
-                file.close()
-        except OSError as fault:
-            self.discard()
-            raise storage_error(self.path, fault) from fault
         entries: dict[str, Any] = {}
         offset = 0
         # Widest types first: each array then starts at a multiple of its own item size.
         widths = {n: numpy.dtype(_NUMPY_TYPES[k]).itemsize for n, k in self.kinds.items()}
         for name in sorted(self.kinds, key=lambda name: -widths[name]):
             count = self._counts[name]
-            end = offset + count * widths[name]
-            entries[name] = {
-                "dtype": self.kinds[name],
-                "shape": [count],
-                "data_offsets": [offset, end],
-            }
-            offset = end
+            span = [offset, offset + count * widths[name]]
+            entries[name] = {"dtype": self.kinds[name], "shape": [count], "data_offsets": span}
+            offset = span[1]
         names = list(entries)
         entries["__metadata__"] = {**(facts or {}), CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
         # The arrays begin at a multiple of 8 bytes, as memory maps of 8-byte items need it.
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
-        header = _with_checksum(header, self._blocks(names))
         try:
             with atomic_file(self.path) as file:
-                file.write(header)
+                file.write(_with_checksum(header, self._blocks(names)))
                 for block in self._blocks(names):
                     file.write(block)
         finally:
@@ -207,17 +198,15 @@ class ArrayFile:
 
     def _blocks(self, names: Iterable[str]) -> Iterator[bytes]:
         for name in names:
-            with open(self._parts[name], "rb") as file:
-                while block := file.read(_BLOCK):
-                    yield block
+            self._files[name].seek(0)
+            while block := self._files[name].read(_BLOCK):
+                yield block
 
     def discard(self) -> None:
         """Remove the temporary files."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
-        for part in self._parts.values():
-            remove(part)
 
 
 def save_tensors(

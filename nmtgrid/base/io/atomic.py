@@ -1,14 +1,17 @@
-"""Atomic writes: a file appears whole or not at all.
+"""Atomic writes: a file appears whole or not at all; JSON files with checksums.
 
 A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
 that nmtgrid writes goes through `atomic_file`.
+
+With a checksum a file that was altered is noticed when it is read. Manifests, configurations and
+lists of settings have one of the whole file, JSON lines (metrics and traces) one per line. A file
+without a checksum, from before or edited on purpose, is read as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import glob
 import hashlib
 import json
@@ -17,7 +20,9 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,16 +30,23 @@ from typing import Any, BinaryIO
 from nmtgrid.base.errors import StorageError
 
 _TEMPORARY = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
+_MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _WEEK = 7 * 24 * 3600
+# The entry of a JSON file that holds the checksum of the others.
+CHECKSUM = "sha256"
+# The same of a line of JSON.
+LINE_CHECKSUM = "check"
+_DIGITS = 8
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a binary file that is renamed to `path` only when the block ends without a fault.
 
-    Raises StorageError when the disk is full or the folder cannot be written; whatever stood at
-    `path` before is then still there.
+    Of a symbolic link the target is replaced, never the link. Raises StorageError when the disk is
+    full or the folder cannot be written; whatever stood at `path` before is then still there.
     """
+    path = link_target(path)
     remove_stale(path)
     temporary = temporary_path(path)
     try:
@@ -55,10 +67,27 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def link_target(path: Path) -> Path:
+    """Return the file that a symbolic link names, which need not be there; `path` if it is none.
+
+    Raises StorageError for links that lead to each other.
+    """
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise StorageError(
+            f"{path} could not be written: it is a link that leads to itself.",
+            "Remove the link, or name another file.",
+        )
+    return target
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8."""
+    """Write `text` as UTF-8; what no encoding has (odd bytes of file names) as escapes."""
     with atomic_file(path) as file:
-        file.write(text.encode("utf-8"))
+        # In JSON such an escape means the same.
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -78,24 +107,27 @@ def nan_to_none(values: Any) -> Any:
     return values
 
 
-def read_json(path: Path) -> Any:
-    """Return the JSON in `path`. Raises StorageError when it is missing or damaged."""
+def is_stream(path: Path) -> bool:
+    """Return whether `path` is a pipe or a device: read only once, never replaced by a file."""
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
-    except FileNotFoundError as fault:
-        raise StorageError(f"{path} is missing.") from fault
-    except (ValueError, RecursionError) as fault:  # bad UTF-8 and bad JSON are ValueErrors
+        kind = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+
+
+def refuse_stream(path: Path) -> None:
+    """Raise StorageError for a pipe, a socket or a device, whose end might never come."""
+    if is_stream(path):
         raise StorageError(
-            f"{path} is damaged: it is not JSON ({fault}).", "Make it again or restore a copy."
-        ) from fault
-    except OSError as fault:
-        raise storage_error(path, fault, "read") from fault
+            f"{path} is a pipe, a socket or a device, not a file.", "Restore a copy."
+        )
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, unless they are there. Raises StorageError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        link_target(folder).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise storage_error(folder, fault) from fault
 
@@ -109,15 +141,35 @@ def split_label(text: str) -> tuple[str | None, Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
-    with contextlib.suppress(OSError):
-        path.unlink()
+    """Remove a file, if it is there; warn where it cannot be removed, as nobody looks for it."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as fault:
+        _warn_of_leftover(path, fault)
 
 
-def temporary_path(path: Path, ending: str = "part", number: int | None = None) -> Path:
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it is there; warn where something of it cannot be removed."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        # It was not there, or a part of it went away meanwhile.
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError as fault:
+        shutil.rmtree(path, ignore_errors=True)
+        _warn_of_leftover(path, fault)
+
+
+def _warn_of_leftover(path: Path, fault: OSError) -> None:
+    warnings.warn(
+        f"{path} is left over and could not be removed: {reason(fault)}. Remove it yourself.",
+        stacklevel=3,
+    )
+
+
+def temporary_path(path: Path, ending: str = "part") -> Path:
     """Return a hidden name in the folder of `path` that tells this machine and this process."""
-    suffix = ending if number is None else f"{number}.{ending}"
-    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.{suffix}")
+    return path.with_name(f".{path.name}.{_MACHINE}-{os.getpid()}.{ending}")
 
 
 def remove_stale(path: Path, ending: str = "part") -> None:
@@ -130,7 +182,7 @@ def remove_stale(path: Path, ending: str = "part") -> None:
         match = _TEMPORARY.fullmatch(temporary.name[len(path.name) + 2 : -len(ending) - 1])
         if match is None:
             continue
-        if match[1] != _machine():
+        if match[1] != _MACHINE:
             with contextlib.suppress(OSError):
                 if time.time() - temporary.stat().st_mtime < _WEEK:
                     continue
@@ -139,14 +191,9 @@ def remove_stale(path: Path, ending: str = "part") -> None:
             continue
         # Whole folders are built under such names too.
         if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove_folder(temporary)
         else:
             remove(temporary)
-
-
-@functools.cache
-def _machine() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def _is_running(process: int) -> bool:
@@ -197,3 +244,54 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
     if fault.errno == errno.ENOENT:
         return StorageError(f"{path} is missing.")
     return StorageError(f"{path} could not be {action}: {reason(fault)}.")
+
+
+def digest(values: Any) -> str:
+    """Return the SHA-256 of JSON values, whatever their order and layout."""
+    # Editors and other programs may reorder keys and change the layout.
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with their checksum."""
+    # Through JSON, as they will be read: tuples become lists, keys become strings.
+    return {**values, CHECKSUM: digest(json.loads(json.dumps(values)))}
+
+
+def is_altered(values: Mapping[str, Any]) -> bool:
+    """Return whether `values` as they were read differ from their checksum; they may have none."""
+    if CHECKSUM not in values:
+        return False
+    rest = {name: value for name, value in values.items() if name != CHECKSUM}
+    return bool(values[CHECKSUM] != digest(rest))
+
+
+def with_line_checksum(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the values of a line with a short checksum of them and of that of the line `before`.
+
+    The checksums form a chain, so a missing line is noticed as well.
+    """
+    checksum = digest([before, json.loads(json.dumps(values))])
+    return {**values, LINE_CHECKSUM: checksum[:_DIGITS]}
+
+
+def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
+    """Return whether a line, or the line `before`, differs from its checksum; it may have none."""
+    if LINE_CHECKSUM not in values:
+        return False
+    rest = {name: value for name, value in values.items() if name != LINE_CHECKSUM}
+    return bool(values[LINE_CHECKSUM] != digest([before, rest])[:_DIGITS])
+
+
+def altered_error(path: Path) -> StorageError:
+    """Return the error for a file that was changed after it was written."""
+    return StorageError(f"{path} has been altered (its checksum differs).", altered_advice())
+
+
+def altered_advice(entry: str = CHECKSUM) -> str:
+    """Return what to do about a change on purpose or by accident."""
+    return (
+        f"If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
+        "Otherwise make it again or restore a copy."
+    )

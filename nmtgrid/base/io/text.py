@@ -12,7 +12,6 @@ import gzip
 import io
 import lzma
 import os
-import stat
 import sys
 import zlib
 from collections import Counter
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nmtgrid.base.errors import InputError, StorageError
-from nmtgrid.base.io.atomic import atomic_file, reason
+from nmtgrid.base.io.atomic import atomic_file, is_stream, reason
 
 # What reading a cut or altered archive raises.
 DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
@@ -33,6 +32,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
 _BLOCK = 1 << 17
+LONGEST_LINE = 64 << 20
+"""Bytes of a line of text: what has no line ends, such as /dev/zero, must not fill the memory."""
 
 # Messages for the notes of `read_lines`.
 NOTES = {
@@ -112,12 +113,11 @@ class Meter:
 class _MeteredFile(io.FileIO):
     """A file that counts in a meter how much has been read from it."""
 
-    meter: Meter | None = None
+    meter: Meter
 
     def readinto(self, buffer: Any) -> int | None:
         count = super().readinto(buffer)
-        if self.meter is not None and count:
-            self.meter.done += count
+        self.meter.done += count or 0
         return count
 
 
@@ -134,14 +134,15 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
         yield unpack(stdin) if isinstance(stdin, io.BufferedReader) else stdin
         return
     try:
-        raw = _MeteredFile(path, "r")
+        raw = io.FileIO(path) if meter is None else _MeteredFile(path)
     except FileNotFoundError as fault:
         raise InputError("there is no such file.", "Check the name.", path=path) from fault
     except IsADirectoryError as fault:
         raise InputError("this is a folder.", "Name a text file.", path=path) from fault
     except OSError as fault:
         raise read_error(path, fault) from fault
-    raw.meter = meter
+    if isinstance(raw, _MeteredFile) and meter is not None:
+        raw.meter = meter
     with io.BufferedReader(cast(Any, raw), _BLOCK) as file, unpack(file) as text:
         yield text
 
@@ -180,7 +181,7 @@ def read_lines(
     with open_text(path, meter) as file:
         while True:
             try:
-                raw = file.readline()
+                raw = read_line(file, path, number + 1)
             except (*DAMAGED, OSError) as fault:
                 raise read_error(path, fault, number + 1) from fault
             if not raw:
@@ -194,6 +195,31 @@ def read_lines(
             yield line
     if number == 0 and not allow_empty and str(path) != STANDARD:
         raise empty_file_error(path)
+
+
+def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
+    """Return a line, or the rest of one, with its end; b"" at the end of the file.
+
+    Raises InputError for line `number` if it is longer than LONGEST_LINE.
+    """
+    raw = file.readline(LONGEST_LINE + 1)
+    if len(raw) > LONGEST_LINE:
+        raise InputError(
+            f"the line has more than {LONGEST_LINE >> 20} MiB.",
+            "Is this text? Break it into lines, one for each sentence.",
+            path=path,
+            line=number,
+        )
+    return raw
+
+
+def check_file(path: str | Path, advice: str = "Save it as a file first.") -> None:
+    """Raise InputError for a pipe, a socket or a device, where a file is read more than once.
+
+    Nothing is said of a file that is missing.
+    """
+    if is_stream(Path(path)):
+        raise InputError("this is a pipe, a socket or a device, not a file.", advice, path=path)
 
 
 def empty_file_error(path: str | Path) -> InputError:
@@ -264,6 +290,9 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
     """
     paths = [Path(f"{prefix}.{language}{ending}{suffix}")
              for ending in endings for suffix in SUFFIXES]  # fmt: skip
+    for path in paths:
+        # Parallel files are opened more than once, and told by their sizes.
+        check_file(path)
     files = [path for path in paths if path.is_file()]
     if len(files) > 1:
         raise InputError(
@@ -312,37 +341,23 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
             # At exit a failing flush could no longer be reported.
             sys.stdout.buffer.flush()
     elif is_stream(target):
-        with _write_errors(str(path)), open(target, "wb") as stream, pack(stream, target) as text:
+        with _write_errors(str(path)), open(target, "wb") as file, _packed(file, target) as text:
             yield text
     else:
-        with atomic_file(target) as file, pack(file, target) as text:
+        with atomic_file(target) as whole, _packed(whole, target) as text:
             yield text
 
 
-@contextlib.contextmanager
-def pack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file whose content goes into `file`, compressed by the suffix of `path`."""
+def _packed(file: IO[bytes], path: Path) -> contextlib.AbstractContextManager[Any]:
+    """Return a file whose content goes into `file`, compressed by the suffix of `path`."""
     if path.suffix == ".gz":
         # No name and no time in the header: the same text gives the same bytes.
-        with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
-            yield cast(IO[bytes], packed)
-    elif path.suffix == ".xz":
-        with lzma.LZMAFile(file, "wb") as packed_xz:
-            yield packed_xz
-    elif path.suffix == ".bz2":
-        with bz2.BZ2File(file, "wb") as packed_bz2:
-            yield packed_bz2
-    else:
-        yield file
-
-
-def is_stream(path: Path) -> bool:
-    """Return whether `path` is a pipe or a device: read only once, never replaced by a file."""
-    try:
-        kind = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+        return gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0)
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(file, "wb")
+    if path.suffix == ".bz2":
+        return bz2.BZ2File(file, "wb")
+    return contextlib.nullcontext(file)
 
 
 @contextlib.contextmanager

@@ -112,18 +112,13 @@ class AdaptiveTuneArguments(CommandArguments):
         return 20 if self.candidates is None else self.candidates
 
     @property
-    def results_file(self) -> Path | None:
-        """Where the results go."""
-        if self.out is None or self.out.suffix == ".json":
-            return self.out
-        return self.out / "results.json"
-
-    @property
-    def picture_file(self) -> Path | None:
-        """Where the picture goes."""
-        if self.out is None or self.out.suffix != ".json":
-            return None if self.out is None else self.out / "curve.png"
-        return self.out.with_suffix(".png")
+    def files(self) -> tuple[Path, Path] | None:
+        """Where the results and the picture go, if anywhere."""
+        if self.out is None:
+            return None
+        if self.out.suffix == ".json":
+            return self.out, self.out.with_suffix(".png")
+        return self.out / "results.json", self.out / "curve.png"
 
 
 RESULTS_RULES = [

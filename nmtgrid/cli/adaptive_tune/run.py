@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.adaptive.calibrate import (
@@ -18,13 +20,14 @@ from nmtgrid.adaptive.calibrate import (
     least_count,
 )
 from nmtgrid.adaptive.exit_presets import ExitSettings, check_place, save_exits
-from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit, check_halt
+from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt, halt_by
 from nmtgrid.adaptive.measure import (
     Decoded,
     DecodeSetup,
     Measured,
     Sample,
     System,
+    batches,
     decode,
     measure,
     read_samples,
@@ -33,182 +36,31 @@ from nmtgrid.adaptive.measure import (
 from nmtgrid.adaptive.tune import (
     Budgets,
     Choice,
-    Refill,
-    TuningPlan,
-    by_thresholds,
-    choices,
-    choose_mechanism,
+    Finalist,
+    Records,
     draw_thresholds,
+    finalists,
     frontier,
-    halves,
     lost_budgets,
-    predicted,
-    recorded,
+    record,
+    refills,
 )
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, write
 from nmtgrid.cli.options import check_same_text, check_vocabularies
+from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.translate import Translator, default_plan
-from nmtgrid.text.pipeline import Pipeline
-
-
-def calibrate(
-    arguments: AdaptiveTuneArguments, full: System, mechanism: Mechanism, samples: Sequence[Sample],
-    tests: Sequence[Sample] | None, setup: DecodeSetup, pipeline: Pipeline,
-) -> tuple[Choice | None, dict[str, Any]]:  # fmt: skip
-    """Return the fastest choice that is certified (None: none is), and JSON keys.
-
-    Raises ConfigError where there are too few sentences for any to be.
-    """
-    assert arguments.allow_loss is not None
-    # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
-    first, second = halves(samples, arguments.seed)
-    # Refused before the slow part: with too few sentences no test can ever pass.
-    check_promise(arguments.allow_loss, arguments.guarantee_confidence, len(second))
-    learned, held_out = [samples[p] for p in first], [samples[p] for p in second]
-    candidates = _candidates(arguments, full, mechanism, learned, setup)
-    # The full stack is decoded once, and every candidate is compared with that.
-    theirs = decode([full], held_out, setup)[0]
-    with console.progress("testing candidates", len(candidates)) as bar:
-
-        def losses(choice: Choice) -> NDArray[Any]:
-            bar.update(bar.task_ids[0], advance=1)
-            ours = decode([choice.system], held_out, setup)[0]
-            return _losses(arguments, theirs, ours, held_out, pipeline)
-
-        bound = arguments.allow_loss / 100
-        tested = fixed_sequence(candidates, losses, bound, arguments.guarantee_confidence)
-    passed = [result for result in tested if result.passed]
-    # Every candidate that passed carries the guarantee, so speed alone decides.
-    best = min(passed, key=lambda result: _speed(result.candidate), default=None)
-    report = _report(arguments, tested, best, len(second))
-    if best is None:
-        # Candidates are tested from the safest on: if none passed, the first one failed.
-        report["needed"] = _tell(arguments, tested[0], len(second))
-        return None, report
-    # A check from outside only: the test split has no part in the certificate.
-    if tests is not None:
-        report["test"] = _holds_on_test(arguments, full, best.candidate, tests, setup, pipeline)
-    return best.candidate, report
-
-
-def _candidates(
-    arguments: AdaptiveTuneArguments,
-    full: System,
-    mechanism: Mechanism,
-    learned: Sequence[Sample],
-    setup: DecodeSetup,
-) -> list[Choice]:
-    model = with_exits(full.model)
-    # These predictors choose the exit themselves, so there are no thresholds to vary.
-    if mechanism == "multinomial" or mechanism == "sequence":
-        return [predicted(model, mechanism)]
-    records = recorded(_plan(arguments), model, mechanism, learned, setup)
-    drawn = draw_thresholds(arguments.samples, model.traits.num_exits, arguments.seed)
-    truth = arguments.judge == "references"
-    finalists = frontier(records, drawn, arguments.guarantee_candidates, truth=truth)
-    return [by_thresholds(model, mechanism, finalist) for finalist in finalists]
-
-
-def _speed(choice: Choice) -> float:
-    return 0.0 if choice.replayed is None else choice.replayed.average_exit
-
-
-def _losses(
-    arguments: AdaptiveTuneArguments,
-    full: Decoded,
-    early: Decoded,
-    samples: Sequence[Sample],
-    pipeline: Pipeline,
-) -> NDArray[Any]:
-    """Return the loss of each sentence that has a source."""
-    # Empty sources are not decoded; counted as losses of 0, they would flatter the mean.
-    indices = [index for index, sample in enumerate(samples) if sample.source]
-    if arguments.loss_measure == "bleu":
-        sides = [translations(decoded, pipeline) for decoded in (full, early)]
-        sides.append([sample.reference for sample in samples])
-        return bleu_losses(*([side[index] for index in indices] for side in sides))
-    tokens = [
-        [hypothesis.tokens for hypothesis in decoded.hypotheses if hypothesis is not None]
-        for decoded in (full, early)
-    ]
-    return agreement_losses(*tokens)
-
-
-def _holds_on_test(
-    arguments: AdaptiveTuneArguments,
-    full: System,
-    choice: Choice,
-    tests: Sequence[Sample],
-    setup: DecodeSetup,
-    pipeline: Pipeline,
-) -> dict[str, Any]:
-    """Return whether the promise holds on other sentences."""
-    assert arguments.allow_loss is not None
-    full_stack, early = decode([full, choice.system], tests, setup)
-    loss = 100 * float(_losses(arguments, full_stack, early, tests, pipeline).mean())
-    return {
-        "split": arguments.test_split,
-        "sentences": sum(bool(sample.source) for sample in tests),
-        "loss": loss,
-        "holds": loss <= arguments.allow_loss,
-    }
-
-
-def _report(
-    arguments: AdaptiveTuneArguments,
-    tested: Sequence[Tested[Choice]],
-    best: Tested[Choice] | None,
-    count: int,
-) -> dict[str, Any]:
-    return {
-        "risk": arguments.loss_measure,
-        "allow_loss": arguments.allow_loss,
-        "confidence": arguments.guarantee_confidence,
-        "sentences": count,
-        "certified": best is not None,
-        "thresholds": None if best is None else list(best.candidate.thresholds),
-        "loss": None if best is None else 100 * best.mean_loss,
-        "p_value": None if best is None else best.p_value,
-        "tested": [
-            {
-                "thresholds": list(result.candidate.thresholds),
-                "loss": 100 * result.mean_loss,
-                "p_value": result.p_value,
-                "passed": result.passed,
-            }
-            for result in tested
-        ],
-    }
-
-
-def _tell(arguments: AdaptiveTuneArguments, first: Tested[Choice], count: int) -> int | None:
-    """Say why nothing is certified; return how many sentences would do, if any number would."""
-    assert arguments.allow_loss is not None
-    needed = least_count(
-        arguments.allow_loss / 100, arguments.guarantee_confidence, first.mean_loss
-    )
-    lost = f"Even the safest thresholds lose {100 * first.mean_loss:.2f} ({arguments.loss_measure})"
-    if needed is None:
-        why = f"{lost}, which is not below {arguments.allow_loss:g}: allow more."
-    else:
-        why = f"{lost} on {count:,} sentences; about {needed:,} are needed to promise that."
-    console.say(f"No thresholds are certified, so the full stack it stays. {why}")
-    return needed
-
 
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
-
-Measure = Callable[[Sequence[System], int], list[Measured]]
-"""Decodes systems on the split of a number, 0 being the one tuned on, and measures them."""
 
 
 def tune(arguments: AdaptiveTuneArguments) -> None:
@@ -217,108 +69,310 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     dataset = Dataset.open(arguments.data)
     loaded, setup, others = _load(arguments, dataset)
     # A folder that cannot be written is refused now, not after hours of decoding.
-    if arguments.keep:
-        check_place(loaded.folder)
+    if not arguments.keep:
+        _tune(arguments, dataset, loaded, setup, others)
+        return
+    check_place(loaded.folder)
+    # Neither another tuning nor a training may write there until the settings are kept.
+    with FolderLock(loaded.folder, "nmtgrid adaptive-tune"):
+        _tune(arguments, dataset, loaded, setup, others)
+
+
+def _tune(
+    arguments: AdaptiveTuneArguments,
+    dataset: Dataset,
+    loaded: LoadedModel,
+    setup: DecodeSetup,
+    others: Sequence[System],
+) -> None:
     model = with_exits(loaded.model)
-    mechanism = choose_mechanism(arguments.mechanism, model)
+    own, count = model.traits.halting, model.traits.num_exits
+    mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
+    check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
     name = arguments.name or mechanism
-    _check_name(name, mechanism, model)
-    budgets = Budgets(arguments.budget, model.traits.num_exits)
+    # Refused now: a name under which nothing could be kept later.
+    ExitSettings(f"{name}-1", mechanism, (), "none")
+    report = Report(arguments, name, mechanism, Budgets(arguments.budget, count))
     samples = [
         read_samples(loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn)
-        for split in (arguments.split, *([arguments.test_split] if arguments.test_split else []))
+        for split in report.splits
     ]
-    full = System("full stack", model)
-    report = Report(
-        arguments, name, mechanism, model.traits.num_exits, setup.plan, list(map(len, samples))
-    )
-    chosen, refill = _choose(report, full, samples, setup, budgets, loaded.pipeline)
-    beside = [*([] if arguments.only == "points" else _beside(model, arguments.seed)), *others]
-
-    def measured(systems: Sequence[System], split_number: int) -> list[Measured]:
-        with progress(
-            f"decoding {report.splits[split_number]}", len(systems) * len(samples[split_number])
-        ) as go:
-            done = decode(systems, samples[split_number], setup, go)
-        return [measure(decoded, samples[split_number], loaded.pipeline) for decoded in done]
-
-    _measure(report, [full, *beside], chosen, refill, budgets, measured)
+    report.counts = list(map(len, samples))
+    tuning = _Tuning(report, loaded, setup, samples)
+    chosen = tuning.choose()
+    beside = []
+    if arguments.only != "points":
+        # The last exit is the full stack.
+        beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
+        beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
+    tuning.measure([tuning.full, *beside, *others], chosen)
     # Presets that cannot be kept must not cost the results: the fault is raised after those.
-    fault = _kept(arguments, report, loaded, budgets) if arguments.keep else None
-    write(report, budgets, arguments.json)
+    fault = tuning.kept() if arguments.keep else None
+    write(report, arguments.json)
     if fault is not None:
         raise fault
 
 
-def _choose(
-    report: Report,
-    full: System,
-    samples: Sequence[Sequence[Sample]],
-    setup: DecodeSetup,
-    budgets: Budgets,
-    pipeline: Pipeline,
-) -> tuple[list[Choice], Refill | None]:
-    """Return what is worth decoding, and what finds more; enter a calibration into the report."""
-    arguments, mechanism = report.arguments, report.mechanism
-    if arguments.allow_loss is not None:
-        tests = samples[1] if arguments.test_split else None
-        certified, report.calibrated = calibrate(
-            arguments, full, mechanism, samples[0], tests, setup, pipeline
+class _Tuning:
+    """The stages of a tuning; `samples` are those of each split of the report."""
+
+    def __init__(
+        self,
+        report: Report,
+        loaded: LoadedModel,
+        setup: DecodeSetup,
+        samples: Sequence[Sequence[Sample]],
+    ) -> None:
+        self.report, self.loaded, self.setup, self.samples = report, loaded, setup, samples
+        self.arguments, self.budgets = report.arguments, report.budgets
+        self.model = with_exits(loaded.model)
+        self.full = System("full stack", self.model)
+        self.truth = self.arguments.judge == "references"
+        """Whether vectors are replayed on the references, or on the full stack's translations."""
+        self.records: Records | None = None
+
+    def choose(self) -> list[Choice]:
+        """Return what is worth decoding: the best few of each budget, or the one predictor.
+
+        A calibration is entered into the report.
+        """
+        arguments = self.arguments
+        if arguments.allow_loss is not None:
+            certified = self.calibrate(arguments.allow_loss)
+            return [] if certified is None else [certified]
+        if arguments.only == "fixed":
+            return []
+        # Kept for refills: to replay more vectors is cheap, but to record again is not.
+        records = self.records = self.recorded(self.samples[0])
+        if records is None:
+            return [self.choice()]
+        keep = arguments.finalists
+        best = finalists(records, self.drawn, self.budgets, keep, truth=self.truth)
+        return list(map(self.choice, best))
+
+    def refill(self, ran: Sequence[tuple[Choice, Row]]) -> list[Choice]:
+        """Return more choices for the budgets that all their vectors left when decoded."""
+        shifts = _shifts(ran, self.budgets)
+        if self.records is None or not shifts:
+            return []
+        tried = {choice.thresholds for choice, _ in ran}
+        keep = self.arguments.finalists
+        more = refills(
+            self.records, self.drawn, self.budgets, keep, shifts, tried, truth=self.truth
         )
-        return [] if certified is None else [certified], None
-    if arguments.only == "fixed":
-        return [], None
-    model = with_exits(full.model)
-    return choices(_plan(arguments), model, mechanism, samples[0], setup, budgets)
+        return list(map(self.choice, more))
+
+    def choice(self, finalist: Finalist | None = None) -> Choice:
+        """Return the choice of a vector of thresholds, or of a predictor without any."""
+        mechanism, thresholds = self.report.mechanism, finalist.thresholds if finalist else ()
+        system = System(mechanism, self.model, halt_by(mechanism, thresholds))
+        return Choice(system, thresholds, finalist)
+
+    @functools.cached_property
+    def drawn(self) -> NDArray[Any]:
+        return draw_thresholds(self.arguments.samples, self.budgets.exits, self.arguments.seed)
+
+    def recorded(self, samples: Sequence[Sample]) -> Records | None:
+        """Return records of the samples, numbered by their positions.
+
+        None where the predictor chooses the exit itself, so that there are no thresholds to vary.
+        """
+        mechanism, setup = self.report.mechanism, self.setup
+        if mechanism == "multinomial" or mechanism == "sequence":
+            return None
+        forced = [sample.target for sample in samples]
+        if not self.truth:
+            done = decode([self.full], samples, setup)[0]
+            forced = [[] if best is None else best.tokens for best in done.hypotheses]
+        chosen = (
+            collate([samples[p].source for p in part], [forced[p] for p in part], part)
+            for part in batches(samples, setup.batch)
+        )
+        on_device = (batch.to(setup.device) for batch in chosen)
+        with progress("recording exits", len(samples)) as go:
+            return record(self.model, on_device, mechanism, bf16=setup.bf16, advance=go)
+
+    def calibrate(self, allowed: float) -> Choice | None:
+        """Return the fastest choice that is certified (None: none is); report on it.
+
+        Raises ConfigError where there are too few sentences for any to be.
+        """
+        arguments, samples = self.arguments, self.samples[0]
+        # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
+        first, second = _halves(samples, arguments.seed)
+        confidence, count = arguments.guarantee_confidence, len(second)
+        # Refused before the slow part: with too few sentences no test can ever pass.
+        check_promise(allowed, confidence, count)
+        candidates = [self.choice()]
+        records = self.recorded(first)
+        if records is not None:
+            most = arguments.guarantee_candidates
+            best_vectors = frontier(records, self.drawn, most, truth=self.truth)
+            candidates = list(map(self.choice, best_vectors))
+        # The full stack is decoded once, and every candidate is compared with that.
+        theirs = decode([self.full], second, self.setup)[0]
+        with progress("testing candidates", len(candidates)) as go:
+
+            def losses(choice: Choice) -> NDArray[Any]:
+                go(1)
+                return self.losses(theirs, decode([choice.system], second, self.setup)[0], second)
+
+            tested = fixed_sequence(candidates, losses, allowed / 100, confidence)
+        passed = [result for result in tested if result.passed]
+        # Every candidate that passed carries the guarantee, so speed alone decides.
+        best = min(passed, key=_speed, default=None)
+        values: dict[str, Any] = {
+            "risk": arguments.loss_measure,
+            "allow_loss": allowed,
+            "confidence": confidence,
+            "sentences": count,
+            "certified": best is not None,
+            "thresholds": None if best is None else list(best.candidate.thresholds),
+            "loss": None if best is None else 100 * best.mean_loss,
+            "p_value": None if best is None else best.p_value,
+            "tested": [
+                {
+                    "thresholds": list(result.candidate.thresholds),
+                    "loss": 100 * result.mean_loss,
+                    "p_value": result.p_value,
+                    "passed": result.passed,
+                }
+                for result in tested
+            ],
+        }
+        self.report.calibrated = values
+        if best is None:
+            # Candidates are tested from the safest on: if none passed, the first one failed.
+            values["needed"] = self.needed(allowed, tested[0].mean_loss, count)
+            return None
+        # A check from outside only: the test split has no part in the certificate.
+        if arguments.test_split:
+            values["test"] = self.on_test(allowed, best.candidate)
+        return best.candidate
+
+    def losses(self, full: Decoded, early: Decoded, samples: Sequence[Sample]) -> NDArray[Any]:
+        """Return the loss of each sentence that has a source."""
+        # Empty sources are not decoded; counted as losses of 0, they would flatter the mean.
+        indices = [index for index, sample in enumerate(samples) if sample.source]
+        if self.arguments.loss_measure == "bleu":
+            sides = [translations(decoded, self.loaded.pipeline) for decoded in (full, early)]
+            sides.append([sample.reference for sample in samples])
+            return bleu_losses(*([side[index] for index in indices] for side in sides))
+        tokens = [
+            [hypothesis.tokens for hypothesis in decoded.hypotheses if hypothesis is not None]
+            for decoded in (full, early)
+        ]
+        return agreement_losses(*tokens)
+
+    def on_test(self, allowed: float, choice: Choice) -> dict[str, Any]:
+        """Return whether the promise holds on other sentences."""
+        tests = self.samples[1]
+        full, early = decode([self.full, choice.system], tests, self.setup)
+        loss = 100 * float(self.losses(full, early, tests).mean())
+        return {
+            "split": self.arguments.test_split,
+            "sentences": sum(bool(sample.source) for sample in tests),
+            "loss": loss,
+            "holds": loss <= allowed,
+        }
+
+    def needed(self, allowed: float, mean_loss: float, count: int) -> int | None:
+        """Say why nothing is certified; return how many sentences would do, if any number would."""
+        needed = least_count(allowed / 100, self.arguments.guarantee_confidence, mean_loss)
+        measure = self.arguments.loss_measure
+        lost = f"Even the safest thresholds lose {100 * mean_loss:.2f} ({measure})"
+        if needed is None:
+            why = f"{lost}, which is not below {allowed:g}: allow more."
+        else:
+            why = f"{lost} on {count:,} sentences; about {needed:,} are needed to promise that."
+        console.say(f"No thresholds are certified, so the full stack it stays. {why}")
+        return needed
+
+    def measured(self, systems: Sequence[System], split: int = 0) -> list[Measured]:
+        """Decode systems on the split of a number, 0 being the one tuned on, and measure them."""
+        samples = self.samples[split]
+        what = f"decoding {self.report.splits[split]}"
+        with progress(what, len(systems) * len(samples)) as go:
+            done = decode(systems, samples, self.setup, go)
+        return [measure(decoded, samples, self.loaded.pipeline) for decoded in done]
+
+    def measure(self, fixed: Sequence[System], chosen: Sequence[Choice]) -> None:
+        """Decode the full stack, which is the first of `fixed`, its rivals and what was chosen.
+
+        Enters all rows into the report, and the best of each budget as its points.
+        """
+        report = self.report
+        # In one call: systems take turns on each batch, so that a busy machine slows all alike.
+        tuned = self.measured([*fixed, *(choice.system for choice in chosen)])
+        report.full = Row(tuned[0])
+        report.beside = list(map(Row, tuned[1 : len(fixed)]))
+        ran = list(zip(chosen, map(Row, tuned[len(fixed) :]), strict=True))
+        for _ in range(_REFILLS):
+            # Decoding exits at other depths than replay did: others are chosen with that in mind.
+            more = self.refill(ran)
+            if not more:
+                break
+            again = self.measured([choice.system for choice in more])
+            ran += zip(more, map(Row, again), strict=True)
+        report.finalists = ran
+        report.points = _best(ran, self.budgets)
+        rows = [report.full, *report.beside, *(row for _, row in report.points)]
+        shown = [row.tuned.decoded.system for row in rows]
+        if len(ran) > len(chosen):
+            # Times compare among what was decoded in turn.
+            for row, measured in zip(rows, self.measured(shown), strict=True):
+                row.tuned = measured
+        # Only what was already chosen: the test split must not influence the choice.
+        if self.arguments.test_split:
+            for row, measured in zip(rows, self.measured(shown, 1), strict=True):
+                row.test = measured
+
+    def kept(self) -> NmtgridError | None:
+        """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
+
+        Returns what prevented it: the results are to be written in any case.
+        """
+        report, loaded = self.report, self.loaded
+        presets = []
+        for choice, row in report.points:
+            row.stored = report.stored_name(row)
+            presets.append(
+                ExitSettings(
+                    row.stored,
+                    report.mechanism,
+                    choice.thresholds,
+                    self.arguments.split,
+                    row.tuned.bleu,
+                    row.tuned.average_exit,
+                    loaded.weights,
+                    loaded.checksum,
+                )
+            )
+        if presets:
+            # A certified point has a name of its own and must not replace the presets of a tuning.
+            tuning = report.name if self.arguments.allow_loss is None else None
+            try:
+                save_exits(loaded.folder, loaded.model, presets, tuning)
+            except NmtgridError as error:
+                for _, row in report.points:
+                    row.stored = None
+                return error
+        return None
 
 
-def _measure(
-    report: Report,
-    fixed: Sequence[System],
-    chosen: Sequence[Choice],
-    refill: Refill | None,
-    budgets: Budgets,
-    measured: Measure,
-) -> None:
-    """Decode the full stack, which is the first of `fixed`, its rivals and what was chosen.
-
-    Enters all rows into the report, and the best of each budget as its points.
-    """
-    # In one call: systems take turns on each batch, so that a busy machine slows all alike.
-    tuned = measured([*fixed, *(choice.system for choice in chosen)], 0)
-    report.full = Row(tuned[0])
-    report.beside = list(map(Row, tuned[1 : len(fixed)]))
-    ran = list(zip(chosen, map(Row, tuned[len(fixed) :]), strict=True))
-    for _ in range(_REFILLS):
-        # Decoding exits at other depths than replay did: others are chosen with that shift in mind.
-        shifts = _shifts(ran, budgets)
-        if refill is None or not shifts:
-            break
-        more = refill(shifts, {choice.thresholds for choice, _ in ran})
-        if not more:
-            break
-        ran += zip(more, map(Row, measured([choice.system for choice in more], 0)), strict=True)
-    report.finalists = ran
-    report.points = _best(ran, budgets)
-    rows = [report.full, *report.beside, *(row for _, row in report.points)]
-    shown = [row.tuned.decoded.system for row in rows]
-    if len(ran) > len(chosen):
-        # Times compare among what was decoded in turn.
-        for row, again in zip(rows, measured(shown, 0), strict=True):
-            row.tuned = again
-    # Only what was already chosen: the test split must not influence the choice.
-    if report.arguments.test_split:
-        for row, test in zip(rows, measured(shown, 1), strict=True):
-            row.test = test
+def _speed(result: Tested[Choice]) -> float:
+    replayed = result.candidate.replayed
+    return 0.0 if replayed is None else replayed.average_exit
 
 
-def _plan(arguments: AdaptiveTuneArguments) -> TuningPlan:
-    return TuningPlan(
-        samples=arguments.samples,
-        finalists=arguments.finalists,
-        seed=arguments.seed,
-        reference_source=arguments.judge,
+def _halves(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Return two random halves of the samples that have a source, in their order."""
+    usable = numpy.array(
+        [index for index, sample in enumerate(samples) if sample.source], dtype=int
     )
+    mixed = numpy.random.default_rng(seed).permutation(usable)
+    first, second = numpy.split(mixed, [len(mixed) // 2])
+    return [samples[p] for p in sorted(first)], [samples[p] for p in sorted(second)]
 
 
 def _load(
@@ -367,21 +421,6 @@ def _checked(
     check_vocabularies(translator, dataset)
 
 
-def _check_name(name: str, mechanism: Any, model: Any) -> None:
-    """Raise ConfigError now for a name under which nothing could be kept later."""
-    count = model.traits.num_exits - 1
-    thresholds = (0.5,) * count if mechanism in ("confidence", "geometric") else ()
-    settings = ExitSettings(f"{name}-1", mechanism, thresholds, "none")
-    check_halt(settings.halt(), model)
-
-
-def _beside(model: Any, seed: int) -> list[System]:
-    """Return the fixed exits but the last, which is the full stack, and the random one."""
-    count = model.traits.num_exits
-    fixed = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-    return [*fixed, System("random exits", model, RandomExit(count, seed))]
-
-
 def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, float]:
     """Return how much deeper than replayed vectors decoded, of each budget that they all left."""
     depths = [
@@ -406,43 +445,11 @@ def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Cho
         interval = budgets.place(row.tuned.average_exit)
         if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
             best[interval] = choice, row
-    return [best[interval] for interval in sorted(best)]
-
-
-def _kept(
-    arguments: AdaptiveTuneArguments, report: Report, loaded: LoadedModel, budgets: Budgets
-) -> NmtgridError | None:
-    """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
-
-    Returns what prevented it: the results are to be written in any case.
-    """
-    presets = []
-    for choice, row in report.points:
-        row.stored = report.stored_name(row, budgets)
-        presets.append(
-            ExitSettings(
-                row.stored, report.mechanism, choice.thresholds, arguments.split, row.tuned.bleu,
-                row.tuned.average_exit, loaded.weights, loaded.checksum,
-            )
-        )  # fmt: skip
-    if presets:
-        # A certified point has a name of its own and must not replace the presets of a tuning.
-        tuning = report.name if arguments.allow_loss is None else None
-        try:
-            save_exits(loaded.folder, loaded.model, presets, tuning)
-        except NmtgridError as error:
-            for _, row in report.points:
-                row.stored = None
-            return error
-    return None
+    return list(best.values())
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show how far the sentences are; yield what to tell of those that are done."""
     with console.progress(what, total) as bar:
-
-        def advance(sentences: int, tokens: int) -> None:
-            bar.update(bar.task_ids[0], advance=sentences)
-
-        yield advance
+        yield lambda count: bar.advance(bar.task_ids[0], count)

@@ -10,22 +10,23 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, Choice, lost_budgets
-from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
+from nmtgrid.analysis.plotting.lines import draw_tradeoff
 from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
-from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, write_json
-from nmtgrid.base.io.checksums import with_checksum
+from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.analyze.show import check_out, show
 from nmtgrid.cli.options import write_report
-from nmtgrid.search.api import SearchPlan
 
 _MEGA = 1e6
+_OPTIONS = ("samples", "budget", "judge", "beam", "batch", "clock", "precision")
+"""Those that stand in the results as they are."""
 
 
 @dataclasses.dataclass
@@ -53,9 +54,9 @@ class Report:
     arguments: AdaptiveTuneArguments
     name: str
     mechanism: Mechanism
-    exits: int
-    plan: SearchPlan
-    counts: list[int]
+    budgets: Budgets
+    counts: list[int] = dataclasses.field(default_factory=list)
+    """Sentences of each split."""
     calibrated: dict[str, Any] | None = None
     full: Row | None = None
     beside: list[Row] = dataclasses.field(default_factory=list)
@@ -65,32 +66,32 @@ class Report:
     @property
     def splits(self) -> list[str]:
         """The splits that were decoded, the one tuned on first."""
-        return [
-            self.arguments.split,
-            *([self.arguments.test_split] if self.arguments.test_split else []),
-        ]
+        tests = [self.arguments.test_split] if self.arguments.test_split else []
+        return [self.arguments.split, *tests]
 
-    def lost(self, budgets: Budgets) -> list[float]:
+    def lost(self) -> list[float]:
         """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
         replayed = [choice.replayed.average_exit for choice, _ in self.finalists if choice.replayed]
         decoded = [row.tuned.average_exit for _, row in self.finalists]
         # A calibration aims at a loss and not at budgets, so it cannot miss any.
-        return [] if self.calibrated else lost_budgets(replayed, decoded, budgets)
+        return [] if self.calibrated else lost_budgets(replayed, decoded, self.budgets)
 
-    def stored_name(self, row: Row, budgets: Budgets) -> str:
+    def budget(self, row: Row) -> float:
+        """Return the budget that a row keeps to."""
+        return self.budgets.budget(row.tuned.average_exit)
+
+    def stored_name(self, row: Row) -> str:
         """Return under which name a point is kept in the model's directory."""
         if self.arguments.allow_loss is not None:
             return f"{self.name}-loss{self.arguments.allow_loss:g}"
-        return f"{self.name}-{budgets.budget(row.tuned.average_exit):g}"
+        return f"{self.name}-{self.budget(row):g}"
 
-    def of_kind(self, kind: type | None) -> list[Row]:
-        """Return the rows beside whose halt is of this kind; None: those without (baselines)."""
-        if kind is None:
-            return [row for row in self.beside if row.tuned.decoded.system.halt is None]
-        return [row for row in self.beside if _is(row, kind)]
+    def of_kind(self, kind: type) -> list[Row]:
+        """Return the rows beside whose halt is of this kind; `NoneType`: baselines, without one."""
+        return [row for row in self.beside if isinstance(row.tuned.decoded.system.halt, kind)]
 
 
-def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
+def values_of(report: Report) -> dict[str, Any]:
     """Return JSON keys."""
     assert report.full is not None
     arguments, full = report.arguments, report.full
@@ -102,23 +103,17 @@ def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
         "model": str(arguments.model),
         "name": report.name,
         "mechanism": report.mechanism,
-        "exits": report.exits,
+        "exits": report.budgets.exits,
         "data": str(arguments.data),
         "split": arguments.split,
         "test_split": arguments.test_split,
         "sentences": report.counts[0],
         "test_sentences": report.counts[-1] if arguments.test_split else None,
-        "samples": arguments.samples,
-        "budget": arguments.budget,
-        "judge": arguments.judge,
-        "beam": arguments.beam,
-        "batch": arguments.batch,
-        "clock": arguments.clock,
-        "precision": arguments.precision,
+        **{option: getattr(arguments, option) for option in _OPTIONS},
         "signature_bleu": full.tuned.signature,
-        "points": [_point(report, budgets, point) for point in report.points],
-        "lost_budgets": report.lost(budgets),
-        "finalists": [_point(report, budgets, point) for point in report.finalists],
+        "points": [_point(report, choice, row) for choice, row in report.points],
+        "lost_budgets": report.lost(),
+        "finalists": [_point(report, choice, row) for choice, row in report.finalists],
         "fixed": [{"exit": n, **row.values()} for n, row in enumerate(fixed, 1)],
         "full": full.values(),
         "uniform": random[0].values() if random else None,
@@ -128,38 +123,37 @@ def values_of(report: Report, budgets: Budgets) -> dict[str, Any]:
                 "depth": depth_of(row.tuned.decoded.system.model),
                 **row.values(),
             }
-            for row in report.of_kind(None)
+            for row in report.of_kind(NoneType)
         ],
         "calibrated": report.calibrated,
     }
 
 
-def _point(report: Report, budgets: Budgets, point: tuple[Choice, Row]) -> dict[str, Any]:
-    choice, row = point
+def _point(report: Report, choice: Choice, row: Row) -> dict[str, Any]:
     assert report.full is not None
     replayed = choice.replayed
     return {
-        "budget": budgets.budget(row.tuned.average_exit),
+        "budget": report.budget(row),
         "thresholds": list(choice.thresholds),
         **row.values(),
         "speedup": speedup(report.full.tuned, row.tuned),
         "stored": row.stored,
-        "replayed": None
-        if replayed is None
-        else {"average_exit": replayed.average_exit, "agreement": replayed.agreement},
+        "replayed": replayed
+        and {"average_exit": replayed.average_exit, "agreement": replayed.agreement},
     }
 
 
-def write(report: Report, budgets: Budgets, json: Path | None) -> None:
+def write(report: Report, json: Path | None) -> None:
     """Show the table; write results and picture."""
-    _show(report, budgets)
-    values = values_of(report, budgets)
-    results, picture = report.arguments.results_file, report.arguments.picture_file
+    _show(report)
+    values = values_of(report)
+    files = report.arguments.files
     # Entered before the checksum, which covers all entries.
-    values["pictures"] = [str(picture)] if picture else []
+    values["pictures"] = [str(files[1])] if files else []
     values = with_checksum(nan_to_none(values))
     write_report(json, values)
-    if results is not None and picture is not None:
+    if files:
+        results, picture = files
         make_folder(results.parent)
         # The results come first: they must survive if drawing fails.
         write_json(results, values)
@@ -186,13 +180,10 @@ def draw(values: dict[str, Any], path: Path) -> None:
     )
 
 
-def _show(report: Report, budgets: Budgets) -> None:
+def _show(report: Report) -> None:
     assert report.full is not None
     arguments, full = report.arguments, report.full.shown
-    rows = [
-        _line(f"budget {budgets.budget(row.tuned.average_exit):g}", full, row.shown)
-        for _, row in report.points
-    ]
+    rows = [_line(f"budget {report.budget(row):g}", full, row.shown) for _, row in report.points]
     rows += [_line(row.shown.decoded.system.name, full, row.shown) for row in report.beside]
     rows.append(_line("full stack", full, full))
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
@@ -208,25 +199,22 @@ def _show(report: Report, budgets: Budgets) -> None:
     for choice, row in report.points:
         thresholds = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
         stored = f"; `decode --exit {row.stored}`" if row.stored else ""
-        console.say(f"budget {budgets.budget(row.tuned.average_exit):g}: {thresholds}{stored}")
-    if lost := report.lost(budgets):
+        console.say(f"budget {report.budget(row):g}: {thresholds}{stored}")
+    if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
             "that kept to it when replayed left it when decoded. Decode more of each "
             "(`--finalists`), or set other budgets (`--budget`)."
         )
-    if report.calibrated is not None and report.calibrated["certified"]:
-        _print_guarantee(report.calibrated)
-
-
-def _print_guarantee(guarantee: dict[str, Any]) -> None:
+    guarantee = report.calibrated
+    if guarantee is None or not guarantee["certified"]:
+        return
     console.say(
         f"Certified: a mean loss ({guarantee['risk']}) of at most {guarantee['allow_loss']:g} with "
         f"confidence {guarantee['confidence']:g}; {guarantee['loss']:.2f} on "
         f"{guarantee['sentences']:,} sentences, p-value {guarantee['p_value']:.2g}."
     )
-    test = guarantee.get("test")
-    if test is not None:
+    if test := guarantee.get("test"):
         holds = "the promise holds" if test["holds"] else "more than was promised"
         console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
 
@@ -249,14 +237,10 @@ def speedup(full: Measured, measured: Measured) -> float:
     return full.decoded.seconds / seconds if seconds else math.nan
 
 
-def _is(row: Row, kind: type) -> bool:
-    return isinstance(row.tuned.decoded.system.halt, kind)
-
-
 def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> None:
     """Show and draw tunings, those of one name pooled: the best of each budget."""
     pairs = [split_label(text) for text in named]
     # Checked before reading: an output must not overwrite a tuning that is an input.
     check_out(out, json, [path for _, path in pairs])
     tunings = [read_tuning(path, label) for label, path in pairs]
-    show([tuning_section(tunings)], out, "png", json)
+    show(tuning_section(tunings), out, "png", json)

@@ -12,7 +12,6 @@ import typer
 
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import (
     CommandArguments,
     JsonFile,
@@ -24,7 +23,7 @@ from nmtgrid.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.alignment.aligner import Advance, AlignedPairs, AlignerSettings
+    from nmtgrid.analysis.alignment.aligner import Advance
 
 Train = Annotated[
     tuple[Path, Path] | None,
@@ -32,10 +31,6 @@ Train = Annotated[
 ]
 Heuristic = Annotated[
     HeuristicName, typer.Option("--heuristic", help="How the two directions are joined.")
-]
-LinksOut = Annotated[
-    Path | None,
-    typer.Option("--alignments-out", metavar="FILE", help="Write the links: `i-j` from 0, a line."),
 ]
 LEAST_PAIRS = 1000
 """Below, the aligner has too little to learn from, and people are told."""
@@ -69,7 +64,7 @@ class AlignArguments(CommandArguments):
 
 
 @takes(AlignArguments)
-def command(arguments: AlignArguments) -> None:
+def align(arguments: AlignArguments) -> None:
     """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
 
     Words are what spaces separate: give tokenised text.
@@ -79,11 +74,20 @@ def command(arguments: AlignArguments) -> None:
     check_outputs(
         {"--out": arguments.out, "--json": arguments.json}, {**inputs, **trained(arguments.train)}
     )
-    from nmtgrid.analysis.alignment.aligner import read_pairs
-    from nmtgrid.analysis.alignment.pharaoh import write_links
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
+    from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold, write_links
 
+    settings = AlignerSettings(
+        iterations=arguments.iterations,
+        null=arguments.null,
+        concentration=arguments.concentration,
+        heuristic=arguments.heuristic,
+    )
+    if arguments.tension is not None:
+        # A strength by hand stays as it is, whereas the default's is where learning begins.
+        settings = dataclasses.replace(settings, tension=arguments.tension, fixed=True)
     with aligning() as advance:
-        pairs = read_pairs(source, target, None, arguments.train, _settings(arguments), advance)
+        pairs = read_pairs(source, target, None, arguments.train, settings, advance)
     write_links(arguments.out, pairs.links)
     console.say(
         f"{sum(map(len, pairs.links)):,} links in {len(pairs.links):,} pairs; "
@@ -97,36 +101,15 @@ def command(arguments: AlignArguments) -> None:
         "heuristic": arguments.heuristic,
     }
     if gold is not None:
-        values |= _rated(pairs, gold)
+        rate = error_rate(pairs.links, read_gold(gold, pairs.sizes))
+        console.table(
+            f"Against {gold.name} (shares)",
+            ["AER", "precision", "recall", "F1"],
+            [[f"{v:.4f}" for v in (rate.aer, rate.precision, rate.recall, rate.f1)]],
+            [True] * 4,
+        )
+        values |= dataclasses.asdict(rate)
     write_report(arguments.json, values)
-
-
-def _settings(arguments: AlignArguments) -> AlignerSettings:
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings
-
-    settings = AlignerSettings(
-        iterations=arguments.iterations,
-        null=arguments.null,
-        concentration=arguments.concentration,
-        heuristic=arguments.heuristic,
-    )
-    if arguments.tension is None:
-        return settings
-    # A strength by hand stays as it is, whereas the default's is where learning begins.
-    return dataclasses.replace(settings, tension=arguments.tension, fixed=True)
-
-
-def _rated(pairs: AlignedPairs, gold: Path) -> dict[str, Any]:
-    from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold
-
-    rate = error_rate(pairs.links, read_gold(gold, pairs.sizes))
-    console.table(
-        f"Against {gold.name} (shares)",
-        ["AER", "precision", "recall", "F1"],
-        [[f"{v:.4f}" for v in (rate.aer, rate.precision, rate.recall, rate.f1)]],
-        [True] * 4,
-    )
-    return dataclasses.asdict(rate)
 
 
 @contextmanager
@@ -145,14 +128,6 @@ def aligning() -> Iterator[Advance]:
 def trained(train: tuple[Path, Path] | None) -> dict[str, Path | None]:
     """Return the files of `--train` as inputs that nothing may replace."""
     return {} if train is None else {"--train": train[0], "--train (second)": train[1]}
-
-
-def check_aligned(alignments: Path | None, train: tuple[Path, Path] | None) -> None:
-    """Raise ConfigError where links are both given and to be learned."""
-    if alignments is not None and train is not None:
-        raise ConfigError(
-            "`--train` has no effect where `--alignments` gives the links: leave one out."
-        )
 
 
 def warn_of_little(learned_from: int) -> None:

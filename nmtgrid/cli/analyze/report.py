@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nmtgrid import __version__
 from nmtgrid.base import console
@@ -24,9 +23,6 @@ from nmtgrid.cli.options import (
     takes,
     write_report,
 )
-
-if TYPE_CHECKING:
-    from nmtgrid.analysis.section import Section
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,9 +87,7 @@ RULES = [
         "alignments", "source", "`--alignments` are links from the source: add `--source FILE`."
     ),
     Excludes(
-        "alignments",
-        "train",
-        "`--alignments` are given, so none are learned: leave out `--train`.",
+        "alignments", "train", "`--alignments` are given, so none are learned: leave out `--train`."
     ),
     Requires(
         "reference source alignments train bootstrap",
@@ -104,7 +98,7 @@ RULES = [
 
 
 @takes(ReportArguments)
-def command(arguments: ReportArguments) -> None:
+def report(arguments: ReportArguments) -> None:
     """Lay out all analyses of some systems on one page that can be sent to a colleague.
 
     Scores, buckets, lengths and examples of all; difficulty where there is a source; alignments,
@@ -116,25 +110,22 @@ def command(arguments: ReportArguments) -> None:
     check_outputs({"--out": arguments.out, "--json": arguments.json}, inputs)
     from nmtgrid.analysis.report import ReportInputs, page, sections
 
-    report = ReportInputs(
-        arguments.systems or [],
-        arguments.reference,
-        arguments.source,
-        arguments.alignments,
-        arguments.train,
-        arguments.bootstrap,
-        arguments.line or [],
-        arguments.latency or [],
-        arguments.depth or [],
-        arguments.curves or [],
-        arguments.tokenize,
-        arguments.lowercase,
-    )
+    fields = [field.name for field in dataclasses.fields(ReportInputs)]
+    named = ReportInputs(**{name: getattr(arguments, name) for name in fields})
     with aligning() as advance:
-        parts = list(sections(report, advance))
+        parts = list(sections(named, advance))
     if arguments.activations and arguments.data is not None:
-        parts.append(_activations(arguments.activations, arguments.data, arguments.split))
-    html = page(arguments.title, arguments.text, parts, _foot(inputs))
+        from nmtgrid.analysis.activations import activations_section
+        from nmtgrid.cli.analyze.models import ActivationsArguments, measure
+
+        probed = ActivationsArguments(
+            models=arguments.activations, data=arguments.data, split=arguments.split
+        )
+        parts.append(activations_section(measure(probed), arguments.split))
+    origin = [f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"]
+    if files := [path.name for path in inputs.values() if path is not None]:
+        origin.append(f"of {', '.join(files)}")
+    html = page(arguments.title, arguments.text, parts, f"{', '.join(origin)}.")
     write_text(arguments.out, html)
     for section in parts:
         console.say(
@@ -162,17 +153,3 @@ def _faults(arguments: ReportArguments) -> list[str]:
         if not any(map(is_traces, systems)):
             faults.append("`--train` is to learn links from the source by: add `--source FILE`.")
     return faults + line_faults(arguments.line or [])
-
-
-def _activations(models: list[str], data: Path, split: str) -> Section:
-    from nmtgrid.analysis.activations import activations_section
-    from nmtgrid.cli.analyze.activations import measure
-
-    return activations_section(measure(models, data, split, 64, []), split)
-
-
-def _foot(inputs: dict[str, Path | None]) -> str:
-    """Return what stands at the foot: the program, and the files' names."""
-    files = ", ".join(path.name for path in inputs.values() if path is not None)
-    origin = f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"
-    return f"{origin}, of {files}." if files else f"{origin}."

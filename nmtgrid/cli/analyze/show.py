@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, StorageError
-from nmtgrid.base.io.atomic import reason
+from nmtgrid.base.io.atomic import link_target, reason
+from nmtgrid.base.spans import real_number, shortened
 from nmtgrid.cli.options import check_outputs, write_report
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.section import Section
+    from nmtgrid.analysis.section import Picture, Section
 
 Systems = Annotated[
     list[str],
@@ -54,32 +55,32 @@ Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without re
 
 def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None] = ()) -> None:
     """Raise ConfigError unless pictures and JSON can be written and replace no input."""
-    is_file = out is not None and bool(out.suffix) and not out.is_dir()
-    if is_file:
-        from nmtgrid.analysis.plotting.figure import check_suffix
-
-        assert out is not None
-        check_suffix(out)
-    elif out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"`--out {out}` is a file and no folder.", "Give a folder or a picture.")
+    outputs = {"--json": json}
     if out is not None:
-        _check_folder(out.parent if is_file else out)
-    is_there = is_file and out is not None and out.parent.is_dir()
-    check_outputs(
-        {"--json": json, **({"--out": out} if is_there else {})},
-        {f"FILE {path}": path for path in inputs if path is not None},
-    )
+        if is_file(out):
+            from nmtgrid.analysis.plotting.figure import check_suffix
+
+            check_suffix(out)
+        elif out.exists() and not out.is_dir():
+            raise ConfigError(
+                f"`--out {out}` is a file and no folder.", "Give a folder or a picture."
+            )
+        folder = out.parent if is_file(out) else out
+        above = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ConfigError(
+                f"`--out`: the folder {folder} cannot be made: {above} is "
+                + ("no folder." if not above.is_dir() else "one that may only be read."),
+                "Choose another `--out`.",
+            )
+        if is_file(out) and out.parent.is_dir():
+            outputs["--out"] = out
+    check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise ConfigError unless `folder` is there or can be made."""
-    above = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ConfigError(
-            f"`--out`: the folder {folder} cannot be made: {above} is "
-            + ("no folder." if not above.is_dir() else "one that may only be read."),
-            "Choose another `--out`.",
-        )
+def is_file(out: Path) -> bool:
+    """Return whether `--out` names a picture, not a folder."""
+    return bool(out.suffix) and not out.is_dir()
 
 
 def line_faults(lines: Sequence[int]) -> list[str]:
@@ -94,47 +95,34 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     from nmtgrid.analysis.quality.buckets import check_edges
 
     try:
-        edges = [float(edge) for edge in text.split(",")]
+        edges = [real_number(edge) for edge in text.split(",")]
     except ValueError:
-        return None, [f"`--edges {text}` are no numbers with commas between: {example}."]
-    return edges, [f"`--edges {text}`: {fault}" for fault in check_edges(edges)]
+        return None, [f"`--edges {shortened(text)}` are no numbers with commas between: {example}."]
+    return edges, [f"`--edges {shortened(text)}`: {fault}" for fault in check_edges(edges)]
 
 
-def show(
-    sections: Sequence[Section], out: Path | None, picture: str, json: Path | None
-) -> dict[str, Any]:
-    """Print the tables, draw the pictures, write the values; return what was written as JSON."""
-    for section in sections:
-        for table in section.tables:
-            console.table(table.title, table.columns, table.formatted(), _right(table))
-    drawn = [] if out is None else draw(sections, out, picture)
+def show(section: Section, out: Path | None, picture: str, json: Path | None) -> None:
+    """Print the tables, draw the pictures, write the values."""
+    for table in section.tables:
+        numeric = [table.is_numeric(column) for column in range(len(table.columns))]
+        console.table(table.title, table.columns, table.formatted(), numeric)
+    drawn = [] if out is None else _draw(section.pictures, out, picture)
     for path in drawn:
         console.say(f"Drawn: {path}")
-    values: dict[str, Any] = {}
-    for section in sections:
-        values |= section.values
-    values["pictures"] = [str(path) for path in drawn]
-    write_report(json, values)
-    return values
+    write_report(json, {**section.values, "pictures": [str(path) for path in drawn]})
 
 
-def _right(table: Any) -> list[bool]:
-    return [table.is_numeric(column) for column in range(len(table.columns))]
-
-
-def draw(sections: Sequence[Section], out: Path, picture: str) -> list[Path]:
+def _draw(pictures: Sequence[Picture], out: Path, picture: str) -> list[Path]:
     """Draw all pictures into a folder, or beside the file `out`; return their paths."""
-    is_file = bool(out.suffix) and not out.is_dir()
     try:
-        (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
+        link_target(out.parent if is_file(out) else out).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise StorageError(
             f"The folder of {out} cannot be made: {reason(fault)}.", "Choose another `--out`."
         ) from fault
-    pictures = [figure for section in sections for figure in section.pictures]
     paths = []
     for figure in pictures:
-        if not is_file:
+        if not is_file(out):
             path = out / f"{figure.name}.{picture}"
         elif len(pictures) == 1:
             path = out

@@ -26,11 +26,10 @@ def command(arguments: DecodeArguments) -> None:
     source, data, standard = arguments.source, arguments.data, Path("-")
     if arguments.stream:
         # A stream writes one hypothesis, found greedily: who asks for just that is not refused.
-        arguments = dataclasses.replace(
-            arguments,
-            beam=None if arguments.beam == 1 else arguments.beam,
-            nbest=None if arguments.nbest == 1 else arguments.nbest,
-        )
+        if arguments.beam == 1:
+            arguments = dataclasses.replace(arguments, beam=None)
+        if arguments.nbest == 1:
+            arguments = dataclasses.replace(arguments, nbest=None)
         from nmtgrid.cli.decode.stream import faults_of_stream, translate_stream
 
         check_rules(arguments, STREAM_RULES, faults_of_stream(arguments))
@@ -55,14 +54,12 @@ def command(arguments: DecodeArguments) -> None:
     )
     from nmtgrid.cli.decode import run
 
-    # A model that captions pictures has the size of their features; others have none.
     translator = run.make_translator(arguments)
-    run.check_source(translator, arguments)
     if arguments.forced:
         report = run.force_split(translator, arguments)
     elif data is not None:
         report = run.translate_split(translator, arguments)
-    elif translator.features:
+    elif translator.features:  # of pictures; a model of text has none
         report = run.caption_file(translator, arguments)
     else:
         report = run.translate_text(translator, arguments)

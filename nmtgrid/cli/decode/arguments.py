@@ -65,7 +65,9 @@ class DecodeArguments(CommandArguments):
     alignments: Path | None = option("Write links of words, `source-target` from 0.", "FILE")
     replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
     batch_tokens: int | None = option("Source tokens x beam of a batch.  [default: 4000]", "N")
-    max_source: int | None = option("Units of the longest source taken whole.  [default: 512]", "N")
+    max_source: int | None = option(
+        "Units of the longest source taken whole.  [default: as in training]", "N"
+    )
     long_lines: Literal["split", "cut"] | None = option(
         "Translate longer ones in pieces, or cut them.  [default: split]"
     )
@@ -85,11 +87,6 @@ class DecodeArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
-
-    @property
-    def models(self) -> list[Path]:
-        """All model directories that are averaged."""
-        return [self.model, *(self.ensemble or [])]
 
 
 RULES = [

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,8 +19,10 @@ from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
-from nmtgrid.base.io.text import NOTES, STANDARD, is_stream, open_writer, read_lines
+from nmtgrid.base.io.atomic import is_stream
+from nmtgrid.base.io.text import NOTES, STANDARD, open_writer, read_lines
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
+from nmtgrid.cli.decode.scores import print_scores, scores
 from nmtgrid.cli.options import (
     PIPE_CLOSED,
     Leave,
@@ -31,11 +33,11 @@ from nmtgrid.cli.options import (
 )
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
+from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.search.api import Halt, SearchPlan
+from nmtgrid.search.api import Halt, SearchPlan, Translation
 from nmtgrid.search.forced import forced_traces
-from nmtgrid.search.postprocess import Translation, scores, scores_of_captions
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
     TranslationOptions,
@@ -47,21 +49,6 @@ from nmtgrid.search.translate import (
 )
 
 _FLUSH_EVERY = 64
-_FEW_ESCAPED = 0.01
-"""Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-_TRANSLATION_SCORES = {
-    "bleu_tokenized": "BLEU, tokenised (%)",
-    "bleu": "BLEU, raw text (%)",
-    "chrf": "chrF2, raw text (%)",
-    "ter": "TER, raw text (%)",
-}
-_CAPTION_SCORES = {
-    "bleu_1": "BLEU-1 (%)",
-    "bleu_2": "BLEU-2 (%)",
-    "bleu_3": "BLEU-3 (%)",
-    "bleu_4": "BLEU-4 (%)",
-    "cider": "CIDEr-D (x 100)",
-}
 
 
 def make_translator(arguments: DecodeArguments) -> Translator:
@@ -70,16 +57,16 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     What the command line leaves out is the model's setting or the default.
     """
     device = find_device(arguments.device)
-    values = {name: getattr(arguments, name) for name in explicit_options(arguments)}
     # Before models are loaded, which may take minutes.
-    options = from_json(TranslationOptions, _fields_in(values, TranslationOptions))
-    models = [load_model(path, None, arguments.weights) for path in arguments.models]
-    plan, search = default_plan(models[0]), _fields_in(values, SearchPlan)
+    options = from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    models = [load_model(folder, None, arguments.weights) for folder in folders]
+    plan, search = default_plan(models[0]), _explicit_fields(arguments, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     # `--set` reaches settings of the search, with or without their group's name.
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
-    changed = {text.partition("=")[0].strip() for text in changes}
+    changed = [text.partition("=")[0].strip() for text in changes]
     faults = [
         f"`--set {name}` and `--{name.replace('_', '-')}` say the same: give one."
         for name in search
@@ -87,7 +74,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     ]
     if faults:
         raise ConfigError(faults)
-    return Translator(
+    translator = Translator(
         models,
         override(override(plan, search), changes),
         options,
@@ -96,13 +83,22 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         warn=console.warn,
         halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
     )
+    # A model reads either text or pictures.
+    has_pictures = arguments.source is not None and arguments.source.suffix == ".safetensors"
+    if arguments.data is not None:
+        has_pictures = Dataset.open(arguments.data).pictures is not None
+    (check_pictures if has_pictures else check_text)(translator.models[0])
+    if translator.features:
+        check_rules(arguments, PICTURE_RULES)
+    return translator
 
 
-def _fields_in(
-    values: Mapping[str, Any], kind: type[TranslationOptions | SearchPlan]
+def _explicit_fields(
+    arguments: DecodeArguments, kind: type[TranslationOptions | SearchPlan]
 ) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return {name: values[name] for name in names if name in values}
+    names = explicit_options(arguments)
+    fields = dataclasses.fields(kind)
+    return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
 
 
 def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
@@ -114,17 +110,6 @@ def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
         console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
         return None
     return halt_of(choice, loaded, console.warn)
-
-
-def check_source(translator: Translator, arguments: DecodeArguments) -> None:
-    """Raise ConfigError where a model is given what it cannot read, text or pictures."""
-    if arguments.data is not None:
-        has_pictures = Dataset.open(arguments.data).pictures is not None
-    else:
-        has_pictures = arguments.source is not None and arguments.source.suffix == ".safetensors"
-    (check_pictures if has_pictures else check_text)(translator.models[0])
-    if translator.features:
-        check_rules(arguments, PICTURE_RULES)
 
 
 def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
@@ -140,7 +125,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
         console.say("Write a sentence on each line; Ctrl-D ends.")
     # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
-    prefixes = _read_prefixes(arguments.prefix, total)
+    prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
     begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
     report, _ = _write_translations(translator, begin, total, arguments)
     for name, count in notes.items():
@@ -162,17 +147,17 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
     else:
         lines = split.raw_source()
         total = len(lines)
-        prefixes = _read_prefixes(arguments.prefix, total)
+        prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
         begin = functools.partial(translator.stream, lines, prefixes=prefixes)
     report, translations = _write_translations(translator, begin, total, arguments)
     if isinstance(split, PictureSplit):
-        values = scores_of_captions(translations, split)
-        _print_scores(values, report, f"{split.name}: {report['sentences']:,} pictures")
+        words = [caption.tokenized for caption in translations]
+        values, what = caption_scores(words, split.references()), "pictures"
     else:
-        lowercase = dataset.pipeline.facts.lowercase
-        values = scores(translations, split, lowercase=lowercase, with_ter=arguments.ter)
-        _print_scores(values, report, f"{split.name}: {report['sentences']:,} sentences")
-        _print_reference_notes(values, report["sentences"])
+        moses = dataset.pipeline.target.moses
+        values = scores(translations, split, moses, with_ter=arguments.ter)
+        what = "sentences"
+    print_scores(values, report, f"{split.name}: {report['sentences']:,} {what}")
     return {**values, "split": split.name, **report}
 
 
@@ -208,7 +193,10 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
     split, total, started = dataset.split(arguments.split or "test"), 0.0, time.perf_counter()
     model = translator.models[0]
     with console.progress("translating", len(split)) as bar, contextlib.ExitStack() as stack:
-        traces, alignments = _open_all(stack, arguments.traces, arguments.alignments)
+        traces, alignments = (
+            None if path is None else stack.enter_context(open_writer(path))
+            for path in (arguments.traces, arguments.alignments)
+        )
         for trace in forced_traces(
             model,
             translator.pipeline,
@@ -243,14 +231,12 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
     }
 
 
-def _read_prefixes(path: Path | None, total: int | None) -> Iterator[str] | None:
-    """Return the prefixes in `path`, None for no path.
+def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
+    """Return the prefixes in `path`; `total` are the lines to translate where they are known.
 
-    `total` are the lines to translate where they are known. Raises InputError, before anything is
-    translated, for a file with another number of lines; pipes are read as the lines are.
+    Raises InputError, before anything is translated, for a file with another number of lines;
+    pipes are read as the lines are.
     """
-    if path is None:
-        return None
     if total is not None and str(path) != STANDARD and not is_stream(path):
         count = sum(1 for _ in read_lines(path))
         if count != total:
@@ -281,8 +267,9 @@ def _write_translations(
         meter = _Meter(bar)
         # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
-        text, traces, alignments = _open_all(
-            stack, text_path, arguments.traces, arguments.alignments
+        text, traces, alignments = (
+            None if path is None else stack.enter_context(open_writer(path))
+            for path in (text_path, arguments.traces, arguments.alignments)
         )
         for translation in stream:
             if text is not None:
@@ -310,10 +297,6 @@ def _write_translations(
     return report, translations
 
 
-def _open_all(stack: contextlib.ExitStack, *paths: Path | None) -> list[IO[bytes] | None]:
-    return [None if path is None else stack.enter_context(open_writer(path)) for path in paths]
-
-
 def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
     """Write the best text, or `line ||| text ||| log-probability ||| score` lines."""
     lines = [translation.text]
@@ -324,7 +307,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
             for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True)
         ] or [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
     try:
-        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.write(("\n".join(lines) + "\n").encode())
         # Often enough for whoever watches, and seldom enough to cost nothing.
         if translation.line % _FLUSH_EVERY == 0:
             file.flush()
@@ -340,46 +323,15 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
         alignments.write(f"{pharaoh(trace)}\n".encode())
 
 
+@dataclasses.dataclass
 class _Meter:
     """Counts target tokens and shows their rate on the progress bar."""
 
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-        self._started = time.perf_counter()
-        self.tokens = 0
+    bar: Any
+    tokens: int = 0
+    started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def advance(self, lines: int, tokens: int) -> None:
         self.tokens += tokens
-        rate = self.tokens / max(time.perf_counter() - self._started, 1e-9)
-        self._bar.update(self._bar.task_ids[0], advance=lines, note=f"{rate:,.0f} target tokens/s")
-
-
-def _print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: str) -> None:
-    """Print the scores of translations or captions, their signatures and the average exit."""
-    is_text = "bleu_tokenized" in values
-    titles = _TRANSLATION_SCORES if is_text else _CAPTION_SCORES
-    names = [name for name in titles if name in values]
-    console.table(
-        f"{title} in {report['seconds']:.1f} s, {report['tokens_per_second']:,.0f} target tokens/s",
-        ["score" if is_text else "score, all references", "value"],
-        [[titles[name], values[name]] for name in names],
-    )
-    # BLEU-1 to BLEU-4 are one computation, with one signature.
-    for name in names if is_text else ("bleu_4", "cider"):
-        console.say(f"signature of {name}: {values[f'signature_{name}']}")
-    if "average_exit" in report:
-        console.say(f"average exit: {report['average_exit']:.2f} blocks per token")
-
-
-def _print_reference_notes(values: Mapping[str, Any], sentences: int) -> None:
-    """Print what about the references makes scores of raw text differ from published ones."""
-    if values["references_lowercased"]:
-        console.say(
-            "The dataset is lower-cased: raw references are compared in lower case (case:lc)."
-        )
-    if values["references_escaped"] > _FEW_ESCAPED * sentences:
-        console.warn(
-            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
-            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
-            "high; quote tokenised BLEU."
-        )
+        rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
+        self.bar.update(self.bar.task_ids[0], advance=lines, note=f"{rate:,.0f} target tokens/s")

@@ -27,14 +27,12 @@ from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
-from nmtgrid.online.stream import Stream, StreamTranslator
+from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent
-from nmtgrid.search.long_sources import join
+from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.search.translate import check_ensemble, default_plan
 from nmtgrid.text.incremental import IncrementalDetokenizer, stream_words
-
-_MAX_SOURCE = 512
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
@@ -73,7 +71,8 @@ def translate_stream(arguments: DecodeArguments) -> None:
     """
     setting, agent = _agent(arguments.k, arguments.threshold, arguments.finish_reading)
     device = find_device(arguments.device)
-    loaded = [load_model(path, device, arguments.weights) for path in arguments.models]
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    loaded = [load_model(folder, device, arguments.weights) for folder in folders]
     check_ensemble(loaded)
     # The model's own width and penalties are for whole sentences: a stream never takes words back.
     plan = dataclasses.replace(
@@ -92,18 +91,17 @@ def translate_stream(arguments: DecodeArguments) -> None:
         device,
         arguments.precision == "bf16",
         halt,
+        SourceLimits.of([model.lengths for model in loaded], arguments.max_source),
     )
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
-    max_source = _MAX_SOURCE if arguments.max_source is None else arguments.max_source
-    run = _Run(translator, max_source)
+    run = _Run(translator)
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
     interruption: KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open_writer(Path(STANDARD)))
-        traces = None
-        if arguments.traces is not None:
-            traces = stack.enter_context(open_writer(arguments.traces))
+        path = arguments.traces
+        traces = None if path is None else stack.enter_context(open_writer(path))
         try:
             for text, line in run.translate(words):
                 if text:
@@ -126,60 +124,45 @@ def translate_stream(arguments: DecodeArguments) -> None:
 
 
 class _Line:
-    """One source line under way: a stream, or several where it is too long for one."""
+    """One source line under way, and its text."""
 
-    def __init__(self, number: int, translator: StreamTranslator, max_source: int) -> None:
+    def __init__(self, number: int, translator: StreamTranslator) -> None:
         self.number = number
-        self._translator, self._max_source = translator, max_source
-        self.streams: list[Stream] = []
+        self._limits = translator.limits
+        self.stream = translator.begin()
         self.text = IncrementalDetokenizer(translator.pipeline.target.moses)
 
     def read(self, word: str) -> str:
         """Return what a word adds to the text."""
-        text = ""
-        size = len(self._translator.pipeline.source_tokens(word))
-        read = len(self.streams[-1].source) if self.streams else 0
-        # A word that is longer than the limit alone is not split: a piece has one word at least.
-        if size and read and read + size > self._max_source:
-            if len(self.streams) == 1:
-                console.warn(
-                    f"long-line: line {self.number} has more than {self._max_source:,} source "
-                    "units and is translated in pieces."
-                )
-            text = self.end()
-            self.streams.append(self._translator.begin())
-        if not self.streams:
-            self.streams.append(self._translator.begin())
-        return text + self._grow(self.streams[-1].read(word))
+        count = len(self.stream.pieces)
+        words = self.stream.read(word)
+        if count == 1 and len(self.stream.pieces) == 2:
+            console.warn(
+                f"long-line: line {self.number} has more than {self._limits.whole:,} source "
+                "units and is translated in pieces."
+            )
+        return self._grow(words)
 
     def end(self) -> str:
         """Return what the end adds to the text."""
-        return self._grow(self.streams[-1].end()) if self.streams else ""
+        return self._grow(self.stream.end())
 
     def trace(self) -> Trace:
         """Return the record of a line that has ended."""
-        parts = [stream for stream in self.streams if stream.source]
-        if not parts:
+        pieces = self.stream.pieces
+        source = [unit for piece in pieces for unit in piece.source]
+        if not source:
             return Trace(self.number, [], [], "", [], 0.0, 0.0, reads=[])
-        whole = join([stream.hypothesis() for stream in parts], self._translator.plan)
-        reads: list[int] = []
-        before = 0
-        for stream in parts:
-            # A piece's own end symbols, in source and target, are none of the line's but for the
-            # last piece: they go as soon as a further piece is added.
-            if before:
-                reads = [min(count, before) for count in reads[:-1]]
-            reads += [before + count for count in stream.hypothesis().reads or ()]
-            before += len(stream.source)
+        whole = self.stream.hypothesis()
         return Trace(
             line=self.number,
-            source=[unit for stream in parts for unit in stream.source],
-            target=[unit for stream in parts for unit in stream.target],
+            source=source,
+            target=[unit for piece in pieces for unit in piece.target],
             text=self.text.text,
             log_probabilities=whole.log_probabilities,
             log_probability=whole.log_probability,
             score=whole.score,
-            reads=reads,
+            reads=whole.reads,
             exits=whole.exits,
             exit_scores=rounded_exit_scores(whole.exit_scores),
             num_exits=whole.num_exits,
@@ -192,8 +175,8 @@ class _Line:
 class _Run:
     """Translates lines of words and counts what it does."""
 
-    def __init__(self, translator: StreamTranslator, max_source: int) -> None:
-        self._translator, self._max_source = translator, max_source
+    def __init__(self, translator: StreamTranslator) -> None:
+        self._translator = translator
         self._started = time.perf_counter()
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
@@ -202,7 +185,7 @@ class _Run:
 
     def translate(self, words: Iterator[str | None]) -> Iterator[tuple[str, _Line | None]]:
         """Yield text as it becomes final, and with each line's end the line."""
-        line = _Line(1, self._translator, self._max_source)
+        line = _Line(1, self._translator)
         for word in words:
             began = time.perf_counter()
             text = f"{line.end()}\n" if word is None else line.read(word)
@@ -211,7 +194,7 @@ class _Run:
             yield text, (line if word is None else None)
             if word is None:
                 self._count(line)
-                line = _Line(self._sentences + 1, self._translator, self._max_source)
+                line = _Line(self._sentences + 1, self._translator)
 
     def report(self) -> dict[str, Any]:
         """Return counts, times and latencies; seconds are those of work, without waiting.
@@ -219,15 +202,10 @@ class _Run:
         What compares with a reference is None.
         """
         unknown = dict.fromkeys(("laal", "yaal", "length_ratio"))
-        token, word = (
-            {
-                **latency(
-                    [delays for delays, _ in streams], [length for _, length in streams], unit=unit
-                ).values(),
-                **unknown,
-            }
-            for unit, streams in self._measured.items()
-        )
+        latencies = []
+        for unit, streams in self._measured.items():
+            delays, lengths = [delays for delays, _ in streams], [length for _, length in streams]
+            latencies.append({**latency(delays, lengths, unit=unit).values(), **unknown})
         average_exit = {}
         if self._exited_tokens:
             average_exit["average_exit"] = self._exits / self._exited_tokens
@@ -237,19 +215,15 @@ class _Run:
             "seconds": self._seconds,
             "seconds_with_waiting": time.perf_counter() - self._started,
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
-            **{name: token[name] for name in ("al", "unit", "convention")},
+            **{name: latencies[0][name] for name in ("al", "unit", "convention")},
             **average_exit,
-            "latencies": [token, word],
+            "latencies": latencies,
             "search": dataclasses.asdict(self._translator.plan),
         }
 
     def _count(self, line: _Line) -> None:
         self._sentences += 1
-        if not line.streams:
-            # An empty line has no latency: it is counted as one that was skipped.
-            self._measured["token"].append(([], 0))
-            self._measured["word"].append(([], 0))
-        for stream in line.streams:
+        for stream in line.stream.pieces:
             self._tokens += len(stream.target) + bool(stream.source)
             exits = (stream.hypothesis().exits if stream.source else None) or []
             self._exits += sum(exits)

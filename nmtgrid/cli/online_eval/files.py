@@ -14,12 +14,11 @@ from nmtgrid.analysis.latency import (
     reference_curves,
 )
 from nmtgrid.analysis.plotting.figure import SUFFIXES
-from nmtgrid.analysis.plotting.paths import GridRow, PathGrid, draw_paths
-from nmtgrid.analysis.plotting.tradeoff import draw_tradeoff
+from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
+from nmtgrid.analysis.plotting.lines import draw_tradeoff
 from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.io.atomic import make_folder, write_json, write_text
-from nmtgrid.base.io.checksums import with_checksum
+from nmtgrid.base.io.atomic import make_folder, with_checksum, write_json, write_text
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.online.evaluate import (
     Measured,

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
@@ -76,10 +77,11 @@ def _counted(counts: Mapping[str, int]) -> str:
     titles: dict[int, list[str]] = {}
     for title, count in counts.items():
         titles.setdefault(count, []).append(title)
-    shown = {count: f"{count:,}" for count in titles if count}
-    if len(titles) > 1:
-        shown = {count: f"{text} ({', '.join(titles[count])})" for count, text in shown.items()}
-    return ", ".join(shown.values())
+    return ", ".join(
+        f"{count:,}" + (f" ({', '.join(titles[count])})" if len(titles) > 1 else "")
+        for count in titles
+        if count
+    )
 
 
 def _row(latency: Latency) -> list[float]:
@@ -112,13 +114,34 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
         )
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
+    folders = {folder.resolve() for folder in (arguments.out, arguments.simuleval) if folder}
+    with contextlib.ExitStack() as stack:
+        for folder in sorted(folders):
+            stack.enter_context(FolderLock(folder, "nmtgrid online-eval"))
+        _evaluate(arguments, systems, settings, files, lowercase=lowercase)
+
+
+def _evaluate(
+    arguments: OnlineEvalArguments,
+    systems: Sequence[System],
+    settings: Sequence[Setting],
+    files: Files,
+    *,
+    lowercase: bool,
+) -> None:
     try:
-        with _progress(systems, settings) as meter:
+        total = len(settings) * sum(len(system.sentences) for system in systems)
+        with console.progress("translating", total) as bar:
+            meter = _Meter(bar)
             for system in systems:
                 meter.name = f"{system.name}, " if len(systems) > 1 else ""
                 for decoded in system.decoder.run(system.sentences, settings, meter.advance):
                     measured = measure(
-                        system.sentences, decoded, system.joiner, lowercase=lowercase
+                        system.sentences,
+                        decoded,
+                        system.joiner,
+                        lowercase=lowercase,
+                        lower=system.decoder.translator.pipeline.target.moses.lower,
                     )
                     system.done.append(measured)
                     files.keep(system, measured)
@@ -127,9 +150,9 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     except KeyboardInterrupt:
         # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C.
         _finish(arguments, systems, files, complete=False)
-        done, total = sum(len(setting.done) for setting in systems), len(systems) * len(settings)
+        done, count = sum(len(system.done) for system in systems), len(systems) * len(settings)
         where = f"; {arguments.out} holds them" if arguments.out and done else ""
-        console.say(f"Interrupted after {done} of {total} settings{where}.")
+        console.say(f"Interrupted after {done} of {count} settings{where}.")
         raise
     _finish(arguments, systems, files, complete=True)
 
@@ -289,9 +312,9 @@ def _systems(
     # Reading warns about long sentences, so it waits until no model is refused.
     for system in systems:
         pipeline = system.decoder.translator.pipeline
-        longest = system.decoder.translator.options.max_source
+        limits = system.decoder.translator.limits
         system.sentences = read_sentences(
-            pipeline, split, arguments.sentences, longest, console.warn, arguments.source
+            pipeline, split, arguments.sentences, limits, console.warn, arguments.source
         )
     return systems
 
@@ -312,10 +335,3 @@ class _Meter:
         rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
         note = f"{self.name}{setting.title}: {rate:,.0f} target tokens/s"
         self._bar.update(self._bar.task_ids[0], advance=lines, note=note)
-
-
-@contextlib.contextmanager
-def _progress(systems: Sequence[System], settings: Sequence[Setting]) -> Iterator[_Meter]:
-    total = len(settings) * sum(len(system.sentences) for system in systems)
-    with console.progress("translating", total) as bar:
-        yield _Meter(bar)

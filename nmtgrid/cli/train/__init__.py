@@ -34,8 +34,9 @@ def command(arguments: TrainArguments) -> None:
         write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
         return
     check_rules(arguments, RULES)
-    from nmtgrid.cli.train.run import parse_seeds, resolve_request, run_all
-    from nmtgrid.training.resolve import Request
+    from nmtgrid.cli.objectives import objectives
+    from nmtgrid.cli.train.run import parse_seeds, run_all
+    from nmtgrid.training.prepare import Request, resolve
 
     request = Request(
         arch=arguments.arch,
@@ -50,7 +51,7 @@ def command(arguments: TrainArguments) -> None:
 
         # Of several seeds each has a folder of its own, so that there is no single run to resume.
         resumed = arguments.out if arguments.resume and seeds is None else None
-        settings = resolve_request(request, resumed)
+        settings = resolve(request, objectives, resumed)
         sizes = arguments.source_vocab_size, arguments.target_vocab_size
         write_report(arguments.json, print_plan(settings, arguments.data, sizes))
         return

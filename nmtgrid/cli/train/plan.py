@@ -15,7 +15,7 @@ from nmtgrid.base import console
 from nmtgrid.base.config import describe, meanings, to_json
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
-from nmtgrid.data.batches import BatchPlan, DataCursor
+from nmtgrid.data.batches import BatchPlan, DataCursor, check_usable
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -205,6 +205,7 @@ def _measured_work(
         batches.max_length,
         settings.training.seed,
     )
+    check_usable(plan)
     walk = itertools.islice(plan.walk(DataCursor(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
     # The order is drawn anew each epoch, but the first batches of one are like all others.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.options import Leave
 from nmtgrid.cli.train.arguments import TrainArguments
@@ -21,11 +21,14 @@ from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
 from nmtgrid.training.distributed import Processes, check_shared_folder
-from nmtgrid.training.events import MetricsLog, perplexity
-from nmtgrid.training.prepare import METRICS, check_folder, prepare
-from nmtgrid.training.progress import StopRequest
-from nmtgrid.training.resolve import Request, resolve, resolve_resumed
-from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.events import MetricsLog, StopRequest, perplexity
+from nmtgrid.training.prepare import (
+    METRICS,
+    Request,
+    check_folder,
+    prepare,
+    resolve,
+)
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import check_watch
 
@@ -66,13 +69,6 @@ def run_all(
     return 0, {"seeds": reports, **_print_spread(reports)}
 
 
-def resolve_request(request: Request, resumed: Path | None) -> RunSettings:
-    """Return the settings of a new run, or of the one in the folder `resumed`, changed."""
-    if resumed is None:
-        return resolve(request, objectives)
-    return resolve_resumed(resumed, request, objectives)
-
-
 def _train(
     arguments: TrainArguments,
     request: Request,
@@ -87,7 +83,7 @@ def _train(
     Of several processes the first one prints and writes the log.
     """
     assert arguments.data is not None
-    settings = resolve_request(request, out if resume else None)
+    settings = resolve(request, objectives, out if resume else None)
     check_watch(settings)
     stop = StopRequest()
     trainer = prepare(
@@ -112,7 +108,7 @@ def _train(
     else:
         # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
-        console.speak()
+        console.messages.quiet = False
     # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
@@ -167,7 +163,18 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
     """
     match event:
         case events.Started():
-            _print_started(event)
+            skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
+            begun = f"Going on from update {event.update:,}" if event.update else "Training"
+            shared = f", {event.processes} processes" if event.processes > 1 else ""
+            anew = (
+                "\nIt goes on with another number of processes than before: the same batches, "
+                "dealt anew, and other random numbers."
+            )
+            console.say(
+                f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
+                f"{event.device}{shared}, {event.precision}."
+                f"{anew if event.world_size_changed else ''}"
+            )
         case events.Updated():
             # Without a limit on time or updates the end is unknown, and the bar stays empty.
             share, left = 0.0, ""
@@ -206,20 +213,6 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
             _print_finished(event)
 
 
-def _print_started(event: events.Started) -> None:
-    skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
-    begun = f"Going on from update {event.update:,}" if event.update else "Training"
-    shared = f", {event.processes} processes" if event.processes > 1 else ""
-    anew = (
-        "\nIt goes on with another number of processes than before: the same batches, dealt anew, "
-        "and other random numbers."
-    )
-    console.say(
-        f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
-        f"{event.device}{shared}, {event.precision}.{anew if event.world_size_changed else ''}"
-    )
-
-
 def _print_finished(event: events.Finished) -> None:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
@@ -254,21 +247,8 @@ def _format_scores(
 
 def parse_seeds(text: str) -> list[int]:
     """Return the seeds of a list such as `1,2,3` or `1..3`."""
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dots, last = part.partition("..")
-            # Sliced, as a range may be too long to be listed; one more than allowed is refused.
-            span = range(int(first), int(last) + 1) if dots else [int(first)]
-            seeds += span[: _MOST_SEEDS + 1]
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or len(seeds) > _MOST_SEEDS:
-        raise ConfigError(
-            f"`--seeds {text}` is not a list of different seeds (at most {_MOST_SEEDS:,}).",
-            "Write 1,2,3 or 1..3.",
-        )
-    return seeds
+    values = whole_numbers(text, "--seeds", limit=_MOST_SEEDS)
+    return [int(seed) for seed in values]
 
 
 @contextlib.contextmanager

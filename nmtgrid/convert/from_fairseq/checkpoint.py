@@ -1,17 +1,25 @@
 """Reads checkpoints as torch saves them, without unpickling: nothing of a file is ever run.
 
-Since torch 1.6 a checkpoint is a zip archive, before it was a stream of pickles and numbers. Every
-size that a header names is checked against the file before memory is taken: an archive's parts
-are uncompressed, a storage lies within the file, and a tensor within its storage. Together the
-tensors of a model take no more than the file does, so a small file stays small in memory.
+Since torch 1.6 a checkpoint is a zip archive, before it was a stream of pickles and numbers. Time
+and memory are bounded by the bytes that the file has on disk, holes of a sparse file not counted:
+- A pickle costs one step for each instruction and for each item that an instruction copies, and
+  has no more steps than the file has bytes. So nothing grows by being named again and again.
+- Nothing here walks down a value, compares values or prints them, whatever they contain: a value
+  may be nested without end. Keys of tables are texts, whose hashes nobody can foresee.
+- An archive's parts are uncompressed, a storage lies within the file and a tensor within its
+  storage, and together the tensors of a model span no more bytes than the file has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import functools
+import io
 import math
 import mmap
+import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +30,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ModelError
+from nmtgrid.base.io.atomic import is_stream
 
 _DTYPES: dict[str, torch.dtype] = {
     "FloatStorage": torch.float32, "HalfStorage": torch.float16,
@@ -47,27 +56,36 @@ _INERT_PACKAGES = (
 )  # fmt: skip
 _MAX_AXES = 8
 _MAX_INTEGER_BYTES = 16  # far more than any count has
+_MAX_NAME = 300  # characters of a global
+# Those of 30,000 tensors; fairseq's largest models have some thousands.
+_MAX_STEPS = 1_000_000
+_MAX_PICKLE_BYTES = 32 << 20
+_MAX_DIRECTORY_BYTES = 8 << 20
+_MAX_ROWS = 1 << 32  # of a tensor without elements, which no storage bounds
+# Zeros of a sparse file, and models whose weights are stored in half precision or less.
+_SLACK_BYTES = 64 << 20
+_MAX_GROWTH = 8
 
 
 class PickleFault(ValueError):
     """What is wrong with a pickle, without the name of the file."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Inert:
     """An object of an unknown type, by its name; nothing is ever called on it."""
 
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Namespace:
     """Options as argparse keeps them."""
 
     values: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Storage:
     """`count` numbers of torch's storage type `kind`, from `start` on in the storage `key`."""
 
@@ -81,7 +99,7 @@ class _Storage:
         return _DTYPES[self.kind].itemsize
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TensorView:
     """A tensor: a strided view of a storage, all in numbers of elements."""
 
@@ -101,8 +119,18 @@ class TensorView:
         steps = zip(self.shape, self.strides, strict=True)
         return 1 + sum((size - 1) * step for size, step in steps) if self.elements else 0
 
+    def lies_in_storage(self) -> bool:
+        """Return whether the storage has as many elements, and all of them."""
+        # A stride of 0 repeats numbers: a small file could ask for a huge tensor.
+        axes = zip(self.shape, self.strides, strict=True)
+        repeats = any(size > 1 and not step for size, step in axes)
+        needed = max(self.offset + self.extent, self.elements)
+        return (
+            needed <= self.storage.count and not repeats and max(self.shape, default=0) < _MAX_ROWS
+        )
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Constructor:
     """A constructor that the reader carries out itself."""
 
@@ -113,7 +141,7 @@ def _resolve(name: str) -> _Constructor | Inert:
     """Return the substitute of the global `name`. Raises PickleFault unless it is known."""
     if name in _CONSTRUCTORS:
         return _Constructor(name)
-    if name in _INERT or name.startswith(_INERT_PACKAGES):
+    if len(name) <= _MAX_NAME and (name in _INERT or name.startswith(_INERT_PACKAGES)):
         return Inert(name)
     raise PickleFault(
         f"it asks for `{name[:80]}`, which is no part of a model: such a file may be made to run "
@@ -121,38 +149,24 @@ def _resolve(name: str) -> _Constructor | Inert:
     )
 
 
-def _construct(constructor: Any, arguments: Any) -> Any:
-    if isinstance(constructor, Inert):
-        return Inert(constructor.name)
-    if not isinstance(constructor, _Constructor) or not isinstance(arguments, tuple):
-        raise PickleFault("it calls what is no function")
-    name = constructor.name.rpartition(".")[2]
-    if name == "OrderedDict":
-        return _table([item for pair in (arguments[0] if arguments else []) for item in pair])
-    # The factory is not needed: only the entries that follow matter, and nothing is called.
-    if name == "defaultdict":
-        return {}
-    if name == "Namespace":
-        return Namespace({})
-    if name == "Size":
-        return tuple(arguments[0])
-    # Pickles of protocol 0 and 1 name the class of an object as the first argument.
-    if name == "_reconstructor":
-        return _construct(arguments[0], ())
-    if name == "_rebuild_parameter":
-        return arguments[0]
-    storage, offset, shape, strides = arguments[:4]
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> TensorView:
     if not isinstance(storage, _Storage) or not len(shape) == len(strides) <= _MAX_AXES:
         raise PickleFault("it has a tensor that makes no sense")
-    return TensorView(
-        storage, _count(offset), tuple(map(_count, shape)), tuple(map(_count, strides))
+    sizes = tuple(map(_count, shape))
+    # Nobody steps along an axis of one element, so its stride may be anything.
+    steps = tuple(
+        _count(step) if size > 1 else 1 for size, step in zip(sizes, strides, strict=True)
     )
+    return TensorView(storage, _count(offset), sizes, steps)
 
 
-def _table(items: list[Any]) -> dict[Any, Any]:
-    """Return the table of keys and values in turn; keys but text and numbers are left out."""
+def _table(items: list[Any]) -> dict[str, Any]:
+    """Return the table of keys and values in turn; keys but text and numbers are left out.
+
+    Numbers become text: whoever makes a file can make a million numbers of one hash.
+    """
     pairs = zip(items[0::2], items[1::2], strict=True)
-    return {key: value for key, value in pairs if isinstance(key, (str, int, float))}
+    return {str(key): value for key, value in pairs if isinstance(key, (str, int, float))}
 
 
 def _count(value: Any) -> int:
@@ -162,9 +176,7 @@ def _count(value: Any) -> int:
     return value
 
 
-_VALUES: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False}
-_EMPTY: dict[int, Callable[[], Any]] = {ord("}"): dict, ord("]"): list, ord(")"): tuple, 0x8F: list}
-# Formats of struct: numbers, and the lengths of texts and bytes. Sets become lists.
+# Formats of struct: numbers, and the lengths of texts and bytes.
 _NUMBERS = {ord("J"): "<i", ord("K"): "<B", ord("M"): "<H", ord("G"): ">d"}
 _TEXTS = {ord("X"): "<I", 0x8C: "<B", 0x8D: "<Q", ord("U"): "<B", ord("T"): "<I"}
 _BYTES = {ord("C"): "<B", ord("B"): "<I", 0x8E: "<Q", 0x96: "<Q"}
@@ -176,21 +188,35 @@ class PickleReader:
     `position` is where the next one begins; `storages` are those that were named, by key.
     """
 
-    def __init__(self, data: Any, position: int = 0) -> None:
-        """`data` is bytes, or something that can be sliced like them."""
+    def __init__(
+        self, data: Any, position: int = 0, end: int | None = None, steps: int | None = None
+    ) -> None:
+        """`data` is bytes, or something that can be sliced like them, up to `end`.
+
+        `steps` bounds the instructions and copied items of all pickles; by default the bytes do.
+        """
         self.data, self.position = data, position
+        end = len(data) if end is None else end
+        self.end = min(end, position + _MAX_PICKLE_BYTES)
         self.storages: dict[str, _Storage] = {}
+        self._steps, self._max_steps = 0, min(end if steps is None else steps, _MAX_STEPS)
 
     def read(self) -> Any:
         """Return the object of the next pickle. Raises PickleFault for what it refuses."""
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
-        self._memo: dict[int, Any] = {}
-        self._copied = 0
+        self._memo: list[Any] = []
         begin = self.position
         try:
             while (code := self._take(1)[0]) != ord("."):
-                self._execute(code)
+                self._spend(1)
+                instruction = _INSTRUCTIONS.get(code)
+                if instruction is None:
+                    raise PickleFault(
+                        f"it has the instruction {code:#04x} at byte {self.position - 1:,}, which "
+                        "no checkpoint needs"
+                    )
+                instruction(self)
             return self._stack.pop()
         # PickleFault is a ValueError, but its own message says more than the one below.
         except PickleFault:
@@ -200,11 +226,23 @@ class PickleReader:
                 f"what begins at byte {begin:,} is no pickle, or damaged at byte {self.position:,}"
             ) from fault
 
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > self._max_steps:
+            raise PickleFault(
+                f"its pickles take more than {self._max_steps:,} steps: they copy more than they "
+                "hold, or hold far more than a model"
+            )
+
     def _take(self, count: int) -> bytes:
-        raw: bytes = self.data[self.position : self.position + count]
-        if len(raw) < count:
-            raise PickleFault("the file ends too early")
-        self.position += count
+        begin, after = self.position, self.position + count
+        if after > self.end:
+            raise PickleFault(
+                "the file ends too early, or has objects other than tensors of more than "
+                f"{_MAX_PICKLE_BYTES >> 20} MiB"
+            )
+        self.position = after
+        raw: bytes = self.data[begin:after]
         return raw
 
     def _number(self, form: str) -> Any:
@@ -212,27 +250,20 @@ class PickleReader:
 
     def _line(self) -> str:
         # Bounded, so that a damaged file is not searched to its end.
-        end = self.data.find(b"\n", self.position, self.position + 1000)
+        end = self.data.find(b"\n", self.position, self.position + _MAX_NAME)
         if end < 0:
             raise PickleFault("a name in it has no end")
         return self._take(end + 1 - self.position)[:-1].decode("utf-8")
 
-    def _execute(self, code: int) -> None:
-        if code in _VALUES:
-            self._stack.append(_VALUES[code])
-        elif code in _EMPTY:
-            self._stack.append(_EMPTY[code]())
-        elif code in _NUMBERS:
-            self._stack.append(self._number(_NUMBERS[code]))
-        elif code in _TEXTS:
-            text = self._take(self._number(_TEXTS[code]))
-            self._stack.append(text.decode("utf-8", "surrogateescape"))
-        elif code in _BYTES:
-            self._stack.append(self._take(self._number(_BYTES[code])))
-        elif code in _INSTRUCTIONS:
-            _INSTRUCTIONS[code](self)
-        else:
-            raise PickleFault(f"it has the instruction {code:#04x}, which no checkpoint needs")
+    def _push_number(self, form: str) -> None:
+        self._stack.append(self._number(form))
+
+    def _push_text(self, form: str) -> None:
+        # What is no UTF-8 stands in no name or option that matters, and could not be printed.
+        self._stack.append(self._take(self._number(form)).decode("utf-8", "replace"))
+
+    def _push_bytes(self, form: str) -> None:
+        self._stack.append(self._take(self._number(form)))
 
     def _long(self) -> None:
         size = self._number("<B")
@@ -272,18 +303,50 @@ class PickleReader:
         elif not isinstance(target, Inert):
             raise PickleFault("it enters a value into what is no table")
 
+    def _remember(self, index: int) -> None:
+        # A list, not a table, whose numbers could be made to have one hash.
+        if index > self._steps:
+            raise PickleFault(f"it counts {index:,} objects where there are fewer")
+        self._memo += [None] * (index + 1 - len(self._memo))
+        self._memo[index] = self._stack[-1]
+
     def _stack_global(self) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
             raise PickleFault("it has a name that is no text")
-        self._stack.append(_resolve(f"{module}.{name}"))
+        # Cut before they are joined: two long texts could be joined a million times.
+        self._stack.append(_resolve(f"{module[:_MAX_NAME]}.{name[:_MAX_NAME]}"))
 
     def _reduce(self) -> None:
         arguments, constructor = self._stack.pop(), self._stack.pop()
-        if isinstance(arguments, tuple) and arguments and isinstance(constructor, _Constructor):
-            first = arguments[0]
-            self._count_copies(len(first) if isinstance(first, (list, tuple, dict)) else 0)
-        self._stack.append(_construct(constructor, arguments))
+        if isinstance(constructor, Inert):
+            self._stack.append(constructor)
+        elif isinstance(constructor, _Constructor) and isinstance(arguments, tuple):
+            self._stack.append(self._construct(constructor, arguments))
+        else:
+            raise PickleFault("it calls what is no function")
+
+    def _construct(self, constructor: _Constructor, arguments: tuple[Any, ...]) -> Any:
+        name = constructor.name.rpartition(".")[2]
+        # The factory is not needed: only the entries that follow matter, and nothing is called.
+        if name == "defaultdict":
+            return {}
+        if name == "Namespace":
+            return Namespace({})
+        if name == "OrderedDict":
+            pairs = arguments[0] if arguments else ()
+            self._spend(len(pairs))
+            return _table([part for key, value in pairs for part in (key, value)])
+        if name == "Size":
+            self._spend(len(arguments[0]))
+            return tuple(arguments[0])
+        if name == "_rebuild_parameter":
+            return arguments[0]
+        # Pickles of protocol 0 and 1 name the class of an object as the first argument.
+        if name == "_reconstructor":
+            kind = arguments[0]
+            return self._construct(kind, ()) if isinstance(kind, _Constructor) else kind
+        return _tensor(*arguments[:4])
 
     def _new_with_names(self) -> None:
         self._stack.pop()
@@ -293,14 +356,8 @@ class PickleReader:
         state, target = self._stack.pop(), self._stack[-1]
         # Only options keep their state: that of an unknown object means nothing here.
         if isinstance(target, Namespace) and isinstance(state, dict):
-            self._count_copies(len(state))
+            self._spend(len(state))
             target.values.update(state)
-
-    def _count_copies(self, count: int) -> None:
-        # A list that is copied over and over must not let memory grow without end.
-        self._copied += count
-        if self._copied > self.position:
-            raise PickleFault("it copies more than it holds")
 
     def _persistent_id(self) -> None:
         entry = self._stack.pop()
@@ -326,7 +383,14 @@ class PickleReader:
 _INSTRUCTIONS: dict[int, Callable[[PickleReader], Any]] = {
     0x80: lambda m: m._take(1),  # protocol
     0x95: lambda m: m._take(8),  # frame
+    ord("N"): lambda m: m._stack.append(None),
+    0x88: lambda m: m._stack.append(True),
+    0x89: lambda m: m._stack.append(False),
     0x8A: PickleReader._long,
+    ord("}"): lambda m: m._stack.append({}),
+    ord("]"): lambda m: m._stack.append([]),
+    ord(")"): lambda m: m._stack.append(()),
+    0x8F: lambda m: m._stack.append([]),  # a set becomes a list
     ord("("): PickleReader._mark,
     ord("0"): lambda m: m._stack.pop(),
     ord("1"): lambda m: m._pop_mark(),
@@ -343,9 +407,9 @@ _INSTRUCTIONS: dict[int, Callable[[PickleReader], Any]] = {
     0x90: lambda m: m._extend(m._pop_mark()),  # items of a set
     ord("s"): lambda m: m._set_items([m._stack.pop(-2), m._stack.pop()]),
     ord("u"): lambda m: m._set_items(m._pop_mark()),
-    ord("q"): lambda m: m._memo.update({m._number("<B"): m._stack[-1]}),
-    ord("r"): lambda m: m._memo.update({m._number("<I"): m._stack[-1]}),
-    0x94: lambda m: m._memo.update({len(m._memo): m._stack[-1]}),
+    ord("q"): lambda m: m._remember(m._number("<B")),
+    ord("r"): lambda m: m._remember(m._number("<I")),
+    0x94: lambda m: m._remember(len(m._memo)),
     ord("h"): lambda m: m._stack.append(m._memo[m._number("<B")]),
     ord("j"): lambda m: m._stack.append(m._memo[m._number("<I")]),
     ord("c"): lambda m: m._stack.append(_resolve(f"{m._line()}.{m._line()}")),
@@ -356,6 +420,12 @@ _INSTRUCTIONS: dict[int, Callable[[PickleReader], Any]] = {
     ord("b"): PickleReader._build,
     ord("Q"): PickleReader._persistent_id,
 }
+for _forms, _push in (
+    (_NUMBERS, PickleReader._push_number),
+    (_TEXTS, PickleReader._push_text),
+    (_BYTES, PickleReader._push_bytes),
+):
+    _INSTRUCTIONS |= {code: functools.partial(_push, form=form) for code, form in _forms.items()}
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -368,6 +438,8 @@ class Checkpoint:
     path: Path
     content: Mapping[str, Any]
     views: Mapping[str, TensorView]
+    max_bytes: int
+    """What a model made of it may take in memory, as fp32."""
     _data: mmap.mmap
     _starts: Mapping[str, int]
     """The first byte of each storage."""
@@ -378,7 +450,8 @@ class Checkpoint:
         storage = view.storage
         first = self._starts[storage.key] + (storage.start + view.offset) * storage.item_bytes
         # A copy: the map is read-only and is closed with the checkpoint.
-        raw = bytearray(self._data[first : first + view.extent * storage.item_bytes])
+        with memoryview(self._data) as data:
+            raw = bytearray(data[first : first + view.extent * storage.item_bytes])
         # `frombuffer` refuses an empty buffer.
         if not raw:
             return torch.zeros(view.shape)
@@ -392,7 +465,13 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
 
     Raises ModelError when it is missing, damaged, of another kind, or contains more than data.
     """
+    advice = "Fetch or make it again; unpack it first if it is an archive of several files."
     try:
+        # Opening a pipe would wait until somebody writes into it.
+        if is_stream(path):
+            raise ModelError(
+                f"{path} cannot be read: it is a pipe or a device.", "Save it as a file first."
+            )
         file = open(path, "rb")  # noqa: SIM115
     except OSError as fault:
         raise ModelError(f"{path} cannot be read: {fault.strerror}.", "Check the name.") from fault
@@ -401,21 +480,36 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
             # Mapped: a checkpoint has gigabytes of optimiser state that nobody reads.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as fault:
-            raise ModelError(f"{path} is empty or cannot be read.") from fault
+            raise ModelError(f"{path} is empty or cannot be read.", advice) from fault
         with data:
             try:
-                checkpoint = _read(path, data)
+                checkpoint = _read(path, data, _stored_bytes(file.fileno(), len(data)))
             except PickleFault as fault:
                 raise ModelError(
-                    f"{path} is no checkpoint that can be read: {fault}.",
-                    "Fetch or make it again; unpack it first if it is an archive of several files.",
+                    f"{path} is no checkpoint that can be read: {fault}.", advice
                 ) from fault
             yield checkpoint
 
 
-def _read(path: Path, data: mmap.mmap) -> Checkpoint:
+def _stored_bytes(file: int, size: int) -> int:
+    """Return how many bytes of a file of `size` are on disk, without the holes of a sparse file."""
+    # Not `st_blocks`: where the file system compresses, whole files have fewer blocks than bytes.
+    stored = position = 0
+    try:
+        while position < size:
+            begin = os.lseek(file, position, os.SEEK_DATA)
+            position = min(os.lseek(file, begin, os.SEEK_HOLE), size)
+            stored += position - begin
+    except OSError as fault:
+        # Nothing but a hole follows; otherwise the file system does not know holes.
+        return stored if fault.errno == errno.ENXIO else size
+    return stored
+
+
+def _read(path: Path, data: mmap.mmap, stored: int) -> Checkpoint:
     is_zip = data[:4] == b"PK\x03\x04"
-    content, starts, storages = _read_zip(path, data) if is_zip else _read_stream(data)
+    read = _read_zip(path, data, stored) if is_zip else _read_stream(data, stored)
+    content, starts, storages = read
     total = sum(storage.count * storage.item_bytes for storage in storages.values())
     if total > len(data):
         raise PickleFault(f"its numbers would fill {total:,} bytes, but it has {len(data):,}")
@@ -423,35 +517,38 @@ def _read(path: Path, data: mmap.mmap) -> Checkpoint:
     if not isinstance(model, dict):
         raise PickleFault("it has no `model`: fairseq's checkpoints hold their weights there")
     views = {name: view for name, view in model.items() if isinstance(view, TensorView)}
-    if len(views) < len(model) or not all(isinstance(name, str) for name in views):
+    if len(views) < len(model):
         raise PickleFault("its `model` holds something that is no tensor")
     for name, view in views.items():
-        beyond = view.offset + view.extent > view.storage.count
-        # A stride of 0 repeats numbers: a small file could ask for a huge tensor.
-        repeats = any(n > 1 and not step for n, step in zip(view.shape, view.strides, strict=True))
-        if beyond or repeats or view.elements > view.storage.count:
+        if not view.lies_in_storage():
             raise PickleFault(
                 f"its tensor `{name[:60]}` does not lie within the numbers stored for it"
             )
     # Tied tensors are equal views, which are counted once.
-    total = sum(view.elements * view.storage.item_bytes for view in set(views.values()))
-    if total > len(data):
-        raise PickleFault(f"its tensors would fill {total:,} bytes, but it has {len(data):,}")
-    return Checkpoint(path, content, views, data, starts)
+    total = sum(
+        max(view.extent, view.elements) * view.storage.item_bytes for view in set(views.values())
+    )
+    if total > min(len(data), stored + _SLACK_BYTES):
+        raise PickleFault(
+            f"its tensors would fill {total:,} bytes, but it has {stored:,} on the disk"
+        )
+    return Checkpoint(path, content, views, _MAX_GROWTH * stored + _SLACK_BYTES, data, starts)
 
 
-def _read_zip(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, int], dict[str, _Storage]]:
+def _read_zip(
+    path: Path, data: mmap.mmap, stored: int
+) -> tuple[Any, dict[str, int], dict[str, _Storage]]:
     """Return the content, the first byte of each storage, and the storages."""
     records = _records(path, data)
     names = [name for name in records if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(names) != 1:
         raise PickleFault("it is an archive, but not one of torch's: it has no `data.pkl`")
     folder = names[0].partition("/")[0]
-    order = records.get(f"{folder}/byteorder", (0, 0))
-    if data[order[0] : sum(order)] not in (b"", b"little"):
+    start, size = records.get(f"{folder}/byteorder", (0, 0))
+    if data[start : start + min(size, 9)] not in (b"", b"little"):
         raise PickleFault("its numbers are those of a big-endian machine")
     start, size = records[names[0]]
-    reader = PickleReader(data[start : start + size])
+    reader = PickleReader(data, start, start + size, stored)
     content = reader.read()
     starts = {}
     for key, storage in reader.storages.items():
@@ -462,11 +559,21 @@ def _read_zip(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, int], dict[st
     return content, starts, reader.storages
 
 
+class _ShortReads(io.FileIO):
+    """A file for `zipfile`, which reads the directory of an archive at once, whatever its size."""
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Read `size` bytes. Raises PickleFault for more than the directory of a checkpoint has."""
+        if size is not None and size > _MAX_DIRECTORY_BYTES:
+            raise PickleFault(f"it is an archive with a directory of {size:,} bytes")
+        return super().read(size)
+
+
 def _records(path: Path, data: mmap.mmap) -> dict[str, tuple[int, int]]:
     """Return the first byte and the size of each part, all of which are uncompressed."""
     records: dict[str, tuple[int, int]] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _ShortReads(path) as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
         for entry in entries:
             if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
@@ -479,17 +586,21 @@ def _records(path: Path, data: mmap.mmap) -> dict[str, tuple[int, int]]:
             start = entry.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
             if entry.file_size != entry.compress_size or start + entry.file_size > len(data):
                 raise PickleFault(f"its part `{entry.filename[:60]}` is cut or of another size")
+            if entry.filename in records:
+                raise PickleFault(f"its part `{entry.filename[:60]}` is there twice")
             records[entry.filename] = start, entry.file_size
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, struct.error) as fault:
-        raise PickleFault(f"it is a damaged or cut archive ({fault})") from fault
+        raise PickleFault(f"it is a damaged or cut archive ({str(fault)[:80]})") from fault
     except (OverflowError, IndexError, UnicodeDecodeError) as fault:
         raise PickleFault("it is a damaged archive") from fault
     return records
 
 
-def _read_stream(data: mmap.mmap) -> tuple[Any, dict[str, int], dict[str, _Storage]]:
+def _read_stream(data: mmap.mmap, stored: int) -> tuple[Any, dict[str, int], dict[str, _Storage]]:
     """Return the same of a stream: four pickles, the storages' names, and their numbers."""
-    reader = PickleReader(data)
+    if data[:1] != b"\x80":
+        raise PickleFault("it is neither an archive nor a pickle")
+    reader = PickleReader(data, steps=stored)
     if reader.read() != _MAGIC or reader.read() != _PROTOCOL:
         raise PickleFault("it is a pickle, but none of torch's")
     system = reader.read()
@@ -502,7 +613,7 @@ def _read_stream(data: mmap.mmap) -> tuple[Any, dict[str, int], dict[str, _Stora
     position = reader.position
     for key in keys:
         storage = reader.storages.get(key) if isinstance(key, str) else None
-        if storage is None or len(data) < position + 8:
+        if storage is None or key in starts or len(data) < position + 8:
             raise PickleFault("its numbers are cut, or not those that it names")
         (count,) = struct.unpack("<q", data[position : position + 8])
         starts[key] = position + 8

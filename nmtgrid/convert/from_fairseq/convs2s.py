@@ -9,7 +9,14 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, computed, copied
+from nmtgrid.convert.from_fairseq.plan import (
+    LARGEST_COUNT,
+    Options,
+    Plan,
+    Recipes,
+    computed,
+    copied,
+)
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     embedding_recipes,
@@ -74,7 +81,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
 def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
     """Return size and width of a layer, written (size, width) or (size, width, distance)."""
     good = isinstance(layer, (list, tuple)) and len(layer) in (2, 3)
-    if not good or not all(type(part) is int and part >= 0 for part in layer):
+    if not good or not all(type(part) is int and 0 <= part <= LARGEST_COUNT for part in layer):
         options.refuse(name, "a layer is a pair of its size and the width of its filters.")
         return 1, 1
     # The third number is the distance of the residual connection.

@@ -15,13 +15,13 @@ from pathlib import Path
 from torch import Tensor
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.text import DAMAGED, open_text, read_error, read_lines
+from nmtgrid.base.io.text import DAMAGED, check_file, open_text, read_error, read_lines
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 _OVERWRITE = "#fairseq:overwrite"
-# Bytes of a dictionary: no program has one of ten million types.
-_LARGEST = 1 << 28
+# Bytes of a dictionary and its types: ten times those of any program.
+_MAX_BYTES, _MAX_TYPES = 1 << 25, 1_000_000
 
 
 def read_dictionary(path: Path) -> Vocabulary:
@@ -73,6 +73,7 @@ def read_codes(path: Path) -> Codes:
 
     Raises InputError with the faulty line.
     """
+    check_file(path)
     lines = read_lines(path)
     first = next(lines)
     # Only fastBPE writes a count after the two units of a merge.
@@ -97,7 +98,7 @@ def _lines(path: Path) -> list[str]:
     with open_text(path) as file:
         try:
             # One byte beyond the limit reveals a file that is too large without reading all of it.
-            raw = file.read(_LARGEST + 1)
+            raw = file.read(_MAX_BYTES + 1)
             text = raw.decode("utf-8")
         except UnicodeDecodeError as fault:
             line = raw[: fault.start].count(b"\n") + 1
@@ -106,10 +107,12 @@ def _lines(path: Path) -> list[str]:
             ) from fault
         except (*DAMAGED, OSError) as fault:
             raise read_error(path, fault) from fault
-    if len(raw) > _LARGEST:
-        raise InputError("is too large for a dictionary.", path=path)
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return lines[:-1] if lines and not lines[-1] else lines
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if len(raw) > _MAX_BYTES or text.count("\n") > _MAX_TYPES:
+        raise InputError(
+            "is too large for a dictionary.", "Give fairseq's `dict.*.txt`.", path=path
+        )
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
@@ -131,8 +134,8 @@ def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
 
 def _named(names: list[str | None]) -> list[str]:
     """Return the names, with a new one such as `<line-7>` for each that is None."""
-    prefix = "<line-"
-    # A real token may look like our filler: brackets are added until none does.
-    while any(name is not None and name.startswith(prefix) for name in names):
-        prefix = f"<{prefix}"
+    # A real token may look like our filler, which then has one bracket more.
+    words = [(name, name.lstrip("<")) for name in names if name is not None]
+    brackets = [len(name) - len(word) for name, word in words if word.startswith("line-")]
+    prefix = "<" * (1 + max(brackets, default=0)) + "line-"
     return [f"{prefix}{line}>" if name is None else name for line, name in enumerate(names, 1)]

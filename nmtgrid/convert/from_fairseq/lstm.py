@@ -14,6 +14,7 @@ from nmtgrid.convert.from_fairseq.plan import (
     Recipes,
     computed,
     copied,
+    identity,
     linear,
 )
 from nmtgrid.convert.from_fairseq.transformer import (
@@ -106,7 +107,7 @@ def _first_states(config: BiLSTMConfig) -> Recipes:
     # fairseq has no projection of equal sizes: ours are identities.
     recipes: Recipes = {}
     for name in ("initial_hidden", "initial_cell"):
-        recipes[f"{name}.weight"] = Recipe((), lambda: torch.eye(config.decoded))
+        recipes[f"{name}.weight"] = Recipe((), lambda: identity(config.decoded))
         recipes[f"{name}.bias"] = Recipe((), lambda: torch.zeros(config.decoded))
     return recipes
 

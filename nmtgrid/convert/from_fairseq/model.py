@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +20,14 @@ from nmtgrid.convert.from_fairseq.plan import (
     Options,
     Plan,
     convert_tensors,
+    mismatched_shapes,
     read_options,
     unmatched_tensors,
 )
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.models.directory import load_model, meta_model, save_model
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
@@ -82,18 +84,18 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     # Before gigabytes are read: a folder that is in the way should stop the import at once.
     check_replaceable(out, overwrite=False)
     with open_checkpoint(path) as checkpoint:
-        options = read_options(checkpoint.content)
-        fairseq_arch, family = _family(options)
+        options = read_options(checkpoint)
+        fairseq_arch, family = _family(path, options)
         plan = family(options, checkpoint)
         pipeline = _pipeline(options, text)
         faults = options.faults + (
             _vocabulary_faults(checkpoint, text, pipeline) if pipeline else []
         )
         if faults or pipeline is None:
-            raise ConfigError(faults, "Only what is the same model can be taken over.")
+            raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
         model, notes = _build(path, plan, checkpoint, pipeline)
     settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": fairseq_arch}}
-    with new_folder(out) as folder:
+    with new_folder(out, task="nmtgrid import-fairseq") as folder:
         save_model(folder, model, pipeline, settings)
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
@@ -101,13 +103,14 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     return Imported(fairseq_arch, plan.arch, model.config, model.count_parameters(), sizes, notes)
 
 
-def _family(options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
+def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
     name = str(options.get("arch", options.get("_name", "")))
     known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
-    if not known or name.startswith(_OTHERS):
+    # The name is printed and kept: it should be one.
+    if not known or name.startswith(_OTHERS) or not name.isprintable() or len(name) > 100:
         names = ", ".join(f"`{family}`" for family in FAMILIES)
         raise ConfigError(
-            f"A model of the architecture `{name[:80] or 'unknown'}` cannot be taken over.",
+            f"{path}: a model of the architecture `{name[:80] or 'unknown'}` cannot be imported.",
             f"Those whose names begin with {names} can.",
         )
     return name, FAMILIES[known[0]]
@@ -120,7 +123,7 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     languages = []
     for side, explicit in (("source", text.source_lang), ("target", text.target_lang)):
         language = explicit or options.get(f"{side}_lang")
-        if not isinstance(language, str) or not language.isidentifier():
+        if not isinstance(language, str) or not language.isidentifier() or len(language) > 40:
             options.faults.append(
                 f"The {side} language is not known: give `--{side}-lang`, such as `en`."
             )
@@ -191,13 +194,21 @@ def _build(
     if faults:
         raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    model = zoo.from_config(plan.arch, plan.config, *sizes)
-    parameters = model.state_dict()
-    tensors, faults = convert_tensors(plan, checkpoint, parameters)
+    # First as shapes without values: a file of a few bytes may ask for any size.
+    outline = meta_model(lambda: zoo.from_config(plan.arch, plan.config, *sizes))
+    shapes = outline.state_dict()
+    # A fault of our plan, which users cannot mend: it should not look like theirs.
+    if set(plan.recipes) != set(shapes):
+        raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
+    faults = mismatched_shapes(plan, checkpoint, shapes)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
-    # A fault of our plan, which users cannot mend: it should not look like theirs.
-    if set(tensors) != set(parameters):
-        raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
-    model.load_state_dict(tensors)
+    size = 4 * sum(tensor.numel() for tensor in chain(outline.parameters(), outline.buffers()))
+    if size > checkpoint.max_bytes:
+        raise ModelError(
+            f"{path}: its model would take {size:,} bytes, far more than the weights stored there.",
+            "Fetch or make it again: one tensor may be stored under many names.",
+        )
+    model = zoo.from_config(plan.arch, plan.config, *sizes)
+    model.load_state_dict(convert_tensors(plan, checkpoint))
     return model, plan.notes

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
-from nmtgrid.convert.from_fairseq.plan import Options, Plan, Recipes, computed, copied, linear
+from nmtgrid.convert.from_fairseq.plan import (
+    Options,
+    Plan,
+    Recipes,
+    computed,
+    concatenated,
+    copied,
+    identity,
+    linear,
+)
 from nmtgrid.convert.from_fairseq.transformer import (
     FIRST_POSITION,
     IGNORED,
@@ -73,6 +82,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     import_plan = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
     if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
+    # Each layer has shifts of its own, which are added up before any tensor is compared.
+    if config.depth * config.size > checkpoint.max_bytes // 16:
+        options.refuse("num_layers", "the checkpoint is too small for a network of this size.")
     if options.faults:
         return import_plan
     shifts = _Shifts(config, checkpoint)
@@ -144,7 +156,7 @@ class _Shifts:
         """Return the recipes of a linear layer whose input lacks `shift`."""
 
         def bias(bias: Tensor, weight: Tensor) -> Tensor:
-            return bias + weight.flatten(1) @ shift
+            return bias + weight.flatten(1) @ shift.to(weight.device)
 
         return {
             f"{prefix}.weight": computed(lambda weight: weight.flatten(1), f"{key}.weight"),
@@ -184,15 +196,19 @@ def _grid(checkpoint: Checkpoint) -> Recipes:
     key = "decoder.net.reduce_channels"
     if f"{key}.weight" in checkpoint.views:
         return {
-            "grid_map": computed(lambda w: torch.cat(w.chunk(2, 1)[::-1], 1), f"{key}.weight"),
+            "grid_map": computed(_with_swapped_halves, f"{key}.weight"),
             "grid_bias": copied(f"{key}.bias"),
         }
     # Without one both embeddings are concatenated: an identity that swaps the halves.
     name = "decoder.embed_tokens.weight"
     return {
-        "grid_map": computed(lambda w: torch.eye(2 * w.shape[1]).roll(w.shape[1], 1), name),
+        "grid_map": computed(lambda w: _with_swapped_halves(identity(2 * w.shape[1])), name),
         "grid_bias": computed(lambda w: torch.zeros(2 * w.shape[1]), name),
     }
+
+
+def _with_swapped_halves(weight: Tensor) -> Tensor:
+    return concatenated(weight.t().chunk(2)[::-1]).t()
 
 
 def _taps(config: PervasiveConfig) -> Callable[[Tensor], Tensor]:
@@ -225,14 +241,16 @@ def _output(
     elif f"{projection}.weight" in checkpoint.views:
         # Without an output map the classifier absorbs both: R (W (x + s) + b) + o.
         def bias(outer: Tensor, rows: Tensor, weight: Tensor, inner: Tensor) -> Tensor:
-            return reordered(outer + rows @ (inner + weight @ shift))
+            return reordered(outer + rows @ (inner + weight @ shift.to(weight.device)))
 
         parts = f"{projection}.weight", f"{projection}.bias"
         recipes["output_weight"] = computed(lambda r, w: reordered(r @ w), rows, parts[0])
         recipes["output_bias"] = computed(bias, f"{prediction}.bias", rows, *parts)
     else:
         recipes["output_bias"] = computed(
-            lambda outer, weight: reordered(outer + weight @ shift), f"{prediction}.bias", rows
+            lambda outer, weight: reordered(outer + weight @ shift.to(weight.device)),
+            f"{prediction}.bias",
+            rows,
         )
         if config.tie == "none":
             recipes["output_weight"] = computed(reordered, rows)

@@ -7,15 +7,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ModelError
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
+from nmtgrid.models.config_checks import LARGEST_DEPTH
 
 _GROUPS = ("common", "dataset", "task", "criterion", "model")
 _PARTS = ("encoder", "decoder", "quant_noise")
-# Characters of an option's expression, and items of the list that it means.
+# Characters of an option's text, and items of the list that it means.
 _LONGEST = 1000
+# A count of features, far more than any model has: torch can still count the parameters.
+LARGEST_COUNT = 1 << 18
 
 
 class Options:
@@ -26,9 +30,19 @@ class Options:
         self.faults: list[str] = []
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the option's value, `default` where there is none."""
+        """Return the option's value, `default` where there is none.
+
+        It is a short text, a number, or a short list of these, all of which can be printed and
+        compared; of anything else `...` is left, which means a switch that is on.
+        """
         value = self.values.get(name)
-        return default if value is None else value
+        if value is None or isinstance(value, Inert):
+            return default
+        if _is_plain(value):
+            return value
+        if isinstance(value, str):
+            return value[:_LONGEST] + "..."
+        return "..." if value else ""
 
     def is_set(self, name: str) -> bool:
         """Return whether a switch is on; texts such as "False" and "0" are off."""
@@ -40,11 +54,12 @@ class Options:
     def count(self, name: str, default: int | None = None) -> int:
         """Return a whole number of at least 1; a fault where there is none."""
         value = self.get(name, default)
-        if type(value) is int and value >= 1:
+        largest = LARGEST_DEPTH if name.endswith("layers") else LARGEST_COUNT
+        if type(value) is int and 1 <= value <= largest:
             return value
-        problem = "is missing from its options" if value is None else f"is `{value}`"
+        problem = "is missing from its options" if value is None else f"is `{str(value)[:100]}`"
         self.faults.append(
-            f"`{option_name(name)}` {problem}: a whole number of at least 1 is wanted."
+            f"`{option_name(name)}` {problem}: a whole number from 1 to {largest:,} is wanted."
         )
         return 1
 
@@ -53,7 +68,7 @@ class Options:
         value = self.get(name, default)
         if isinstance(value, (int, float)) and 0.0 <= value < 1.0:
             return float(value)
-        self.faults.append(f"`{option_name(name)} {value}` is no rate from 0 up to 1.")
+        self.faults.append(f"`{option_name(name)} {str(value)[:100]}` is no rate from 0 up to 1.")
         return default
 
     def refuse(self, name: str, why: str) -> None:
@@ -80,8 +95,8 @@ class Options:
         # A switch that is missing on one side equals one that is off on the other.
         if self.get(first, False) != self.get(second, False):
             self.faults.append(
-                f"`{option_name(first)}` is {self.get(first)}, "
-                f"`{option_name(second)}` {self.get(second)}: {why}"
+                f"`{option_name(first)}` is {str(self.get(first))[:100]}, "
+                f"`{option_name(second)}` {str(self.get(second))[:100]}: {why}"
             )
 
     def listed(self, name: str) -> list[Any]:
@@ -105,15 +120,15 @@ def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def read_options(content: Mapping[str, Any]) -> Options:
+def read_options(checkpoint: Checkpoint) -> Options:
     """Return the options in a checkpoint: older ones keep `args`, newer ones a table `cfg`.
 
     Raises ModelError where there are none that can be read.
     """
-    args, table = content.get("args"), content.get("cfg")
+    args, table = (checkpoint.content.get(name) for name in ("args", "cfg"))
     # Early versions keep an argparse namespace `args`, later ones a nested `cfg`.
     if isinstance(args, Namespace):
-        return Options(_known_values(args.values))
+        return Options(args.values)
     if isinstance(table, Namespace):
         table = table.values
     if isinstance(table, dict):
@@ -128,16 +143,23 @@ def read_options(content: Mapping[str, Any]) -> Options:
                     values.pop("_name", None)
                 if name == "criterion" and "_name" in group:
                     values["criterion"] = group["_name"]
-        return Options(_known_values(values))
+        return Options(values)
     kind = next((value.name for value in (args, table) if isinstance(value, Inert)), "nothing")
     raise ModelError(
-        f"The checkpoint holds no options that can be read (`args` or `cfg`; there is {kind}).",
+        f"{checkpoint.path} holds no options that can be read (`args` or `cfg`; there is "
+        f"{kind[:80]}).",
         "Load and save it once with a version of fairseq that keeps `cfg` as plain values.",
     )
 
 
-def _known_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(name): value for name, value in values.items() if not isinstance(value, Inert)}
+def _is_plain(value: Any, longest: int = _LONGEST) -> bool:
+    """Return whether a value is a number, a short text, or a short list of these or of lists."""
+    if isinstance(value, (list, tuple)):
+        # Shorter and shorter ones: three levels, no matter what a list contains.
+        return len(value) <= longest and all(_is_plain(item, longest // 100) for item in value)
+    if isinstance(value, str):
+        return len(value) <= _LONGEST
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def _flatten(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +169,7 @@ def _flatten(group: Mapping[str, Any]) -> dict[str, Any]:
         if name in _PARTS and isinstance(value, dict):
             values |= {f"{name}_{inner}": option for inner, option in value.items()}
         else:
-            values[str(name)] = value
+            values[name] = value
     return values
 
 
@@ -213,6 +235,24 @@ def linear(prefix: str, key: str) -> Recipes:
     return {f"{prefix}.{kind}": copied(f"{key}.{kind}") for kind in ("weight", "bias")}
 
 
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all tensors in one."""
+    first = tensors[0]
+    if not first.is_meta:
+        return torch.cat(list(tensors))
+    # On the meta device `torch.cat`, like some others, would load sympy first, for two seconds.
+    if any(tensor.shape[1:] != first.shape[1:] for tensor in tensors):
+        raise ValueError("their rows differ in size")
+    return first.new_empty(sum(map(len, tensors)), *first.shape[1:])
+
+
+def identity(size: int) -> Tensor:
+    """Return a matrix that changes nothing (`torch.eye` would load sympy too)."""
+    matrix = torch.zeros(size, size)
+    matrix.view(-1)[:: size + 1] = 1.0
+    return matrix
+
+
 def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     """Return a fault for tensors that the plan lacks or leaves unused, and for unequal copies."""
     names = set(checkpoint.views)
@@ -226,31 +266,47 @@ def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     # Options may claim tying where weights differ: one shared matrix would change the model.
     for copy, original in plan.copies.items():
         if copy in names and original in names:
-            shapes = checkpoint.views[copy].shape, checkpoint.views[original].shape
-            if shapes[0] != shapes[1] or not checkpoint.load(copy).equal(checkpoint.load(original)):
+            views = checkpoint.views[copy], checkpoint.views[original]
+            if views[0] != views[1] and (
+                views[0].shape != views[1].shape
+                or not checkpoint.load(copy).equal(checkpoint.load(original))
+            ):
                 faults.append(
                     f"`{copy}` and `{original}` should be one matrix by the options, but differ."
                 )
     return faults
 
 
-def convert_tensors(
+def mismatched_shapes(
     plan: Plan, checkpoint: Checkpoint, parameters: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Return our tensors, and a fault for each whose shape is not that of `parameters`."""
-    tensors: dict[str, Tensor] = {}
+) -> list[str]:
+    """Return a fault for each tensor that would not have the shape of `parameters`.
+
+    The recipes run on the meta device, which has shapes without values: whatever options and
+    shapes a file claims, no memory is taken for it.
+    """
     faults: list[str] = []
     for name, recipe in plan.recipes.items():
         sources = " and ".join(f"`{source}`" for source in recipe.names[:3])
         try:
-            tensors[name] = recipe.fn(*(checkpoint.load(source) for source in recipe.names))
-        except (RuntimeError, IndexError, ValueError) as fault:
+            with torch.device("meta"):
+                tensors = [torch.empty(checkpoint.views[source].shape) for source in recipe.names]
+                shape = list(recipe.fn(*tensors).shape)
+        except (RuntimeError, IndexError, TypeError, ValueError) as fault:
             faults.append(f"{sources} have shapes that do not fit together ({str(fault)[:80]}).")
             continue
-        shape, expected = list(tensors[name].shape), list(parameters[name].shape)
+        expected = list(parameters[name].shape)
         if shape != expected:
             faults.append(f"{sources} give {shape} where the options want {expected}.")
-    return tensors, faults
+    return faults
+
+
+def convert_tensors(plan: Plan, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the tensors of our model."""
+    return {
+        name: recipe.fn(*(checkpoint.load(source) for source in recipe.names))
+        for name, recipe in plan.recipes.items()
+    }
 
 
 def _list_names(before: str, names: list[str], after: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
@@ -15,6 +14,7 @@ from nmtgrid.convert.from_fairseq.plan import (
     Recipe,
     Recipes,
     computed,
+    concatenated,
     copied,
     linear,
 )
@@ -123,7 +123,9 @@ def tied_copies(
 def learned_positions(checkpoint: Checkpoint, first: int) -> int:
     """Return how many learned positions the longer side has, `first` rows being unused."""
     names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    counts = [checkpoint.views[n].shape[0] for n in names if n in checkpoint.views]
+    counts = [
+        size for n in names if n in checkpoint.views for size in checkpoint.views[n].shape[:1]
+    ]
     # Without learned positions the number has no effect: it is our default.
     return max(1, max(counts) - first) if counts else 1024
 
@@ -134,7 +136,7 @@ def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
     def rows(weight: Tensor) -> Tensor:
         # The shorter side never learned the further rows, so its last one is repeated for them.
         used = weight[FIRST_POSITION:]
-        return torch.cat([used, used[-1:].expand(count - len(used), -1)])
+        return concatenated([used, used[-1:].expand(count - len(used), -1)])
 
     return {
         f"{prefix}_embedding.position_weight": computed(rows, f"{key}.embed_positions.weight")
@@ -221,7 +223,7 @@ def _joined(parts: list[Recipe]) -> Recipe:
     names = tuple(part.names[0] for part in parts)
 
     def join(*tensors: Tensor) -> Tensor:
-        return torch.cat([part.fn(t) for part, t in zip(parts, tensors, strict=True)])
+        return concatenated([part.fn(t) for part, t in zip(parts, tensors, strict=True)])
 
     return Recipe(names, join)
 
@@ -233,7 +235,7 @@ def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
     def padded(tensor: Tensor) -> Tensor:
         if len(tensor) != inner:
             raise ValueError(f"{len(tensor)} units, not {inner}")
-        return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
+        return concatenated([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
     return {
         f"{prefix}.widen.weight": computed(padded, f"{key}.fc1.weight"),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from nmtgrid import __version__
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.spans import is_whole_number, whole_number
 from nmtgrid.data import directory
 from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
 from nmtgrid.data.captioning.dataset import (
@@ -35,7 +36,6 @@ _REASONS = ("empty", "too_long")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"\w")
 _ESCAPE = re.compile(r"&(#\d+|[a-z]+);")
-_NUMBER = re.compile(r"\d+")
 # Karpathy's names and ours.
 _KARPATHY_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _RESTVAL = "restval"
@@ -103,7 +103,7 @@ def build_pictures(
     facts: Mapping[str, Any],
     *,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Report = lambda done, total: None,
 ) -> dict[str, Any]:
     """Write a dataset of pictures and return its manifest; `facts` are added to it.
 
@@ -114,7 +114,7 @@ def build_pictures(
     started = time.monotonic()
     with directory.new_folder(out, overwrite) as folder:
         total = sum(map(len, splits.values()))
-        builder = _SplitBuilder(folder, plan, source, total, report)
+        builder = _SplitBuilder(folder, plan, source, total, report, plan.words())
         counts = {name: builder.write(name, pictures) for name, pictures in splits.items()}
         names = ("target_lang", "tokenize", "lowercase")
         manifest = {
@@ -131,33 +131,29 @@ def build_pictures(
     return manifest
 
 
+@dataclasses.dataclass
 class _SplitBuilder:
     """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: CaptionPlan,
-        source: PictureSource,
-        total: int,
-        report: Report | None,
-    ) -> None:
-        self._folder, self._plan, self._source = folder, plan, source
-        self._total, self._report = total, report
-        self._words = plan.words()
-        self._done = 0
-        self.files: dict[str, dict[str, Any]] = {}
+    folder: Path
+    plan: CaptionPlan
+    source: PictureSource
+    total: int
+    report: Report
+    words: Callable[[Caption], str]
+    done: int = 0
+    files: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def write(self, name: str, pictures: Iterable[Picture]) -> dict[str, Any]:
         """Write a split; return its counts."""
-        pairs_read = pairs_kept = with_captions = without = 0
+        pairs_read = pairs_kept = without = 0
         dropped: Counter[str] = Counter()
-        language = self._plan.target_lang
+        language = self.plan.target_lang
         names = [f"text/{name}.{language}", f"raw/{name}.{language}", f"{FOLDER}/{name}.txt"]
-        features = self._folder / FOLDER / f"{name}.safetensors"
+        features = self.folder / FOLDER / f"{name}.safetensors"
         with (
-            directory.open_line_files(self._folder, names) as files,
-            PictureWriter(features, self._source) as writer,
+            directory.open_line_files(self.folder, names) as files,
+            PictureWriter(features, self.source) as writer,
         ):
             text, raw, picture_names = files.values()
             for picture in pictures:
@@ -166,16 +162,14 @@ class _SplitBuilder:
                 pairs_kept += len(captions)
                 # Without captions a picture can neither train nor be scored: it is not stored.
                 if captions:
-                    with_captions += 1
                     writer.append_picture(picture.features(), len(captions))
                     text.extend(_join_lines(words for words, _ in captions))
                     raw.extend(_join_lines(caption.raw for _, caption in captions))
                     picture_names.extend(_join_lines([picture.name]))
                 else:
                     without += 1
-                self._done += 1
-                if self._report is not None:
-                    self._report(self._done, self._total)
+                self.done += 1
+                self.report(self.done, self.total)
             if not pairs_kept:
                 reasons = ", ".join(f"{reason} {dropped[reason]:,}" for reason in _REASONS)
                 raise InputError(
@@ -187,7 +181,7 @@ class _SplitBuilder:
         self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)
         return {
             **directory.split_counts(pairs_read, pairs_kept, dropped, _REASONS),
-            "pictures": with_captions,
+            "pictures": files[names[2]].count,
             "pictures_without_captions": without,
         }
 
@@ -196,11 +190,11 @@ class _SplitBuilder:
     ) -> list[tuple[str, Caption]]:
         captions = []
         for caption in picture.captions:
-            words = self._words(caption)
+            words = self.words(caption)
             if not words:
                 dropped["empty"] += 1
             # Outside training every caption is a reference, however long.
-            elif is_training and words.count(" ") >= self._plan.max_words:
+            elif is_training and words.count(" ") >= self.plan.max_words:
                 dropped["too_long"] += 1
             else:
                 captions.append((words, caption))
@@ -230,7 +224,7 @@ def preprocess_captions(
     out: Path,
     *,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Report = lambda done, total: None,
 ) -> dict[str, Any]:
     """Build a dataset of pictures in `out`; return the manifest.
 
@@ -242,9 +236,20 @@ def preprocess_captions(
     splits = {
         name: _with_features(name, pictures, features) for name, pictures in captioned.items()
     }
-    _check_disjoint(splits)
-    used = {picture.name for pictures in splits.values() for picture in pictures}
-    notes["features_without_captions"] = len(features.names) - len(used)
+    # Names are those of features, so this also catches two pictures that share them.
+    owners: dict[str, str] = {}
+    duplicates = []
+    for split, pictures in splits.items():
+        for picture in pictures:
+            if picture.name in owners:
+                duplicates.append(f"{picture.name} ({owners[picture.name]}, {split})")
+            owners[picture.name] = split
+    if duplicates:
+        raise InputError(
+            f"{len(duplicates):,} pictures are there twice: {list_names(duplicates)}.",
+            "A picture can be in one split alone.",
+        )
+    notes["features_without_captions"] = len(features.names) - len(owners)
     source = PictureSource(features.size, features.kind)
     return build_pictures(
         plan, source, splits, out, {"notes": notes}, overwrite=overwrite, report=report
@@ -264,11 +269,26 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], 
     splits = {"train": captioned[""]}
     for name, held_out in sources.held_out.items():
         # Each takes from what the one before left, so that held-out splits cannot overlap.
-        if _NUMBER.fullmatch(held_out):
-            splits["train"], splits[name] = _hold_out(splits["train"], int(held_out), name)
-        else:
-            splits[name] = _read_one_split(Path(held_out))
+        if is_whole_number(held_out):
+            count = _count(name, held_out)
+            splits["train"], splits[name] = _hold_out(splits["train"], count, name)
+            continue
+        others = read_captions(Path(held_out))
+        if "" not in others:
+            raise InputError(
+                "it has splits of its own (Karpathy's layout), but one split is wanted.",
+                "Give it to `--captions` alone, or name a file in COCO's own layout.",
+                path=Path(held_out),
+            )
+        splits[name] = others[""]
     return directory.in_order(splits), {}
+
+
+def _count(name: str, text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError as fault:
+        raise ConfigError(f"The number of pictures of `{name}`: {fault}") from fault
 
 
 def _karpathy_splits(
@@ -278,34 +298,20 @@ def _karpathy_splits(
         raise ConfigError(
             f"{sources.captions} has splits of its own: leave `--valid` and `--test` out."
         )
-    unknown = [name for name in captioned if name not in (*_KARPATHY_SPLITS, _RESTVAL)]
-    if unknown or "train" not in captioned:
+    if "train" not in captioned or not captioned.keys() <= {*_KARPATHY_SPLITS, _RESTVAL}:
         raise InputError(
             f"its splits are {list_names(list(captioned))}.",
             "There must be `train`, and there may be `restval`, `val` and `test`.",
             path=sources.captions,
         )
+    rest = captioned.pop(_RESTVAL, [])
     splits = {
-        name: captioned[karpathy]
-        for karpathy, name in _KARPATHY_SPLITS.items()
-        if karpathy in captioned
+        name: captioned[split] for split, name in _KARPATHY_SPLITS.items() if split in captioned
     }
-    # The manifest notes how many pictures were left out: results depend on it.
-    rest = captioned.get(_RESTVAL, [])
     if sources.restval:
-        return {**splits, "train": [*splits["train"], *rest]}, {"restval": 0}
-    return splits, {"restval": len(rest)}
-
-
-def _read_one_split(path: Path) -> list[CaptionedPicture]:
-    captioned = read_captions(path)
-    if "" not in captioned:
-        raise InputError(
-            "it has splits of its own (Karpathy's layout), but one split is wanted.",
-            "Give it to `--captions` alone, or name a file in COCO's own layout.",
-            path=path,
-        )
-    return captioned[""]
+        splits["train"] = [*splits["train"], *rest]
+    # The manifest notes how many pictures were left out: results depend on it.
+    return splits, {"restval": 0 if sources.restval else len(rest)}
 
 
 def _hold_out(
@@ -345,20 +351,3 @@ def _with_features(
             "leave the pictures out of the captions.",
         )
     return pictures
-
-
-def _check_disjoint(splits: Mapping[str, list[Picture]]) -> None:
-    """Raise InputError where a picture is in two splits, or two pictures share features."""
-    owners: dict[str, str] = {}
-    duplicates = []
-    for split, pictures in splits.items():
-        for picture in pictures:
-            if picture.name in owners:
-                # Names are those of features, so this also catches two pictures that share them.
-                duplicates.append(f"{picture.name} ({owners[picture.name]}, {split})")
-            owners[picture.name] = split
-    if duplicates:
-        raise InputError(
-            f"{len(duplicates):,} pictures are there twice: {list_names(duplicates)}.",
-            "A picture can be in one split alone.",
-        )

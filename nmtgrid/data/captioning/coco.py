@@ -9,21 +9,20 @@ have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeGuard
+from typing import Any
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import storage_error
+from nmtgrid.base.io.records import Count, Record, convert, parse_json
+from nmtgrid.base.io.text import check_file
 
 _LAYOUTS = (
     "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
     "`captions_*.json` (`images` and `annotations`)."
 )
 _MOST_NAMED = 5
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +46,52 @@ class CaptionedPicture:
         return self.keys[0]
 
 
+class _KarpathyImage(Record):
+    split: str
+    sentences: tuple[Caption, ...]
+    cocoid: Count | str | None = None
+    filename: Count | str | None = None
+    imgid: Count | str | None = None
+
+
+class _Karpathy(Record):
+    images: list[_KarpathyImage]
+
+
+class _CocoImage(Record):
+    id: Count | str
+    file_name: Count | str | None = None
+
+
+class _Annotation(Record):
+    image_id: Count | str
+    caption: str
+
+
+class _Coco(Record):
+    images: list[_CocoImage]
+    annotations: list[_Annotation]
+
+
 def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
     """Return the pictures of a file by split; COCO's own files have one split, called "".
 
     Raises InputError naming the entry that is wrong.
     """
     values = _read(path)
-    images = values.get("images") if isinstance(values, dict) else None
-    if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
-        raise InputError("it holds no list `images` of tables.", _LAYOUTS, path=path)
-    if not images:
-        raise InputError("its list `images` is empty.", "Give another file.", path=path)
     # Karpathy's file has no `annotations`: sentences stand with their pictures.
+    is_coco = isinstance(values, dict) and "annotations" in values
     splits: dict[str, list[CaptionedPicture]] = {}
-    if isinstance(values.get("annotations"), list):
-        splits[""] = _read_coco(path, images, values["annotations"])
-    else:
-        for split, picture in _read_karpathy(path, images):
-            splits.setdefault(split, []).append(picture)
+    try:
+        if is_coco:
+            splits[""] = _pictures_of_coco(path, convert(values, _Coco))
+        else:
+            for split, picture in _pictures_of_karpathy(convert(values, _Karpathy)):
+                splits.setdefault(split, []).append(picture)
+    except ValueError as fault:
+        raise InputError(f"{fault}.", _LAYOUTS, path=path) from fault
+    if not any(splits.values()):
+        raise InputError("its list `images` is empty.", "Give another file.", path=path)
     # Across splits too: a picture in two of them would leak test captions into training.
     seen: set[str] = set()
     for picture in (picture for pictures in splits.values() for picture in pictures):
@@ -82,97 +109,59 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def _read(path: Path) -> Any:
+    check_file(path)
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
+        return parse_json(path.read_bytes())
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
-    # Caught before its base class ValueError, because it alone knows the position.
-    except json.JSONDecodeError as fault:
+    except ValueError as fault:
         raise InputError(
-            f"it is not JSON: {fault.msg} at column {fault.colno}.",
-            "Mend the file, or fetch it again: it may have been cut.",
-            path=path,
-            line=fault.lineno,
+            f"{fault}.", "Mend the file, or fetch it again: it may have been cut.", path=path
         ) from fault
-    except (ValueError, RecursionError) as fault:
-        raise InputError(f"it is not JSON ({fault}).", _LAYOUTS, path=path) from fault
 
 
-def _read_karpathy(
-    path: Path, images: list[dict[str, Any]]
-) -> Iterator[tuple[str, CaptionedPicture]]:
+def _pictures_of_karpathy(content: _Karpathy) -> Iterator[tuple[str, CaptionedPicture]]:
     # `imgid` counts the file's pictures: next to ids of COCO it could be the id of another picture.
-    has_ids = any("cocoid" in image for image in images)
-    fields = ("cocoid", "filename") if has_ids else ("filename", "imgid")
-    for index, image in enumerate(images):
-        split, sentences = image.get("split"), image.get("sentences")
-        keys = _keys(image, fields)
-        if not isinstance(split, str) or not isinstance(sentences, list) or not keys:
-            raise _lacks_error(path, f"images[{index}]", "a `split`, `sentences` and a name")
-        captions = []
-        for number, sentence in enumerate(sentences):
-            fields_of = sentence if isinstance(sentence, dict) else {}
-            raw, tokens = fields_of.get("raw"), fields_of.get("tokens")
-            are_words = isinstance(tokens, list) and all(map(_is_text, tokens))
-            if not _is_text(raw) or not (tokens is None or are_words):
-                where = f"images[{index}].sentences[{number}]"
-                raise _lacks_error(path, where, "a text `raw` and, if any, words `tokens`")
-            captions.append(Caption(raw, None if tokens is None else tuple(tokens)))
-        yield split, CaptionedPicture(keys, tuple(captions))
+    has_ids = any(image.cocoid is not None for image in content.images)
+    for index, image in enumerate(content.images):
+        names = _file_names(image.filename)
+        keys = _keys(image.cocoid, *names) if has_ids else _keys(*names, image.imgid)
+        if not keys:
+            raise ValueError(f"`images[{index}]` has no name: `cocoid`, `filename` or `imgid`")
+        yield image.split, CaptionedPicture(keys, image.sentences)
 
 
-def _read_coco(
-    path: Path, images: list[dict[str, Any]], annotations: list[Any]
-) -> list[CaptionedPicture]:
+def _pictures_of_coco(path: Path, content: _Coco) -> list[CaptionedPicture]:
     captions: dict[str, list[Caption]] = {}
     keys: dict[str, tuple[str, ...]] = {}
-    for index, image in enumerate(images):
-        names = _keys(image, ("id", "file_name"))
-        if "id" not in image or not names:
-            raise _lacks_error(path, f"images[{index}]", "an `id`")
-        if names[0] in keys:
-            raise _duplicate_error(path, names[0])
-        keys[names[0]], captions[names[0]] = names, []
-    for index, annotation in enumerate(annotations):
-        text = annotation.get("caption") if isinstance(annotation, dict) else None
-        if not _is_text(text):
-            raise _lacks_error(path, f"annotations[{index}]", "a text `caption`")
-        # As text, like the keys: an id may be a number in one list and text in the other.
-        owner = str(annotation.get("image_id"))
+    for image in content.images:
+        # As text: an id may be a number in one list and text in the other.
+        name = str(image.id)
+        if name in keys:
+            raise _duplicate_error(path, name)
+        keys[name], captions[name] = _keys(name, *_file_names(image.file_name)), []
+        if not name:
+            raise ValueError("an `id` of `images` is empty")
+    for index, annotation in enumerate(content.annotations):
+        owner = str(annotation.image_id)
         if owner not in captions:
             raise InputError(
                 f"annotations[{index}] is of the picture `{owner}`, which `images` does not have.",
                 "Mend the file.",
                 path=path,
             )
-        captions[owner].append(Caption(text))
+        captions[owner].append(Caption(annotation.caption))
     return [CaptionedPicture(keys[name], tuple(captions[name])) for name in keys]
 
 
-def _keys(image: dict[str, Any], fields: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of a picture: its ids, its file's name with and without ending."""
-    keys: list[str] = []
-    for field in fields:
-        value = image.get(field)
-        # For Python a boolean is a number, but `true` is no id.
-        if isinstance(value, bool) or not (isinstance(value, int) or _is_text(value)):
-            continue
-        if value == "":
-            continue
-        keys.append(str(value))
-        if field in ("filename", "file_name"):
-            keys.append(PurePosixPath(str(value)).stem)
+def _file_names(name: int | str | None) -> tuple[str, ...]:
+    """Return the name of a picture's file with and without its ending."""
+    return () if name in (None, "") else (str(name), PurePosixPath(str(name)).stem)
+
+
+def _keys(*names: int | str | None) -> tuple[str, ...]:
     # The order counts: the first key that has features wins.
-    return tuple(dict.fromkeys(keys))
-
-
-def _is_text(value: Any) -> TypeGuard[str]:
-    # JSON can escape halves of surrogate pairs, which are not text.
-    return isinstance(value, str) and not _SURROGATES.search(value)
-
-
-def _lacks_error(path: Path, where: str, what: str) -> InputError:
-    return InputError(f"{where} lacks {what}.", _LAYOUTS, path=path)
+    return tuple(dict.fromkeys(str(name) for name in names if name not in (None, "")))
 
 
 def _duplicate_error(path: Path, name: str) -> InputError:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
-from nmtgrid.base.io.arrays import ArrayFile, map_named, read_header
+from nmtgrid.base.io.arrays import ArrayFile, Entry, map_named, read_header
+from nmtgrid.base.io.records import convert, parse_json
 from nmtgrid.data.captioning.coco import list_names
-from nmtgrid.text.vocabulary import PAD, Vocabulary
+from nmtgrid.text.vocabulary import PAD
 
 # Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept.
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -105,92 +105,56 @@ class FeatureFiles:
         return values.reshape(location.regions, self.size)
 
 
-def _locate(path: Path) -> list[tuple[str, _Location, tuple[str, int]]]:
-    """Return (picture, location, (number type, F)) of all pictures in a file."""
+def _locate(path: Path) -> Iterator[tuple[str, _Location, tuple[str, int]]]:
+    """Yield (picture, location, (number type, F)) of all pictures in a file."""
     try:
-        header, facts, start = read_header(path)
+        entries, facts, start = read_header(path)
     except StorageError as fault:
         raise InputError(fault.problem, fault.advice or _LAYOUT) from fault
-    entries = {name: _Entry.read(path, name, entry, start) for name, entry in header.items()}
     if "features" in entries:
-        return _locate_flat(path, entries, facts)
+        yield from _locate_flat(path, entries, facts, start)
+        return
     # A vector [F] is accepted as a picture with a single region.
-    wrong = [name for name, entry in entries.items() if not entry.is_features((1, 2))]
+    wrong = [name for name, entry in entries.items() if not _is_features(entry, (1, 2))]
     if wrong:
         first = entries[wrong[0]]
         raise InputError(
             f"{len(wrong):,} of {len(entries):,} tensors are no features [regions, F] of F32, F16 "
-            f"or BF16: {list_names(wrong)} ({first.kind} {list(first.shape)}).",
+            f"or BF16: {list_names(wrong)} ({first.dtype} {first.shape}).",
             _LAYOUT,
             path=path,
         )
-    return [
-        (
-            name,
-            _Location(path, entry.start, entry.shape[0] if len(entry.shape) == 2 else 1),
-            (entry.kind, entry.shape[-1]),
-        )
-        for name, entry in entries.items()
-    ]
+    for name, entry in entries.items():
+        *regions, size = entry.shape
+        location = _Location(path, start + entry.data_offsets[0], math.prod(regions))
+        yield name, location, (entry.dtype, size)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """A tensor in a header; `start` is its first byte in the file."""
-
-    kind: str
-    shape: tuple[int, ...]
-    start: int
-
-    @classmethod
-    def read(cls, path: Path, name: str, entry: Any, start: int) -> _Entry:
-        try:
-            kind, shape = str(entry["dtype"]), tuple(map(_size, entry["shape"]))
-            first, last = map(_size, entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as fault:
-            raise InputError(f"its entry `{name}` makes no sense.", _LAYOUT, path=path) from fault
-        dtype = {**KINDS, **_INTEGERS}.get(kind)
-        # Tensors of other kinds are not read, so their sizes do not matter.
-        if dtype and math.prod(shape) * numpy.dtype(dtype).itemsize != last - first:
-            raise InputError(
-                f"the size of `{name}` does not fit its shape.", "Make it again.", path=path
-            )
-        return cls(kind, shape, start + first)
-
-    def is_features(self, ranks: tuple[int, ...]) -> bool:
-        return self.kind in KINDS and len(self.shape) in ranks and 0 not in self.shape
-
-
-def _size(value: Any) -> int:
-    """Return a number of a header. Raises ValueError for what is not a whole number from 0 on."""
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(value)
-    return value
+def _is_features(entry: Entry, ranks: tuple[int, ...]) -> bool:
+    return entry.dtype in KINDS and len(entry.shape) in ranks and 0 not in entry.shape
 
 
 def _locate_flat(
-    path: Path, entries: dict[str, _Entry], facts: dict[str, str]
-) -> list[tuple[str, _Location, tuple[str, int]]]:
-    """Return the same of a file with the features of all pictures in one tensor."""
+    path: Path, entries: dict[str, Entry], facts: dict[str, str], start: int
+) -> Iterator[tuple[str, _Location, tuple[str, int]]]:
+    """Yield the same of a file with the features of all pictures in one tensor."""
     whole = entries["features"]
-    if not whole.is_features((2,)) or "offsets" not in entries:
+    if not _is_features(whole, (2,)) or "offsets" not in entries:
         raise InputError(
             f"`features` must be [total, F] of F32, F16 or BF16 with `offsets` beside it, but is "
-            f"{whole.kind} {list(whole.shape)}.",
+            f"{whole.dtype} {whole.shape}.",
             _LAYOUT,
             path=path,
         )
-    offsets = _integers(path, "offsets", entries)
+    offsets = _integers(path, "offsets", entries, start)
     if "ids" in entries:
-        names = _integers(path, "ids", entries).tolist()
+        names = _integers(path, "ids", entries, start).tolist()
     else:
         # Names that are texts cannot be a tensor, so they stand in the file's metadata.
         try:
-            names = json.loads(facts.get("ids", ""))
-        except ValueError:
-            names = None
-        if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
-            raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path)
+            names = convert(parse_json(facts.get("ids", "")), list[str | int])
+        except ValueError as fault:
+            raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path) from fault
     fits = len(offsets) == len(names) + 1 and offsets[0] == 0 and offsets[-1] == whole.shape[0]
     if not fits or bool((numpy.diff(offsets) < 1).any()):
         raise InputError(
@@ -200,29 +164,24 @@ def _locate_flat(
             path=path,
         )
     size = whole.shape[1]
-    width = numpy.dtype(KINDS[whole.kind]).itemsize * size
-    return [
-        (str(name), _Location(path, whole.start + first * width, last - first), (whole.kind, size))
-        for name, (first, last) in zip(names, itertools.pairwise(offsets.tolist()), strict=True)
-    ]
+    width = numpy.dtype(KINDS[whole.dtype]).itemsize * size
+    for name, (first, last) in zip(names, itertools.pairwise(offsets.tolist()), strict=True):
+        begin = start + whole.data_offsets[0] + first * width
+        yield str(name), _Location(path, begin, last - first), (whole.dtype, size)
 
 
-def _integers(path: Path, name: str, entries: dict[str, _Entry]) -> NDArray[Any]:
+def _integers(path: Path, name: str, entries: dict[str, Entry], start: int) -> NDArray[Any]:
     entry = entries[name]
-    if entry.kind not in _INTEGERS or len(entry.shape) != 1 or 0 in entry.shape:
+    if entry.dtype not in _INTEGERS or len(entry.shape) != 1 or 0 in entry.shape:
         raise InputError(f"`{name}` must be a list of whole numbers.", _LAYOUT, path=path)
-    return numpy.fromfile(path, _INTEGERS[entry.kind], entry.shape[0], offset=entry.start)
+    begin = start + entry.data_offsets[0]
+    return numpy.fromfile(path, _INTEGERS[entry.dtype], entry.shape[0], offset=begin)
 
 
 # The name in place of a source language.
 SOURCE_LANG = "pictures"
 FOLDER = "pictures"
 _AGAIN = "Make the dataset again with `nmtgrid preprocess`, or restore a copy."
-
-
-def feature_vocabulary(size: int) -> Vocabulary:
-    """Return the vocabulary that replaces that of a source language: a type for each feature."""
-    return Vocabulary([f"feature{number}" for number in range(1, size + 1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,20 +195,9 @@ class PictureSource:
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> PictureSource | None:
-        """Return the entry of a manifest, None where sources are text.
-
-        Raises StorageError when it makes no sense.
-        """
+        """Return the entry of a manifest, None where sources are text."""
         values = manifest.get("source")
-        if values is None:
-            return None
-        fits = isinstance(values, dict) and values.get("kind") == "features"
-        # `isinstance` would accept `true` as a size.
-        if not fits or type(values.get("size")) is not int or values.get("type") not in KINDS:
-            raise StorageError(
-                "The manifest's entry `source` speaks of no features of pictures.", _AGAIN
-            )
-        return cls(values["size"], values["type"])
+        return None if values is None else cls(values["size"], values["type"])
 
     def describe(self) -> dict[str, Any]:
         """Return the entry for the manifest."""
@@ -348,11 +296,6 @@ def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.flo
 def region_names(count: int) -> list[str]:
     """Return the names of a picture's regions in traces."""
     return [f"region{number}" for number in range(1, count + 1)]
-
-
-def group_captions(lines: Sequence[str], starts: Iterable[int]) -> list[list[str]]:
-    """Return the captions of each picture, for `starts` [pictures + 1]."""
-    return [list(lines[first:last]) for first, last in itertools.pairwise(map(int, starts))]
 
 
 def _rises(offsets: NDArray[Any]) -> bool:

@@ -18,16 +18,17 @@ from nmtgrid.data.toy.language import (
     LINK,
     Choice,
     Item,
+    Lexeme,
     Rules,
     ToySettings,
     Verb,
-    Word,
     build_lexicon,
     settings_for,
 )
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _NOMINATIVE, _ACCUSATIVE, _DATIVE = range(3)
+_IN_COMPOUND = 2
 
 # So many draws in a row without a new sentence mean that the grammar has no more of them.
 _PATIENCE = 2_000
@@ -149,18 +150,15 @@ class _SentenceWriter:
         position = self.put(source)
         return Piece(target, position, (position,))
 
-    def word(self, choice: Choice[Word]) -> Piece:
+    def word(self, choice: Choice[Lexeme]) -> Piece:
         word = self.pick(choice)
-        return self.piece(word.source, word.target)
+        return self.piece(word.source[0], word.target[0])
 
     def has_room(self) -> bool:
         return len(self.words) <= self.settings.room
 
     def number(self) -> int:
         return int(self.chance(self.settings.plural))
-
-    def valency(self, has_object: bool) -> int:
-        return self.pick(self.rules.object_valencies if has_object else self.rules.valencies)
 
     def verb(self, valency: int) -> Verb:
         is_separable = self.chance(self.settings.separable)
@@ -170,109 +168,96 @@ class _SentenceWriter:
         opening = self.pick(self.rules.openings)
         pieces = []
         if opening == "clause":
-            pieces = self.subordinate_clause(self.settings.depth)
+            pieces = self.subordinate_clauses()
             comma = self.put(",")
             # The target marks only this comma. While a further subordinate clause could follow,
             # the source comma does not tell: only the finite verb behind it does.
             pieces.append(Piece(",", comma + 1 if self.may_nest else 0, (comma,)))
-        pieces += self.main_clause(opening)
+        pieces += self.clause(opening)
         may_follow = opening != "clause" and self.settings.depth and self.has_room()
         if may_follow and self.chance(self.settings.subordinate):
             self.put(",")
-            pieces += self.subordinate_clause(self.settings.depth)
-        is_question = opening == "verb"
-        marks = self.rules.question_marks if is_question else self.rules.statement_marks
-        mark = self.pick(marks)
+            pieces += self.subordinate_clauses()
+        mark = self.pick(self.rules.marks[opening == "verb"])
         return [*pieces, self.piece(mark, mark)]
 
-    def main_clause(self, opening: str) -> list[Piece]:
-        """Write a clause with the finite verb in second place, after what `opening` names."""
+    def subordinate_clauses(self) -> list[Piece]:
+        """Write a subordinate clause, and perhaps others that each hang on the one before."""
+        pieces = self.clause("complementizer")
+        for _ in range(self.settings.depth - 1):
+            self.may_nest = self.settings.nested > 0 and self.has_room()
+            if not (self.may_nest and self.chance(self.settings.nested)):
+                return pieces
+            self.put(",")
+            pieces += self.clause("complementizer")
+        self.may_nest = False
+        return pieces
+
+    def clause(self, opening: str) -> list[Piece]:
+        """Write a clause that begins with what `opening` names.
+
+        Its finite verb comes second, or, after a complementizer, last. Words are written, and
+        chances are asked, in the order of the source; the target has subject, verbs, objects,
+        place and adverb.
+        """
+        lexicon, settings = self.lexicon, self.settings
         front: list[Piece] = []
         fronted: list[Piece] = []
-        subject = None
+        subject = verb = modal = None
         if opening == "adverb":
-            front = [self.word(self.lexicon.adverbs)]
+            front = [self.word(lexicon.adverbs)]
+        elif opening == "complementizer":
+            front = [self.word(lexicon.complementizers)]
         elif opening == "subject":
             subject = self.subject(self.number())
         elif opening == "object":
             fronted = self.noun_phrase(_ACCUSATIVE, self.number()).pieces
         number = subject.agreement % 2 if subject else self.number()
-        is_modal = self.chance(self.settings.modal)
-        if is_modal:
-            finite, valency = self.pick(self.lexicon.modals), INTRANSITIVE
-        else:
-            valency = self.valency(bool(fronted))
-            finite = self.verb(valency)
-        second = self.put(finite.finite[number])
+        valencies = self.rules.valencies[bool(fronted)]
+        valency, second = INTRANSITIVE, 0
+        if opening != "complementizer":
+            if self.chance(settings.modal):
+                finite = modal = self.pick(lexicon.modals)
+            else:
+                valency = self.pick(valencies)
+                finite = verb = self.verb(valency)
+            second = self.put(finite.finite[number])
         if opening == "verb":
-            front = [Piece(self.lexicon.question, second, (second,))]
+            front = [Piece(lexicon.question, second, (second,))]
         subject = subject or self.subject(number)
-        adverb = self.adverb() if opening != "adverb" else []
-        if is_modal:
-            valency = self.valency(bool(fronted))
+        adverb = []
+        if opening != "adverb" and self.has_room() and self.chance(settings.adverb):
+            adverb = [self.word(lexicon.adverbs)]
+        if verb is None:
+            valency = self.pick(valencies)
         objects = self.objects(valency, fronted)
-        phrase, settled = self.locative()
-        # The adverb waits until no phrase of place can come before it.
-        adverb = [Piece(word, max(waits_for, settled), links) for word, waits_for, links in adverb]
-        if is_modal:
-            verbs = self.modal_and_infinitive(finite, second, valency, subject.agreement)
-        else:
-            verbs = [self.close_finite_verb(finite, second, subject.agreement)]
+        phrase: list[Piece] = []
+        if settings.locative and self.has_room():
+            # The adverb waits until no phrase of place can come before it.
+            settled = len(self.words) + 1
+            adverb = [Piece(word, max(wait, settled), links) for word, wait, links in adverb]
+            if self.chance(settings.locative):
+                phrase = [self.word(lexicon.prepositions)]
+                phrase += self.noun_phrase(_DATIVE, self.number()).pieces
+        verbs = self.verbs(verb or self.verb(valency), modal, second, subject.agreement)
         return [*front, *subject.pieces, *verbs, *objects, *phrase, *adverb]
 
-    def modal_and_infinitive(
-        self, modal: Verb, second: int, valency: int, agreement: int
-    ) -> list[Piece]:
-        """Write the infinitive that ends a clause with a modal verb in second place."""
-        target = modal.readings.items[0].target[agreement]
-        verb = self.verb(valency)
+    def verbs(self, verb: Verb, modal: Verb | None, second: int, agreement: int) -> list[Piece]:
+        """Write what of the verbs ends the clause, behind its word `second` (0: it has none)."""
         reading = self.pick(verb.readings)
-        infinitive = self.piece(reading.prefix + verb.infinitive, reading.infinitive)
-        return [Piece(target, second, (second,)), infinitive]
-
-    def close_finite_verb(self, verb: Verb, second: int, agreement: int) -> Piece:
-        """Write the prefix, if any, that ends a clause; return the verb's translation."""
-        reading = self.pick(verb.readings)
+        if modal:
+            target = modal.readings.items[0].target[agreement]
+            infinitive = self.piece(reading.prefix + verb.infinitive, reading.infinitive)
+            return [Piece(target, second, (second,)), infinitive]
         word = reading.target[agreement]
+        if not second:
+            return [self.piece(reading.prefix + verb.finite[agreement % 2], word)]
         if reading.prefix:
             last = self.put(reading.prefix)
-            return Piece(word, last, (second, last))
+            return [Piece(word, last, (second, last))]
         # A separable verb is known to have no prefix when the clause ends without one.
         is_separable = len(verb.readings.items) > 1
-        return Piece(word, len(self.words) + 1 if is_separable else second, (second,))
-
-    def subordinate_clause(self, depth: int) -> list[Piece]:
-        """Write a clause with its verb last, and perhaps the next one that hangs on it."""
-        opening = self.word(self.lexicon.complementizers)
-        number = self.number()
-        subject, adverb = self.subject(number), self.adverb()
-        valency = self.valency(False)
-        objects = self.objects(valency, [])
-        phrase, _ = self.locative()
-        verb = self.verb(valency)
-        reading = self.pick(verb.readings)
-        last = self.piece(reading.prefix + verb.finite[number], reading.target[subject.agreement])
-        pieces = [opening, *subject.pieces, last, *objects, *phrase, *adverb]
-        self.may_nest = depth > 1 and self.settings.nested > 0 and self.has_room()
-        if self.may_nest and self.chance(self.settings.nested):
-            self.put(",")
-            pieces += self.subordinate_clause(depth - 1)
-        return pieces
-
-    def adverb(self) -> list[Piece]:
-        if self.has_room() and self.chance(self.settings.adverb):
-            return [self.word(self.lexicon.adverbs)]
-        return []
-
-    def locative(self) -> tuple[list[Piece], int]:
-        """Write a phrase of place or nothing; return also the position that settles which."""
-        if not (self.settings.locative and self.has_room()):
-            return [], 0
-        settled = len(self.words) + 1
-        if not self.chance(self.settings.locative):
-            return [], settled
-        preposition = self.word(self.lexicon.prepositions)
-        return [preposition, *self.noun_phrase(_DATIVE, self.number()).pieces], settled
+        return [Piece(word, len(self.words) + 1 if is_separable else second, (second,))]
 
     def objects(self, valency: int, fronted: list[Piece]) -> list[Piece]:
         """Write recipient and object; the target has the object first."""
@@ -294,30 +279,31 @@ class _SentenceWriter:
         else:
             return self.noun_phrase(_NOMINATIVE, number)
         person = self.pick(persons)
-        return Nominal([self.piece(person.source, person.target)], 2 * person.gender + number)
+        piece = self.piece(person.source[0], person.target[0])
+        return Nominal([piece], 2 * person.gender + number)
 
     def noun_phrase(self, case: int, number: int) -> Nominal:
         """Write determiner, adjectives and noun; all of the target waits for the noun's gender."""
         gender = self.pick(self.rules.genders)
-        column = len(self.lexicon.nouns) if number else gender
+        genders = len(self.lexicon.nouns)
+        column = genders if number else gender
         determiner = self.pick(self.lexicon.determiners)
-        first = self.put(determiner.source[case][column])
-        adjectives = []
+        first = self.put(determiner.source[case * (genders + 1) + column])
+        adjectives, modifiers = [], []
         for percent in (self.settings.adjective, self.settings.second_adjective):
             if not (self.has_room() and self.chance(percent)):
                 break
             adjective = self.pick(self.lexicon.adjectives)
             adjectives.append((adjective, self.put(adjective.source[column])))
-        modifiers = []
         for percent in (self.settings.compound, self.settings.triple_compound):
             if not self.chance(percent):
                 break
             modifiers.append(self.pick(self.lexicon.modifiers))
         noun = self.pick(self.lexicon.nouns[gender])
-        last = self.put("".join(m.joint for m in modifiers) + noun.source[number])
-        agreement = 2 * noun.target_gender + number
+        last = self.put("".join(m.source[_IN_COMPOUND] for m in modifiers) + noun.source[number])
+        agreement = 2 * noun.gender + number
         words = [(determiner.target[agreement], first), (noun.target[number], last)]
-        words += [(modifier.genitive, last) for modifier in reversed(modifiers)]
+        words += [(modifier.target[_IN_COMPOUND], last) for modifier in reversed(modifiers)]
         words += [(a.target[agreement], position) for a, position in reversed(adjectives)]
         return Nominal([Piece(word, last, (position,)) for word, position in words], agreement)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, compress
 from random import Random
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nmtgrid.base.errors import ConfigError
 
@@ -134,36 +134,17 @@ class Choice(Generic[Item]):
         return self.items[bisect(self.cumulative, int(fraction * self.total))]
 
 
-class Word(NamedTuple):
-    """A word without forms, or a person (name or pronoun), who has a target gender."""
+class Lexeme(NamedTuple):
+    """Forms of a word in both languages, and the target gender of a noun or person.
 
-    source: str
-    target: str
+    An adjective has `source[column]` (its gender, or 3 for the plural) and `target[agreement]`, a
+    determiner the same for each case; a noun two forms by number and a third one in compounds (at
+    the front in the source, behind the noun in the target); names, pronouns and particles one.
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
     gender: int = 0
-
-
-class Determiner(NamedTuple):
-    """Forms: `source[case][column]` and `target[agreement]`."""
-
-    source: tuple[tuple[str, ...], ...]
-    target: tuple[str, ...]
-
-
-class Adjective(NamedTuple):
-    """Forms: `source[column]` (gender, or 3 for the plural) and `target[agreement]`."""
-
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-
-
-class Noun(NamedTuple):
-    """Forms by number; `joint` opens a source compound, `genitive` follows a target noun."""
-
-    source: tuple[str, ...]
-    joint: str
-    target: tuple[str, ...]
-    genitive: str
-    target_gender: int
 
 
 class Reading(NamedTuple):
@@ -189,17 +170,17 @@ class Lexicon:
     nouns[source gender], pronouns[number], verbs[valency][is separable].
     """
 
-    determiners: Choice[Determiner]
-    adjectives: Choice[Adjective]
-    nouns: tuple[Choice[Noun], ...]
-    modifiers: Choice[Noun]
-    names: Choice[Word]
-    pronouns: tuple[Choice[Word], Choice[Word]]
+    determiners: Choice[Lexeme]
+    adjectives: Choice[Lexeme]
+    nouns: tuple[Choice[Lexeme], ...]
+    modifiers: Choice[Lexeme]
+    names: Choice[Lexeme]
+    pronouns: tuple[Choice[Lexeme], ...]
     verbs: tuple[tuple[Choice[Verb], Choice[Verb]], ...]
     modals: Choice[Verb]
-    adverbs: Choice[Word]
-    prepositions: Choice[Word]
-    complementizers: Choice[Word]
+    adverbs: Choice[Lexeme]
+    prepositions: Choice[Lexeme]
+    complementizers: Choice[Lexeme]
     question: str
     recipient: str
 
@@ -218,13 +199,13 @@ _AGREEMENT_ENDINGS = ("o", "i", "a", "e")
 _VERB_ENDINGS = ("av", "avi", "ev", "evi")
 _PREFIXES = ("ab", "uf", "vor", "mit", "zu", "hin")
 _PRONOUNS = (
-    (Word("ik", "mi", 0), Word("du", "tu", 0), Word("er", "il", 0), Word("fi", "ela", 1)),
-    (Word("wir", "nos", 0), Word("ei", "lur", 0), Word("ihr", "vos", 1)),
+    (("ik", "mi", 0), ("du", "tu", 0), ("er", "il", 0), ("fi", "ela", 1)),
+    (("wir", "nos", 0), ("ei", "lur", 0), ("ihr", "vos", 1)),
 )
 _QUESTION, _RECIPIENT = "ka", "ad"
 _DETERMINERS = [
-    Determiner(
-        tuple(tuple(source + ending for ending in row) for row in _CASE_ENDINGS),
+    Lexeme(
+        tuple(source + ending for ending in chain(*_CASE_ENDINGS)),
         tuple(target + ending for ending in _AGREEMENT_ENDINGS),
     )
     for source, target in (("d", "l"), ("un", "ek"), ("jen", "kest"))
@@ -236,105 +217,99 @@ class _Stems:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed).random
-        pronouns = [word for words in _PRONOUNS for word in words]
+        used = [*_DETERMINERS, *map(_person, chain(*_PRONOUNS))]
         self._used = (
-            {word.source for word in pronouns} | set(_PREFIXES),
-            {word.target for word in pronouns} | {_QUESTION, _RECIPIENT},
+            {*_PREFIXES, *chain(*(lexeme.source for lexeme in used))},
+            {_QUESTION, _RECIPIENT, *chain(*(lexeme.target for lexeme in used))},
         )
-        for determiner in _DETERMINERS:
-            self._used[0].update(form for row in determiner.source for form in row)
-            self._used[1].update(determiner.target)
 
-    def pair(
-        self, source: Sequence[str] = ("",), target: Sequence[str] = ("",), syllables: int = 2
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the forms of a new stem of either language, one for each ending."""
-        return self.draw(0, source, syllables), self.draw(1, target, syllables)
+    def one_of(self, items: Sequence[Item]) -> Item:
+        return items[int(self.random() * len(items))]
 
     def draw(
         self, side: int, endings: Sequence[str], syllables: int = 2, prefixes: Sequence[str] = ("",)
     ) -> tuple[str, ...]:
-        """Return the forms of a new stem: each prefix with each ending."""
+        """Return the forms of a new stem of language 0 or 1: each prefix with each ending."""
         used = self._used[side]
         onsets, vowels, codas = (sounds.split() for sounds in _SOUNDS[side])
         while True:
             # Only the last syllable may begin with a cluster, have a diphthong and end in a coda.
-            first = [self._one_of(sounds) for sounds in (onsets[:14], vowels[:5]) * (syllables - 1)]
-            last = [self._one_of(sounds) for sounds in (onsets, vowels, codas)]
-            stem = "".join(first + last)
+            sounds = (onsets[:14], vowels[:5]) * (syllables - 1) + (onsets, vowels, codas)
+            stem = "".join(map(self.one_of, sounds))
             forms = tuple(prefix + stem + ending for prefix in prefixes for ending in endings)
             if len(set(forms)) == len(forms) and used.isdisjoint(forms):
                 used.update(forms)
                 return forms
 
-    def _one_of(self, items: Sequence[str]) -> str:
-        return items[int(self.random() * len(items))]
+    def lexeme(
+        self,
+        source: Sequence[str] = ("",),
+        target: Sequence[str] = ("",),
+        syllables: int = 2,
+        gender: int = 0,
+    ) -> Lexeme:
+        """Return a new word with these endings."""
+        return Lexeme(self.draw(0, source, syllables), self.draw(1, target, syllables), gender)
 
-    def prefixes(self) -> list[str]:
-        """Return one or two prefixes, so that a separable verb has two or three readings."""
-        first, second = (int(self.random() * len(_PREFIXES)) for _ in range(2))
-        return [_PREFIXES[index] for index in sorted({first, second})]
+    def verb(self, prefixes: Sequence[str] = ()) -> Verb:
+        """Return a verb; its forms with the prefixes, as at a clause's end, are its own too."""
+        source = self.draw(0, ("et", "ont", "ir"), 1, ("", *prefixes))
+        readings = []
+        for prefix in ("", *prefixes):
+            target = self.draw(1, (*_VERB_ENDINGS, "ar"))
+            readings.append(Reading(prefix, target[:4], target[4]))
+        return Verb(source[:2], source[2], Choice(readings))
 
+    def separable(self) -> Verb:
+        """Return a verb with one or two prefixes, and so with two or three readings."""
+        drawn = {self.one_of(range(len(_PREFIXES))) for _ in range(2)}
+        return self.verb([_PREFIXES[index] for index in sorted(drawn)])
 
-def _noun(stems: _Stems, gender: int, target_gender: int) -> Noun:
-    source, target = stems.pair(("", _SOURCE_PLURALS[gender], LINK), ("", "im", "ur"))
-    return Noun(source[:2], source[2], target[:2], target[2], target_gender)
-
-
-def _verb(stems: _Stems, prefixes: Sequence[str] = ()) -> Verb:
-    """Return a verb; the forms with its prefixes (as at the end of a clause) are its own too."""
-    source = stems.draw(0, ("et", "ont", "ir"), 1, ("", *prefixes))
-    readings = []
-    for prefix in ("", *prefixes):
-        target = stems.draw(1, (*_VERB_ENDINGS, "ar"))
-        readings.append(Reading(prefix, target[:4], target[4]))
-    return Verb(source[:2], source[2], Choice(readings))
-
-
-def _verbs(stems: _Stems, count: int) -> tuple[tuple[Choice[Verb], Choice[Verb]], ...]:
-    """Return `count` stems: intransitive, transitive, ditransitive; half of each separable."""
-    sizes = (3 * count // 8, count - 3 * count // 8 - count // 6, count // 6)
-    return tuple(
-        (
-            Choice.zipfian(_verb(stems) for _ in range(size - size // 2)),
-            Choice.zipfian(_verb(stems, stems.prefixes()) for _ in range(size // 2)),
-        )
-        for size in sizes
-    )
+    def name(self, gender: int) -> Lexeme:
+        """Return a name, which both languages write alike and with a capital."""
+        (name,) = self.draw(0, ("oa"[gender],))
+        return _person((name.capitalize(), name.capitalize(), gender))
 
 
-def _words(stems: _Stems, count: int, syllables: int) -> Choice[Word]:
-    pairs = (stems.pair(syllables=syllables) for _ in range(count))
-    return Choice.zipfian(Word(source, target) for (source,), (target,) in pairs)
-
-
-def _names(stems: _Stems, count: int) -> Choice[Word]:
-    """Return names, which both languages write alike and with a capital."""
-    names = [stems.draw(0, ("ao"[index % 2],))[0].capitalize() for index in range(count)]
-    return Choice.zipfian(Word(name, name, 1 - index % 2) for index, name in enumerate(names))
+def _person(forms: tuple[str, str, int]) -> Lexeme:
+    source, target, gender = forms
+    return Lexeme((source,), (target,), gender)
 
 
 def build_lexicon(settings: ToySettings, seed: int) -> Lexicon:
     """Return the lexicon of the toy languages that belongs to `seed`."""
     stems = _Stems(seed)
-    # All pairs of genders occur: a source gender never tells the target gender.
-    nouns = [_noun(stems, index % 3, index // 3 % 2) for index in range(settings.nouns)]
+
+    def words(count: int, *forms: Any) -> Choice[Lexeme]:
+        return Choice.zipfian(stems.lexeme(*forms) for _ in range(count))
+
+    nouns = [
+        # All pairs of genders occur: a source gender never tells the target gender.
+        stems.lexeme(("", _SOURCE_PLURALS[n % 3], LINK), ("", "im", "ur"), gender=n // 3 % 2)
+        for n in range(settings.nouns)
+    ]
+    ditransitive, intransitive = settings.verbs // 6, 3 * settings.verbs // 8
+    sizes = (intransitive, settings.verbs - intransitive - ditransitive, ditransitive)
     # The order of these lines is the order of the draws, and so decides on the words of a seed.
     return Lexicon(
         determiners=Choice(_DETERMINERS, (5, 3, 2)),
-        adjectives=Choice.zipfian(
-            Adjective(*stems.pair(_CASE_ENDINGS[0], _AGREEMENT_ENDINGS, 1))
-            for _ in range(settings.adjectives)
-        ),
+        adjectives=words(settings.adjectives, _CASE_ENDINGS[0], _AGREEMENT_ENDINGS, 1),
         nouns=tuple(Choice.zipfian(nouns[gender::3]) for gender in range(3)),
         modifiers=Choice.zipfian(nouns[: settings.modifiers]),
-        names=_names(stems, settings.names),
-        pronouns=(Choice(_PRONOUNS[0]), Choice(_PRONOUNS[1])),
-        verbs=_verbs(stems, settings.verbs),
-        modals=Choice.zipfian(_verb(stems) for _ in range(settings.modals)),
-        adverbs=_words(stems, settings.adverbs, 2),
-        prepositions=_words(stems, settings.prepositions, 1),
-        complementizers=_words(stems, settings.complementizers, 1),
+        names=Choice.zipfian(stems.name(1 - index % 2) for index in range(settings.names)),
+        pronouns=tuple(Choice(map(_person, persons)) for persons in _PRONOUNS),
+        # Half of each kind are separable.
+        verbs=tuple(
+            (
+                Choice.zipfian(stems.verb() for _ in range(size - size // 2)),
+                Choice.zipfian(stems.separable() for _ in range(size // 2)),
+            )
+            for size in sizes
+        ),
+        modals=Choice.zipfian(stems.verb() for _ in range(settings.modals)),
+        adverbs=words(settings.adverbs),
+        prepositions=words(settings.prepositions, ("",), ("",), 1),
+        complementizers=words(settings.complementizers, ("",), ("",), 1),
         question=_QUESTION,
         recipient=_RECIPIENT,
     )
@@ -353,14 +328,16 @@ class Rules:
             weights[OPENINGS.index("clause")] = 0
         self.openings = _possible(OPENINGS, weights)
         objects = (settings.transitive, settings.ditransitive)
-        self.valencies = _possible(range(3), (100 - sum(objects), *objects))
-        self.object_valencies = _possible((TRANSITIVE, DITRANSITIVE), objects)
+        self.valencies = (
+            _possible(range(3), (100 - sum(objects), *objects)),
+            _possible((TRANSITIVE, DITRANSITIVE), objects),
+        )
+        """Of any clause, and of those whose object stands in front."""
         self.genders = Choice(range(len(lexicon.nouns)))
-        self.statement_marks = Choice((".", "!"), (9, 1))
-        self.question_marks = Choice(("?", "!"), (9, 1))
+        self.marks = Choice((".", "!"), (9, 1)), Choice(("?", "!"), (9, 1))
+        """Of a statement and of a question."""
 
 
 def _possible(items: Sequence[Item], weights: Sequence[int]) -> Choice[Item]:
     """Return the choice between items of a weight above 0: a test that takes all may take them."""
-    possible = [(item, weight) for item, weight in zip(items, weights, strict=True) if weight]
-    return Choice([item for item, _ in possible], [weight for _, weight in possible])
+    return Choice(compress(items, weights), filter(None, weights))

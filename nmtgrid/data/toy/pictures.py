@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -18,9 +17,8 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.captioning.build import CaptionPlan, Picture, Report, build_pictures
+from nmtgrid.data.captioning.build import Picture
 from nmtgrid.data.captioning.coco import Caption
-from nmtgrid.data.captioning.dataset import PictureSource
 
 
 def _synonyms(text: str) -> tuple[tuple[str, ...], ...]:
@@ -174,20 +172,3 @@ def toy_pictures(train: int, seed: int = 1, held_out: int = _HELD_OUT) -> dict[s
             draw_features = functools.partial(features, scene, codes, 1_000_003 * seed + number)
             splits[split].append(Picture(f"scene{number}", texts, draw_features))
     return splits
-
-
-def preprocess_toy_pictures(
-    plan: CaptionPlan,
-    pictures: int,
-    out: Path,
-    *,
-    seed: int = 1,
-    overwrite: bool = False,
-    report: Report | None = None,
-) -> dict[str, Any]:
-    """Build a dataset in `out` of so many training pictures; return the manifest."""
-    splits = toy_pictures(pictures, seed)
-    facts = {"toy_pictures": {"pictures": pictures, "seed": seed}}
-    return build_pictures(
-        plan, PictureSource(SIZE, "F16"), splits, out, facts, overwrite=overwrite, report=report
-    )

@@ -19,19 +19,20 @@ LOWEST = -1e30
 """The score of what must not be seen: finite, so that softmax stays so."""
 
 
-class MaxPooling(nn.Module):
-    """Max over the source for each channel, Eq. (3.16)."""
-
+class _Pooling(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.output_size = size
+
+
+class MaxPooling(_Pooling):
+    """Max over the source for each channel, Eq. (3.16)."""
 
     def transform(self, cells: Tensor) -> Tensor:
         """Return the cells [..., S, D] that are pooled: as they are."""
         return cells
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
         return self._visible(cells, is_source).amax(-2)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
@@ -52,7 +53,6 @@ class MaxPooling(nn.Module):
         return energies.scatter_add(-1, winners, highest.to(readout.dtype) * readout)
 
     def _visible(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the transformed cells, padded columns lower than any value."""
         cells = self.transform(cells)
         if is_source is None:
             return cells
@@ -77,18 +77,13 @@ class GatedMaxPooling(MaxPooling):
         return nn.functional.glu(self.gate(cells), -1)
 
 
-class AveragePooling(nn.Module):
+class AveragePooling(_Pooling):
     """The sum over the source divided by sqrt(|x|), Eq. (3.17).
 
     Departs: the text calls it an average scaled by 1/sqrt(|x|); the formula's sum is meant.
     """
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
-
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
         return (cells * self._scale(cells, is_source)[..., None]).sum(-2)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
@@ -97,7 +92,6 @@ class AveragePooling(nn.Module):
         return (scale / scale.sum(-1, keepdim=True)).expand(cells.shape[:-1])
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: the part of the output's energy due to each source token."""
         weighted = cells * self._scale(cells, is_source)[..., None]
         return (weighted.to(readout.dtype) @ readout[..., None])[..., 0]
 
@@ -109,12 +103,8 @@ class AveragePooling(nn.Module):
         return is_source.to(cells.dtype) * count.to(cells.dtype).rsqrt()
 
 
-class _WeightedPooling(nn.Module):
+class _WeightedPooling(_Pooling):
     """Aggregators that multiply each cell by one weight, the same for all features."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.output_size = size
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the alignment [..., S]."""
@@ -125,13 +115,11 @@ class _WeightedPooling(nn.Module):
         return self.weights(cells, is_source)
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
         # A product with the weights as one row, so that weighted cells are never stored.
         factors = self.factors(cells, is_source).to(cells.dtype)
         return torch.matmul(factors[..., None, :], cells)[..., 0, :]
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: the part of the output's energy due to each source token."""
         energies = (cells.to(readout.dtype) @ readout[..., None])[..., 0]
         return self.factors(cells, is_source).to(readout.dtype) * energies
 
@@ -191,7 +179,6 @@ class LastCell(_WeightedPooling):
     """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., D]."""
         # Without padding the last column is the same for all rows: a view, no gather.
         if is_source is None:
             return cells[..., -1, :]
@@ -215,15 +202,12 @@ class MaxAndAttention(nn.Module):
         self.attention = attention
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., 2 D]."""
         return torch.cat([self.pool(cells, is_source), self.attention(cells, is_source)], -1)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the attention [..., S]."""
         return self.attention.weights(cells, is_source)
 
     def contributions(self, cells: Tensor, is_source: Tensor | None, readout: Tensor) -> Tensor:
-        """Return [..., S]: the part of the output's energy due to each source token."""
         for_pool, for_attention = readout.split(self.size, -1)
         pooled = self.pool.contributions(cells, is_source, for_pool)
         return pooled + self.attention.contributions(cells, is_source, for_attention)

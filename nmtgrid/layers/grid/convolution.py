@@ -92,15 +92,12 @@ class FullConvolution(nn.Module):
             self.weight[:, :, : self.live_rows].normal_(std=(2.0 / inputs) ** 0.5)
 
     def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
-        """Return [M, D'] for the flat valid cells [M, D] of `layout`."""
         return dense_grid_convolution(features, self.weight, layout)
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` takes."""
         return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
-        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
         return dense_grid_convolution_step(window, prepared)
 
 
@@ -113,11 +110,9 @@ class FoldedConvolution:
     live_rows: int
 
     def prepare(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in the form that `newest_row` takes."""
         return prepare_dense_step_weight(self.weight, dtype)
 
     def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
-        """Return [R, S, D'] for a window [R, live_rows, S, D] of the last rows."""
         return dense_grid_convolution_step(window, prepared, self.shift)
 
 
@@ -140,7 +135,6 @@ class AllRows:
     layout: GridLayout
 
     def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
-        """Return [M, D']."""
         return layer.all_rows(features, self.layout)
 
 
@@ -208,16 +202,10 @@ class RingCache:
         self.buffer.index_copy_(1, self.ring.slot, row[:, None])
         return self.buffer
 
-    def align_taps(self, taps: Tensor) -> Tensor:
-        """Return `taps` [D, 1 or D', span, k] in the order of the rows."""
-        return taps.index_select(2, self.ring.taps)
-
     def take_rows(self, rows: Tensor) -> RingCache:
-        """Return the cache of `rows`."""
         return RingCache(self.buffer.index_select(0, rows), self.ring)
 
     def static_tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that stay where they are."""
         return (self.buffer,)
 
 
@@ -254,7 +242,6 @@ class CellCache:
         return buffer[:, first - self.above : self.rows, across]
 
     def take_rows(self, rows: Tensor) -> CellCache:
-        """Return the cache of the sentences `rows`."""
         # Counters are copied: the old cache may be read again by another branch of a search.
         taken = copy.copy(self)
         if self.buffer is not None:
@@ -301,7 +288,6 @@ class StepWeights:
         self._prepared: dict[int, Any] = {}
 
     def get(self, layer: StepConvolution, dtype: torch.dtype) -> Tensor:
-        """Return the prepared weight of `layer`."""
         return self.once(layer, lambda: layer.prepare(dtype))
 
     def once(self, owner: object, prepare: Callable[[], Prepared]) -> Prepared:
@@ -321,11 +307,11 @@ class OneRow:
         caches: list[GridCache],
         weights: StepWeights,
         is_source: Tensor | None,
-        new_cache: Callable[[StepConvolution, Tensor], GridCache] | None = None,
+        new_cache: Callable[[StepConvolution], GridCache] | None = None,
     ) -> None:
         """`is_source` [R, S, 1] is False on padded columns; None when there is no padding.
 
-        `new_cache` makes a layer's cache, given its first input; None: a `RowCache`.
+        `new_cache` makes a layer's cache; None: a `RowCache`.
         """
         self.caches, self.weights = caches, weights
         self._is_source, self._new_cache = is_source, new_cache
@@ -339,16 +325,15 @@ class OneRow:
         # A network calls its convolutions in the same order at each step: the first one makes the
         # caches, and later ones find theirs by counting.
         if self._next == len(self.caches):
-            if self._new_cache is None:
-                self.caches.append(RowCache.empty(features, layer.live_rows))
-            else:
-                self.caches.append(self._new_cache(layer, features))
+            make = self._new_cache
+            empty = RowCache.empty(features, layer.live_rows) if make is None else make(layer)
+            self.caches.append(empty)
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
         # In a ring rows stay where they were written, so it is the taps that rotate.
         if isinstance(cache, RingCache):
-            taps = cache.align_taps(taps)
+            taps = taps.index_select(2, cache.ring.taps)
         return layer.newest_row(window, taps)
 
 
@@ -359,7 +344,6 @@ class OneColumn:
         self.weights, self._caches = weights, iter(caches)
 
     def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
-        """Return [R, n, 1, D']."""
         cache = next(self._caches)
         assert isinstance(cache, CellCache)
         window = cache.push_column(features).permute(0, 3, 1, 2)

@@ -88,7 +88,6 @@ class FeatureMatrix(DensePrefix):
     """The same for flat cells with batch norm: one matrix of features, and one gradient."""
 
     def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:
-        """Return linear(relu(norm(features))); `last` says that nothing else will read them."""
         assert isinstance(norm, Affine)
         return self.project(norm.weight, norm.bias, linear.weight, last=last)
 
@@ -187,7 +186,6 @@ class DenseConvolutionalNetwork(nn.Module):
     def _grow(
         self, layer: nn.Module, features: FeatureList | FeatureMatrix, cells: Cells
     ) -> Tensor:
-        """Return what `layer` appends, recomputed in the backward pass if the plan says so."""
         grown: Tensor
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
             # Of the arguments only tensors tell the device whose random state dropout needs again.
@@ -224,7 +222,6 @@ class FoldedProjection:
         return cls(*(tensor.to(dtype) for tensor in parts))
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return [..., D']."""
         with torch.autocast(features.device.type, enabled=False):
             rectified = torch.addcmul(self.shift, features, self.scale).relu_()
             return product(rectified, self.weight, self.bias)

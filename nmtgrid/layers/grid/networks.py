@@ -42,7 +42,7 @@ class NetworkPlan:
     accumulate_scale: AccumulateScale
     growth: int
     bottleneck: int
-    normalise: bool
+    dense_norm: bool
     checkpoint_activations: bool
 
 
@@ -57,7 +57,6 @@ class SeparableConvolution(nn.Module):
         )
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., size]."""
         return cells.convolve(self.convolution, self.map(features))
 
 
@@ -119,7 +118,6 @@ class GridNetwork(nn.Module):
         return self.connect(n, cells, *inputs)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
         features = self.states[0](features)
         for n, state in enumerate(self.states[1:]):
             features = state(self.run_layer(n, cells, features))
@@ -180,7 +178,6 @@ class ResidualNormNetwork(GridNetwork):
         return points
 
     def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
-        """Return h_n of layer `n` (from 0), given h_{n-1}."""
         normed: Tensor = self.norms[n](super().connect(n, cells, before))
         return normed
 
@@ -196,7 +193,6 @@ class ResidualCumulativeNetwork(GridNetwork):
     residual_scale = 0.5**0.5
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
         every = 1 if self.plan.accumulate == "layers" else 2
         features = self.states[0](features)
         total, terms = _widened(features), 1
@@ -232,7 +228,6 @@ class ResidualGatedNetwork(GridNetwork):
         return dropout(self.layers[n](before, cells), self.plan.dropout, self.training)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
         features = self.states[0](features)
         total = self.snapshot_gates[0] * _widened(features)
         for n, state in enumerate(self.states[1:]):
@@ -253,14 +248,13 @@ class DenseLayer(nn.Module):
     def __init__(self, input_size: int, plan: NetworkPlan) -> None:
         super().__init__()
         middle = plan.bottleneck * plan.growth
-        self.first_norm = PositionNorm(input_size) if plan.normalise else nn.Identity()
+        self.first_norm = PositionNorm(input_size) if plan.dense_norm else nn.Identity()
         self.narrow = xavier_linear(input_size, middle)
-        self.second_norm = PositionNorm(middle) if plan.normalise else nn.Identity()
+        self.second_norm = PositionNorm(middle) if plan.dense_norm else nn.Identity()
         self.convolution = SeparableConvolution(middle, plan.growth, plan)
         self.dropout_rate = plan.dropout
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., g]."""
         narrowed = self.narrow(torch.relu(self.first_norm(features)))
         narrowed = dropout(narrowed, self.dropout_rate, self.training)
         grown = self.convolution(torch.relu(self.second_norm(narrowed)), cells)
@@ -310,7 +304,6 @@ class DenseNetwork(GridNetwork):
         return grown
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]."""
         parts = [self.states[0](features)]
         # All parts go in as inputs: a checkpoint saves these, not the concatenation.
         for n in range(len(self.layers)):

@@ -25,7 +25,7 @@ from nmtgrid.layers.grid.aggregation import (
     MaxAndAttention,
     MaxPooling,
 )
-from nmtgrid.layers.kernels import apply
+from nmtgrid.layers.kernels.linear import apply
 
 Partial = tuple[Tensor, ...]
 """The partial aggregate of an area of cells: tensors [..., D] or, of attention, [...] too."""
@@ -99,7 +99,6 @@ class PrefixAttention:
         return first[0] * shares[0] + second[0] * shares[1], total
 
     def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
-        """Return the weighted sums."""
         return partial[0]
 
 
@@ -122,7 +121,6 @@ class PrefixMaxAndAttention:
         return pooled + self.attention.combine(first[1:], second[1:])
 
     def finalize(self, partial: Partial, counts: Tensor) -> Tensor:
-        """Return [..., 2 D]."""
         return torch.cat([partial[0], partial[1].to(partial[0].dtype)], -1)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.masks import is_token
-from nmtgrid.base.rows import take
+from nmtgrid.base.rows import is_token, take
 from nmtgrid.layers.grid.convolution import (
     AllRows,
     CellCache,
@@ -81,7 +80,7 @@ class GridState:
             cells = OneRow(caches, self.weights, is_source)
         else:
             # Filters look to the left, so in a stream no real column reads the padding behind it.
-            cells = OneRow(caches, self.weights, None, lambda layer, _: CellCache(layer, self.span))
+            cells = OneRow(caches, self.weights, None, lambda layer: CellCache(layer, self.span))
             # A later column is computed for the last `span` rows: no cell reaches further up.
             rows = torch.cat([rows, row], 1)
             rows = rows if self.span is None else rows[:, -self.span :]

@@ -22,9 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import apply, product
 
 
 def live_dense_taps(weight: Tensor) -> Tensor:
@@ -36,16 +35,6 @@ def live_dense_taps(weight: Tensor) -> Tensor:
     if rows % 2 == 0 or columns % 2 == 0:
         raise ValueError(f"kernel sizes must be odd, but are {rows}x{columns}")
     return weight[:, :, : rows // 2 + 1]
-
-
-def plain_dense_grid_convolution(x: Tensor, weight: Tensor, layout: GridLayout) -> Tensor:
-    """Convolve flat grids x [M, D] with weight [D', D, k, k]: the plain twin."""
-    taps = live_dense_taps(weight).to(x.dtype)
-    side = taps.shape[3] // 2
-    grid = F.pad(layout.pad(x), (0, 0, side, side, taps.shape[2] - 1, 0)).permute(0, 3, 1, 2)
-    with torch.autocast(x.device.type, enabled=False):
-        result = F.conv2d(grid, taps)
-    return layout.pack(result.permute(0, 2, 3, 1))
 
 
 def dense_grid_convolution(x: Tensor, weight: Tensor, layout: GridLayout) -> Tensor:
@@ -111,7 +100,6 @@ def _convolve(grid: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _weight_gradient(grid: Tensor, gradient: Tensor, taps: Tensor) -> Tensor:
-    """Return the gradient of the taps, for inputs and output gradients as grids."""
     of_taps: Tensor
     _, of_taps, _ = torch.ops.aten.convolution_backward(
         gradient.permute(0, 3, 1, 2),
@@ -143,7 +131,6 @@ class _Store:
     gradient: Tensor | None = None
 
     def first(self, count: int) -> Tensor:
-        """Return the features of the first `count` parts, packed."""
         return self.features[:, : self.ends[count]].contiguous()
 
     def share(self, count: int) -> Tensor:
@@ -190,14 +177,6 @@ class DensePrefix:
     def whole(self) -> Tensor:
         """Return all features [M, f_L]; nothing else may read them."""
         return apply(_Whole, self._last, self._store)
-
-
-def plain_dense_projection(
-    parts: list[Tensor], scale: Tensor, shift: Tensor, weight: Tensor
-) -> Tensor:
-    """Return relu(features * scale + shift) weight^T [M, D'] for parts [M, g]: the plain twin."""
-    features = torch.cat(parts, -1)
-    return torch.relu(features * scale + shift) @ weight.t()
 
 
 class _Projection(torch.autograd.Function):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels import apply
+from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 LEVELS = 256
@@ -52,11 +52,6 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0
     return apply(_Residual, h, y, rate, scale)
-
-
-def plain_residual_dropout(h: Tensor, y: Tensor, mask: Tensor, keep: float, scale: float) -> Tensor:
-    """Return the same for a mask already drawn (1 = kept): the plain twin."""
-    return (h + y * mask / keep) * scale
 
 
 def kept_share(rate: float) -> float:

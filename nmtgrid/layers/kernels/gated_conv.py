@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import apply, product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,20 +69,6 @@ def gated_convolution(
     """
     rate = rate if training else 0.0
     return apply(_GatedConvolution, x, weight, bias, window, rate, residual_scale)
-
-
-def plain_gated_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor, window: Window, residual_scale: float | None = None
-) -> Tensor:
-    """Return the same without dropout through torch's convolution: the plain twin.
-
-    Padding must be zero in x where `window` is centred.
-    """
-    taps = weight.view(weight.shape[0], window.kernel, -1).transpose(1, 2)
-    margins = (window.before, window.kernel - 1 - window.before)
-    values = F.conv1d(F.pad(x.transpose(1, 2), margins), taps, bias).transpose(1, 2)
-    gated = F.glu(values, -1)
-    return gated if residual_scale is None else (x + gated) * residual_scale
 
 
 class _GatedConvolution(torch.autograd.Function):

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
-from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
+from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 PIECE_CELLS = 2048

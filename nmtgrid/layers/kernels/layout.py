@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.kernels import apply
+from nmtgrid.layers.kernels.linear import apply
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

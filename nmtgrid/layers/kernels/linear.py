@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.base.devices import is_intel
-from nmtgrid.layers.kernels import apply
+
+
+def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    """Return `function.apply(*inputs)`, for which torch has no types."""
+    result: Tensor = function.apply(*inputs)
+    return result
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
@@ -80,7 +85,6 @@ class _Linear(torch.autograd.Function):
 
 
 def _is_slowed_by_mkl() -> bool:
-    """Return whether torch multiplies with MKL on a processor of another maker."""
     return torch.backends.mkl.is_available() and not is_intel()
 
 

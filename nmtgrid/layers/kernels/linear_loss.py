@@ -29,33 +29,6 @@ DEVICE_LOGITS = 2**26
 """Logits of one chunk: on a CPU few enough for its caches, elsewhere enough to fill it."""
 
 
-def plain_linear_cross_entropy(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    weights: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    soft_targets: SoftTargets | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the same as `linear_cross_entropy`, through logits [M, V]: the plain twin."""
-    total = torch.promote_types(features.dtype, torch.float32)
-    bias = None if bias is None else bias.to(features.dtype)
-    logits = F.linear(features, weight.to(features.dtype), bias).to(total)
-    expected = targets
-    if soft_targets is not None:
-        expected = torch.zeros_like(logits)
-        soft_targets.subtract_(expected, logits.detach(), -1.0)
-    losses = F.cross_entropy(logits, expected, reduction="none", label_smoothing=label_smoothing)
-    if soft_targets is not None and soft_targets.entropy:
-        negative = (logits.softmax(1) * logits.log_softmax(1)).sum(1)
-        losses = losses + soft_targets.entropy * negative
-    likelihoods = F.cross_entropy(logits.detach(), targets, reduction="none")
-    if weights is not None:
-        losses, likelihoods = losses * weights, likelihoods * weights
-    return losses.sum(), likelihoods.detach().sum()
-
-
 def linear_cross_entropy(
     features: Tensor,
     weight: Tensor,
@@ -97,7 +70,8 @@ def linear_nll(
 ) -> Tensor:
     """Return -log p of each target [M], without gradient; see `linear_cross_entropy`.
 
-    Whether each target is the likeliest type is written into `hits` [M], unless that is None.
+    Whether each target is the likeliest type, the lowest of equally likely ones, is written into
+    `hits` [M] (bool), unless that is None.
     """
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -110,21 +84,9 @@ def linear_nll(
     return nll
 
 
-def linear_nll_and_hits(
-    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return `linear_nll` [M], and whether each target is the likeliest type [M].
-
-    Of equally likely types the lowest is the likeliest.
-    """
-    hits = torch.empty_like(targets, dtype=torch.bool)
-    return linear_nll(features, weight, bias, targets, chunk, hits), hits
-
-
 def _chunks(
     features: Tensor, matrix: Tensor, shift: Tensor | None, chunk: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield rows, their features [chunk, D] and logits [chunk, V] (in float32 at least)."""
     total = torch.promote_types(matrix.dtype, torch.float32)
     for start in range(0, len(features), chunk):
         rows = slice(start, start + chunk)
@@ -225,7 +187,6 @@ class _Pass:
     def _add_gradients(
         self, rows: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
     ) -> None:
-        """Add the products of one chunk's errors [m, V]."""
         # The weights scale [m, D] tensors here, not the errors [m, V].
         narrow = errors.to(part.dtype)
         if self.of_features is not None:

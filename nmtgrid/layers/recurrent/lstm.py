@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nmtgrid.layers.kernels import apply
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.linear import linear, product, working_dtype
+from nmtgrid.layers.kernels.linear import apply, linear, product, working_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +309,6 @@ class LayerOutput(nn.Module):
         self.rate = rate
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return [..., D]."""
         return dropout(states, self.rate, self.training)
 
 
@@ -327,8 +325,8 @@ States = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclasses.dataclass(frozen=True)
 class CellWeights:
-    """Weights of a step: each layer's [4 D, D' + D] over its input and state, bias [4 D]; a
-    readout [O, D]. Joined and cast once for a whole search.
+    """Weights of a loop or step: each layer's [4 D, D' + D] over its input and state, bias [4 D];
+    a readout [O, D]. For steps joined and cast once for a whole search (`make`).
     """
 
     joined: tuple[Tensor, ...]
@@ -347,7 +345,6 @@ class CellWeights:
         return cls(tuple(joined), tuple(biases), readout.to(low).contiguous())
 
     def take_rows(self, rows: Tensor) -> CellWeights:
-        """Return the same weights: they have no rows."""
         return self
 
     def advance(self, inputs: Tensor, states: States) -> States:

@@ -83,19 +83,13 @@ class TopDownWeights:
     language_bias: Tensor
 
     def take_rows(self, rows: Tensor) -> TopDownWeights:
-        """Return the same weights: they have no rows."""
         return self
 
     def cast(self) -> TopDownWeights:
         """Return the weights in the precision of products, for a whole search."""
         low = working_dtype(self.attention)
-        return TopDownWeights(
-            self.attention.to(low),
-            self.query.to(low),
-            self.score,
-            self.language.to(low),
-            self.language_bias,
-        )
+        cast = {name: getattr(self, name).to(low) for name in ("attention", "query", "language")}
+        return dataclasses.replace(self, **cast)
 
     def advance(self, below: Tensor, states: States, memory: SourceCache) -> tuple[States, Tensor]:
         """Return both LSTMs' new states and the attention [R, S], for `below` [R, 4 D].

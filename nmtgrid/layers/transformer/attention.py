@@ -25,7 +25,6 @@ class Projection(nn.Linear):
     """A linear layer whose product takes the fastest way in its type (see kernels/linear.py)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return [..., N] for input [..., K]."""
         return linear(input, self.weight, self.bias)
 
 

@@ -112,7 +112,6 @@ class FeedForward(nn.Module):
         self.dropout_rate = plan.activation_dropout
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return [..., D]."""
         # Flat, so that the rectifier may write over what the first projection returns.
         hidden = torch.relu_(self.widen(features.flatten(0, -2)))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
@@ -152,7 +151,6 @@ class EncoderBlock(nn.Module):
         return output
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return the points of the block, in order."""
         return {
             **self.add_attention.points("attention", self.attention),
             **self.add_feed_forward.points("feed-forward", self.feed_forward),
@@ -213,7 +211,21 @@ class DecoderBlock(nn.Module):
         features, context = self._attend_to_prefix(features, cache, rows, projections)
         change = _project(self.self_attention.output_map, context)
         features = self.add_self.after(change, features)
-        features = self._attend_to_source(features, memory, weights, rows)
+        attention = self.source_attention
+        query = _project(attention.query_map, self.add_source.before(features))
+        query = query.view(len(features), attention.heads, -1)
+        # Weights are computed a second time for alignments, which few searches ask for: `attend`
+        # is fused.
+        if rows is None:
+            context = memory.attend(self.index, query)
+            if weights is not None:
+                weights.append(memory.weights(self.index, query).mean(1))
+        else:
+            context = memory.attend_rows(self.index, query, rows)
+            if weights is not None:
+                weights.append(memory.of_rows(self.index, rows).weights(0, query).mean(1))
+        change = _project(attention.output_map, context.reshape(features.shape))
+        features = self.add_source.after(change, features)
         inner = self.add_feed_forward.before(features)
         hidden = torch.relu_(_project(self.feed_forward.widen, inner))
         change = _project(self.feed_forward.narrow, hidden)
@@ -246,31 +258,7 @@ class DecoderBlock(nn.Module):
         context = attend(query, keys, values, cache.hidden)
         return features, context.reshape(features.shape)
 
-    def _attend_to_source(
-        self,
-        features: Tensor,
-        memory: SourceCache,
-        weights: list[Tensor] | None,
-        rows: Tensor | None,
-    ) -> Tensor:
-        """Return features [R, D] after attention over the source."""
-        attention = self.source_attention
-        query = _project(attention.query_map, self.add_source.before(features))
-        query = query.view(len(features), attention.heads, -1)
-        if rows is None:
-            context = memory.attend(self.index, query)
-        else:
-            context = memory.attend_rows(self.index, query, rows)
-        # Computed a second time for alignments, which few searches ask for: `attend` is fused.
-        if weights is not None and rows is None:
-            weights.append(memory.weights(self.index, query).mean(1))
-        elif weights is not None and rows is not None:
-            weights.append(memory.of_rows(self.index, rows).weights(0, query).mean(1))
-        change = _project(attention.output_map, context.reshape(features.shape))
-        return self.add_source.after(change, features)
-
     def points(self) -> dict[str, ProbePoint]:
-        """Return the points of the block, in order."""
         return {
             **self.add_self.points("self-attention", self.self_attention),
             **self.add_source.points("source-attention", self.source_attention),

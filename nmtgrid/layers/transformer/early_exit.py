@@ -36,14 +36,13 @@ class ExitKVProjection:
 
     def of(self, block: int) -> AttentionProjections:
         """Return the projections of `block`."""
-        projections = self._projections.get(block)
-        if projections is None:
+        if block not in self._projections:
             fused = self.blocks[block].self_attention.input_map
             size = fused.in_features
             parts = fused.weight[:size], fused.bias[:size], fused.weight[size:], fused.bias[size:]
             projections = AttentionProjections(*(part.to(working_dtype(part)) for part in parts))
             self._projections[block] = projections
-        return projections
+        return self._projections[block]
 
     def copy(self, features: Tensor, cache: KVCache, first: int) -> None:
         """Write the keys and values of features [R, D] in block `first` and all behind it."""
@@ -102,23 +101,18 @@ class LazySourceCache(SourceCache):
 
     @property
     def count(self) -> int:
-        """B, the number of sentences."""
         return len(self.pair(0)[0])
 
     def pair(self, block: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, d] that decoder block `block` attends to."""
-        pair = self.computed.get(block)
-        if pair is None:
+        # Copies by `dataclasses.replace` share this dict, whatever reads they show.
+        if block not in self.computed:
             states = self.states[block if len(self.states) > 1 else 0]
             keys, values = self.projection.of_block(block, states)
             lead = (0, 0, self.zeros, 0)
-            pair = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
-            # Copies by `dataclasses.replace` share this dict, whatever reads they show.
-            self.computed[block] = pair
-        return pair
+            self.computed[block] = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
+        return self.computed[block]
 
     def led_by_zero(self) -> LazySourceCache:
-        """Return the cache behind one more column, whose keys and values are zero."""
         mask = None if self.mask is None else pad(self.mask, (1, 0))
         return dataclasses.replace(
             self, computed={}, mask=mask, lead=self.lead + 1, zeros=self.zeros + 1
@@ -134,7 +128,6 @@ class LazySourceCache(SourceCache):
         return SourceCache(keys, values, self.mask, self.width, self.lead).with_rows(rows, new)
 
     def take_rows(self, rows: Tensor) -> LazySourceCache:
-        """Return the cache of `rows` [R']: nothing is copied while rows stay with theirs."""
         sentences, width = self._sentences_of(rows)
         if sentences is None:
             return dataclasses.replace(self, width=width)

@@ -52,11 +52,7 @@ class KVCache:
 
         Returns those of all tokens, [R, H, t, d] each.
         """
-        size = keys.shape[2]
-        live = self._with_room(keys)[:, :, block, : self.filled + 1]
-        newest = live[:, :, self.filled]
-        newest[..., :size], newest[..., size:] = keys, values
-        return live[..., :size], live[..., size:]
+        return self.push_pair(block, torch.stack([keys, values], 1))
 
     def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Do what `push` does for keys and values that lie together, [R, 2, H, d]."""
@@ -89,7 +85,6 @@ class KVCache:
         self.filled += 1
 
     def take_rows(self, rows: Tensor) -> KVCache:
-        """Return the cache of `rows` [R']."""
         taken = KVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
@@ -150,7 +145,6 @@ class StaticKVCache(KVCache):
         return cls(cache.blocks, live, hidden, position).with_room(cache.filled)
 
     def with_room(self, position: int) -> StaticKVCache:
-        """Return this cache, or, where `position` has no room in it, a larger copy."""
         if position < self.capacity:
             return self
         # Powers of two, so that a search meets few shapes: each one is recorded anew.
@@ -164,7 +158,6 @@ class StaticKVCache(KVCache):
 
     @property
     def position(self) -> StaticPosition:
-        """The position of the newest token."""
         return self._position
 
     def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,11 +177,9 @@ class StaticKVCache(KVCache):
         """Do nothing: search/cuda_graphs.py moves the position."""
 
     def take_rows(self, rows: Tensor) -> StaticKVCache:
-        """Return the cache of `rows` [R']."""
         buffer = self.buffer.index_select(0, rows)
         # Each state has a mask of its own: it may go to a slot of another size.
         return StaticKVCache(self.blocks, buffer, self.hidden.clone(), self._position)
 
     def static_tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that stay where they are."""
         return self.buffer, self.hidden

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from nmtgrid.models.config_checks import no_rates, too_large, too_small
-from nmtgrid.models.presets import Preset
+from nmtgrid.models.presets import Preset, batches, model, objective, search, training
 
 LARGEST_DEPTH = 100
 
@@ -62,7 +62,6 @@ class CaptionLSTMConfig(CaptionConfig):
     """Between layers."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
         return [
             *super().faults(),
             *too_small(self, "depth"),
@@ -80,41 +79,27 @@ class CaptionTopDownConfig(CaptionConfig):
 
     @property
     def compared(self) -> int:
-        """Features in which regions are compared with the state."""
         return self.attention_size or self.size
 
     def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
         return [*super().faults(), *too_small(self, "attention_size")]
 
 
 # Beams of three, as table E.1 has them; the text has no length of training. No limit of length: it
 # would be one of regions, too.
-_MSCOCO: dict[str, Any] = {
-    "objective.label_smoothing": 0.0,
-    "training.learning_rate": 5e-4,
-    "training.schedule": "cosine",
-    "training.warmup_updates": 1000,
-    "training.max_updates": 120000,
-    "training.clip_norm": 5.0,
-    "batches.max_tokens": 1200,
-    "batches.max_length": 0,
-    "search.beam": 3,
-    "search.length_penalty": 0.0,
-}
-_TOY: dict[str, Any] = {
-    "model.size": 128,
-    "objective.label_smoothing": 0.0,
-    "training.learning_rate": 0.004,
-    "training.schedule": "cosine",
-    "training.warmup_updates": 100,
-    "training.max_updates": 2000,
-    "training.clip_norm": 5.0,
-    "batches.max_tokens": 1500,
-    "batches.max_length": 0,
-    "search.beam": 3,
-    "search.length_penalty": 0.0,
-}
+_MSCOCO = (
+    objective(label_smoothing=0.0)
+    | training(learning_rate=5e-4, schedule="cosine", warmup_updates=1000, max_updates=120000)
+    | training(clip_norm=5.0)
+    | batches(max_tokens=1200, max_length=0)
+    | search(beam=3, length_penalty=0.0)
+)
+_TOY = (
+    model(size=128)
+    | _MSCOCO
+    | training(learning_rate=0.004, warmup_updates=100, max_updates=2000)
+    | batches(max_tokens=1500)
+)
 # The "source vocabulary" of a picture counts its features, so that a model's two sizes mean the
 # same everywhere.
 _TYPES = (2048 + 4, 9800 + 4)
@@ -124,13 +109,13 @@ CAPTION_LSTM = (
     Preset(
         "toy-pictures",
         "the embedded toy pictures, in two minutes of one CPU core",
-        {**_TOY, "model.output_dropout": 0.2},
+        _TOY | model(output_dropout=0.2),
     ),
     Preset(
         "mscoco",
         "table E.1 without attention: the sizes of Vinyals et al. (2015), an LSTM and embeddings "
         "of 512",
-        {**_MSCOCO, "model.size": 512, "model.output_dropout": 0.3},
+        _MSCOCO | model(size=512, output_dropout=0.3),
         _TYPES,
     ),
 )
@@ -139,18 +124,13 @@ CAPTION_TOP_DOWN = (
     Preset(
         "toy-pictures",
         "the embedded toy pictures, in a few minutes of one CPU core",
-        {**_TOY, "model.attention_size": 64, "model.output_dropout": 0.2},
+        _TOY | model(attention_size=64, output_dropout=0.2),
     ),
     Preset(
         "mscoco",
         "table E.1 with attention: the sizes of Anderson et al. (2018), LSTMs and embeddings of "
         "1000, attention of 512",
-        {
-            **_MSCOCO,
-            "model.size": 1000,
-            "model.attention_size": 512,
-            "model.output_dropout": 0.3,
-        },
+        _MSCOCO | model(size=1000, attention_size=512, output_dropout=0.3),
         _TYPES,
     ),
 )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
@@ -96,7 +96,6 @@ class CaptionModel(TranslationModel):
             raise self.no_exits()
 
     def embedded(self, batch: Batch) -> Tensor:
-        """Return the target's embeddings [T, B, E]."""
         vectors: Tensor = self.target_embedding(batch.target_input)
         return vectors.transpose(0, 1)
 
@@ -136,7 +135,6 @@ class CaptionLSTM(CaptionModel):
         self.reset_parameters()
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
         picture, states = batch.encode_source(self._picture), self.embedded(batch)
         is_input = self.config.picture == "input"
@@ -182,7 +180,6 @@ class CaptionLSTM(CaptionModel):
         reads: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
         inputs = self.target_embedding(tokens[:, None])[:, 0]
@@ -210,7 +207,6 @@ class CaptionLSTM(CaptionModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the picture's map, the embeddings and the output."""
         return {
             "encoder.1": self.picture_map,
             "decoder.0": self.target_embedding,
@@ -218,7 +214,6 @@ class CaptionLSTM(CaptionModel):
         }
 
     def _picture(self, source: Tensor, lengths: Tensor) -> Tensor:
-        """Return the projection of the pictures' mean regions [B, ..]."""
         picture: Tensor = self.picture_map(self.mean_region(source, lengths))
         return picture
 

@@ -8,13 +8,11 @@ weighted mean and h1. The equation numbers below are that paper's.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import source_mask
 from nmtgrid.layers.kernels.linear import linear
@@ -40,6 +38,10 @@ class CaptionTopDown(CaptionModel):
     """An attention LSTM and a language LSTM over the regions of a picture."""
 
     architecture = "caption-top-down"
+    no_energies = (
+        "A `caption-top-down` has no energies: its scores are no sum over regions.",
+        "Ask for the weights.",
+    )
     config: CaptionTopDownConfig
 
     def __init__(
@@ -57,13 +59,11 @@ class CaptionTopDown(CaptionModel):
         self.reset_parameters()
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, C]: the output of each site's position."""
         self.check_sites(sites)
         return self.at_sites(self._run(batch)[0], sites)
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> TopDownState:
-        """Return the state before the first step, for source [R, S, F] and lengths [R]."""
         mean, keys, regions, mask = self._see(source, source_lengths)
         memory = SourceCache((keys,), (regions,), mask)
         high = torch.promote_types(mean.dtype, torch.float32)
@@ -79,7 +79,6 @@ class CaptionTopDown(CaptionModel):
         reads: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if reads is not None:
             raise self.refusal()
         words = self.target_embedding(tokens[:, None])[:, 0]
@@ -90,19 +89,8 @@ class CaptionTopDown(CaptionModel):
         following = dataclasses.replace(state, layers=layers)
         return Step(self.classify(outputs), following, shares if align else None)
 
-    @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
-        """Return the attention [B, T, S] over the true caption, zero on padding.
-
-        Raises ConfigError for energies.
-        """
-        if kind == "energies":
-            raise ConfigError(
-                "A `caption-top-down` has no energies: its scores are no sum over regions.",
-                "Ask for the weights.",
-            )
-        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return self._run(batch)[1].masked_fill(~present, 0.0)
+    def _attention(self, batch: Batch) -> Tensor:
+        return self._run(batch)[1]
 
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for pictures of so many regions and captions of this length.
@@ -128,7 +116,6 @@ class CaptionTopDown(CaptionModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the regions' map, the embeddings and the output."""
         return {
             "encoder.1": self.region_map,
             "decoder.0": self.target_embedding,

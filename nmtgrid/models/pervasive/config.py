@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
-from nmtgrid.layers.grid.networks import Accumulate, AccumulateScale, NetworkPlan, Skip
+from nmtgrid.layers.grid.networks import Accumulate, AccumulateScale, Skip
 from nmtgrid.models.config_checks import (
     LARGEST_DEPTH,
     FirstSymbol,
@@ -20,7 +20,17 @@ from nmtgrid.models.config_checks import (
     too_large,
     too_small,
 )
-from nmtgrid.models.presets import HALF_HOUR, PUBLISHED, Preset, dropout_rates
+from nmtgrid.models.presets import (
+    HALF_HOUR,
+    PUBLISHED,
+    Preset,
+    batches,
+    dropout_rates,
+    model,
+    search,
+    toy,
+    training,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,129 +131,82 @@ class PervasiveConfig:
         return faults
 
 
-def network_plan(config: PervasiveConfig, depth: int | None = None) -> NetworkPlan:
-    """Return what a grid network needs to know of `config`; it may have a depth of its own."""
-    # The network is used by a reader too, so it does not see the model's config.
-    return NetworkPlan(
-        depth=config.depth if depth is None else depth,
-        size=config.size,
-        feed_forward_size=config.feed_forward_size,
-        target_kernel=config.target_kernel,
-        source_kernel=config.source_kernel,
-        source_causal=config.source_causal,
-        dropout=config.dropout,
-        accumulate=config.accumulate,
-        accumulate_scale=config.accumulate_scale,
-        growth=config.growth,
-        bottleneck=config.bottleneck,
-        normalise=config.dense_norm,
-        checkpoint_activations=config.checkpoint_activations,
-    )
+def cell_flops(config: PervasiveConfig) -> float:
+    """Return the FLOPs of the forward pass in one cell of the grid, aggregation included."""
+    # Only live taps count: the masked half of a filter is never multiplied.
+    size, taps = config.size, (config.target_kernel // 2 + 1) * config.source_kernel
+    if config.source_causal:
+        taps = (config.target_kernel // 2 + 1) * (config.source_kernel // 2 + 1)
+    aggregation = {"max": 0, "average": 2, "attention": 2 * size + 4, "gated-max": 4 * size}
+    pooled = aggregation.get(config.aggregation, 2 * size + 4) * size
+    if config.skip != "dense":
+        block = 2 * size * size + 2 * taps * size + 4 * size * config.feed_forward_size
+        return float(config.depth * block + pooled)
+    # Dense layer n reads the d + n g features of all layers before it.
+    growth, middle = config.growth, config.bottleneck * config.growth
+    total = 0
+    for layer in range(config.depth):
+        total += 2 * (size + layer * growth) * middle + 2 * middle * growth + 2 * taps * growth
+    grown_size = size + config.depth * growth
+    return float(total + 2 * config.feed_forward_size * (grown_size + size) + pooled)
 
 
 # What the published checkpoint does beyond the text, and how it was trained.
-_PUBLISHED_TRAINING: dict[str, Any] = {
-    **PUBLISHED,
-    "batches.max_tokens": 4200,
-    "batches.max_length": 100,
-}
+_PUBLISHED_TRAINING = PUBLISHED | batches(max_tokens=4200, max_length=100)
 # The checkpoint projects the pooled vector although the sizes agree without that.
-_IWSLT14 = {**_PUBLISHED_TRAINING, "model.output_map": True}
+_IWSLT14 = _PUBLISHED_TRAINING | model(output_map=True)
 _IWSLT14_TYPES = (8848, 6632)
 
 # The text alone: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated,
 # pairs of up to 175 tokens. Clipping and weight decay, of which it is silent, are the checkpoint's.
-_PRINTED = {
-    **_PUBLISHED_TRAINING,
-    "model.positions": "none",
-    "model.scale_embeddings": False,
-    "model.grid_bias": False,
-    "model.output_bias": False,
-    "model.accumulate": "layers",
-    "model.accumulate_scale": "square-root",
-    "batches.max_length": 175,
-}
+_PRINTED = (
+    _PUBLISHED_TRAINING
+    | model(positions="none", scale_embeddings=False, grid_bias=False, output_bias=False)
+    | model(accumulate="layers", accumulate_scale="square-root")
+    | batches(max_length=175)
+)
 
-
-# An hour of two CPU cores. Small kernels and gated max pooling: what learns fastest there.
-_HOUR: dict[str, Any] = {
-    **HALF_HOUR,
-    "model.depth": 8,
-    "model.size": 128,
-    "model.feed_forward_size": 256,
-    "model.target_kernel": 5,
-    "model.source_kernel": 5,
-    "model.aggregation": "gated-max",
-    "model.accumulate_scale": "square-root",
-    "model.output_map": True,
-    **dropout_rates(0.2),
-    "training.learning_rate": 0.004,
-    "training.clock": "wall",
-    "training.max_minutes": 59.0,
-    "training.validate_minutes": 8.0,
-    "batches.max_cells": 24000,
-}
+# Gated max pooling: what learns fastest on a CPU.
+_QUICK = model(aggregation="gated-max", accumulate_scale="square-root", output_map=True)
+# An hour of two CPU cores, with small kernels.
+_HOUR = (
+    HALF_HOUR
+    | model(depth=8, size=128, feed_forward_size=256, target_kernel=5, source_kernel=5)
+    | _QUICK
+    | dropout_rates(0.2)
+    | training(learning_rate=0.004, clock="wall", max_minutes=59.0, validate_minutes=8.0)
+    | batches(max_cells=24000)
+)
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL: dict[str, Any] = {
-    **_HOUR,
-    "model.depth": 5,
-    "model.size": 96,
-    "model.feed_forward_size": 192,
-    "model.target_kernel": 7,
-    "model.source_kernel": 7,
-    **dropout_rates(0.15),
-    "training.clock": HALF_HOUR["training.clock"],
-    "training.max_minutes": HALF_HOUR["training.max_minutes"],
-    "training.validate_minutes": HALF_HOUR["training.validate_minutes"],
-}
+_SMALL = (
+    _HOUR
+    | model(depth=5, size=96, feed_forward_size=192, target_kernel=7, source_kernel=7)
+    | dropout_rates(0.15)
+    | training(clock="processor", max_minutes=30.0, validate_minutes=6.0)
+)
 
 
-def _table(name: str, description: str, parameters: float, **model: Any) -> Preset:
+def _table(name: str, description: str, parameters: float, **values: Any) -> Preset:
     """Return a row of table 3.4 or 3.5: pairs of at most 75 tokens."""
-    changed = {f"model.{key}": value for key, value in model.items()}
-    settings = {**_IWSLT14, "batches.max_length": 75, **changed}
+    settings = _IWSLT14 | batches(max_length=75) | model(**values)
     return Preset(f"iwslt14-de-en-{name}", description, settings, _IWSLT14_TYPES, parameters)
 
 
 PERVASIVE = (
-    Preset(
-        "toy",
-        "the embedded synthetic corpus, in under two minutes on two CPU cores",
-        {
-            "model.depth": 3,
-            "model.size": 96,
-            "model.feed_forward_size": 192,
-            "model.target_kernel": 7,
-            "model.source_kernel": 7,
-            "model.aggregation": "gated-max",
-            "model.accumulate_scale": "square-root",
-            "model.output_map": True,
-            **dropout_rates(0.05),
-            "objective.label_smoothing": 0.1,
-            "training.learning_rate": 0.004,
-            "training.schedule": "cosine",
-            "training.warmup_updates": 100,
-            "training.max_updates": 650,
-            "batches.max_tokens": 1500,
-            "batches.max_cells": 20000,
-            "search.beam": 5,
-        },
+    toy(
+        model(depth=3, size=96, feed_forward_size=192, target_kernel=7, source_kernel=7)
+        | _QUICK
+        | dropout_rates(0.05),
+        0.004,
+        650,
+        max_cells=20000,
     ),
     Preset("multi30k", "Multi30k De-En, half an hour of one core: N=5, d=96, 7x7", _SMALL),
-    Preset(
-        "multi30k-hour",
-        "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5",
-        _HOUR,
-    ),
+    Preset("multi30k-hour", "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5", _HOUR),
     Preset(
         "iwslt14-de-en-small",
         "IWSLT'14 De-En on two CPU cores: the multi30k-hour model, as long as --max-minutes says",
-        {
-            **_HOUR,
-            "model.target_kernel": 7,
-            "model.source_kernel": 7,
-            **dropout_rates(0.1),
-        },
+        _HOUR | model(target_kernel=7, source_kernel=7) | dropout_rates(0.1),
     ),
     Preset(
         "iwslt14-de-en",
@@ -273,21 +236,18 @@ PERVASIVE = (
     Preset(
         "iwslt15-en-vi",
         "table 3.8: words, N=14, 11x11, cumulative, attention",
-        {**_PUBLISHED_TRAINING},
+        _PUBLISHED_TRAINING,
         (17192, 7710),
         15.2e6,
     ),
     Preset(
         "wmt16-en-ro",
         "table 3.8: 35K joint types, the three matrices tied",
-        {
-            **_PUBLISHED_TRAINING,
-            "model.tie": "all",
-            "training.learning_rate": 0.001,
-            "batches.max_tokens": 7250,
-            "batches.accumulation": 4,
-            "search.length_penalty": 0.5,
-        },
+        _PUBLISHED_TRAINING
+        | model(tie="all")
+        | training(learning_rate=0.001)
+        | batches(max_tokens=7250, accumulation=4)
+        | search(length_penalty=0.5),
         (35000, 35000),
         17.9e6,
     ),
@@ -295,19 +255,11 @@ PERVASIVE = (
         "wmt15-de-en",
         "table 3.8: d=512, d_FF=2048, N=16, 32K joint types, the three matrices tied. "
         "With embeddings of size d the count would be 55.7M; 296 gives the published 49.0M",
-        {
-            **_PUBLISHED_TRAINING,
-            "model.depth": 16,
-            "model.size": 512,
-            "model.embedding_size": 296,
-            "model.feed_forward_size": 2048,
-            "model.tie": "all",
-            "training.learning_rate": 0.0015,
-            "training.warmup_updates": 2000,
-            "batches.max_tokens": 7200,
-            "batches.accumulation": 64,
-            "search.length_penalty": 0.6,
-        },
+        _PUBLISHED_TRAINING
+        | model(depth=16, size=512, embedding_size=296, feed_forward_size=2048, tie="all")
+        | training(learning_rate=0.0015, warmup_updates=2000)
+        | batches(max_tokens=7200, accumulation=64)
+        | search(length_penalty=0.6),
         (32000, 32000),
         49.0e6,
     ),

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import scaled_aggregator
-from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork
+from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork, DensePlan
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.static_cache import Position
-from nmtgrid.models.api import Report, Traits
+from nmtgrid.models.api import Report, Traits, numbered
+from nmtgrid.models.config_checks import plan_of
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.densenet_config import (
     PervasiveDensenetConfig,
     dense_cell_flops,
-    dense_plan,
 )
 from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
@@ -48,20 +48,14 @@ class PervasiveDensenet(GridModel):
             nn.init.xavier_uniform_(self.grid_map.weight)
             nn.init.zeros_(self.grid_map.bias)
         self.grid_norm = PositionNorm(config.input_size) if config.normalise_input else None
-        plan = dense_plan(config)
+        plan = plan_of(DensePlan, config)
         self.network: DenseConvolutionalNetwork = DenseConvolutionalNetwork(plan)
         self.aggregator = scaled_aggregator(config.aggregation, plan.output_size)
         pooled = self.aggregator.output_size
         self.output_map = nn.Identity() if config.tie == "none" else output_map(pooled, size)
-        self.output_weight = (
-            # As small as `output_map`: the first loss is log V.
-            nn.Parameter(torch.randn(target_vocab_size, pooled) * 0.003)
-            if config.tie == "none"
-            else None
-        )
-        self.output_bias = (
-            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
-        )
+        # As small as `output_map`: the first loss is log V.
+        own, bias = config.tie == "none", config.output_bias
+        self.make_classifier(target_vocab_size, pooled, own=own, bias=bias, std=0.003)
         self.traits = Traits(
             # Filters see both sides of the source, but only the past of the target.
             source_receptive_field=1 + config.depth * (config.kernel - 1),
@@ -71,10 +65,6 @@ class PervasiveDensenet(GridModel):
         )
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for sentences of these lengths.
-
-        Products count as two FLOPs; the backward pass costs twice the forward one.
-        """
         sides = 0.0
         if self.grid_map is not None:
             sides = float(self.grid_map.weight.numel()) * (source_length + target_length)
@@ -91,10 +81,7 @@ class PervasiveDensenet(GridModel):
 
     def stages(self) -> dict[str, nn.Module]:
         """Return the initial grid and every dense layer, by the features that it appends."""
-        stages: dict[str, nn.Module] = {"network.0": self.network.statistics}
-        for number, layer in enumerate(self.network.layers, 1):
-            stages[f"network.{number}"] = layer
-        return stages
+        return numbered(network=[self.network.statistics, *self.network.layers])
 
     def _embedding(self, count: int) -> Embedding:
         config = self.config

@@ -12,8 +12,24 @@ from typing import Any, Literal
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.densenet import DensePlan, Gates, Normalisation
-from nmtgrid.models.config_checks import LARGEST_DEPTH, no_kernels, no_rates, too_large, too_small
-from nmtgrid.models.presets import HALF_HOUR, Preset, dropout_rates
+from nmtgrid.models.config_checks import (
+    LARGEST_DEPTH,
+    no_kernels,
+    no_rates,
+    plan_of,
+    too_large,
+    too_small,
+)
+from nmtgrid.models.presets import (
+    HALF_HOUR,
+    Preset,
+    batches,
+    dropout_rates,
+    model,
+    objective,
+    search,
+    training,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,28 +91,12 @@ class PervasiveDensenetConfig:
         ]
 
 
-def dense_plan(config: PervasiveDensenetConfig) -> DensePlan:
-    """Return what the grid network needs to know of `config`."""
-    return DensePlan(
-        depth=config.depth,
-        input_size=config.input_size,
-        growth=config.growth,
-        bottleneck=config.bottleneck,
-        kernel=config.kernel,
-        gates=config.gates,
-        normalisation=config.normalisation,
-        halve_output=config.halve_output,
-        dropout=config.dropout,
-        checkpoint_activations=config.checkpoint_activations,
-    )
-
-
 def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
     """Return the FLOPs of the forward pass in one cell of the grid, aggregation included.
 
     Live taps alone are counted; products count as two.
     """
-    plan, taps = dense_plan(config), (config.kernel // 2 + 1) * config.kernel
+    plan, taps = plan_of(DensePlan, config), (config.kernel // 2 + 1) * config.kernel
     # A gated linear unit needs twice the channels: of the convolution, or of both maps.
     middle = config.bottleneck * config.growth
     mapped = middle * (2 if config.gates == "both" else 1)
@@ -113,68 +113,43 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
 # The ablations of section 4: Adam, decays on plateau, 40 epochs, pairs of up to 80 positions. The
 # text does not tell the rates of dropout (0.2, as for the models that it compares with), the size
 # of a batch (about 16 pairs) or clipping.
-_ABLATION: dict[str, Any] = {
-    "training.optimiser": "adam",
-    "training.learning_rate": 0.0005,
-    "training.schedule": "plateau",
-    "training.warmup_updates": 0,
-    "training.beta1": 0.9,
-    "training.beta2": 0.999,
-    "training.epsilon": 1e-8,
-    "training.weight_decay": 0.0,
-    "training.clip_norm": 1.0,
-    "training.decay_factor": 0.8,
-    "training.decay_patience": 3,
-    "training.decay_threshold": 0.01,
-    "training.validate_updates": 8000,
-    "training.validate_epochs": 0,
-    "training.max_epochs": 40,
-    "training.max_updates": 0,
-    "objective.label_smoothing": 0.0,
-    "batches.max_tokens": 400,
-    "batches.max_length": 80,
-    "search.beam": 5,
-}
+_ABLATION = (
+    training(optimiser="adam", learning_rate=0.0005, schedule="plateau", warmup_updates=0)
+    | training(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0, clip_norm=1.0)
+    | training(decay_factor=0.8, decay_patience=3, decay_threshold=0.01)
+    | training(validate_updates=8000, validate_epochs=0, max_epochs=40, max_updates=0)
+    | objective(label_smoothing=0.0)
+    | batches(max_tokens=400, max_length=80)
+    | search(beam=5)
+)
 # Joint BPE (V1) and one for each language (V2), 14K merges: types of German and English.
 _V1_TYPES, _V2_TYPES = (12000, 8800), (13300, 13800)
 # Table 3: large embeddings, label smoothing, the initial grid normalised, beam search with length
 # and coverage penalties, the mean of ten checkpoints (poster). Sizes are chosen so that the counts
 # are the published ones to the million: d = 256 (11M) and d = 512 (22M), nothing halved.
-_TABLE_3: dict[str, Any] = {
-    **_ABLATION,
-    "model.halve_input": False,
-    "model.halve_output": False,
-    "model.normalise_input": True,
-    "objective.label_smoothing": 0.1,
-    "training.average": 10,
-    "search.length_penalty": 0.6,
-    "search.coverage_penalty": 0.2,
-}
-_V1 = {**_TABLE_3, "model.embedding_size": 256}
-_V2 = {
-    **_TABLE_3,
-    "model.embedding_size": 512,
-    **dropout_rates(0.3),
-}
+_TABLE_3 = (
+    _ABLATION
+    | model(halve_input=False, halve_output=False, normalise_input=True)
+    | objective(label_smoothing=0.1)
+    | training(average=10)
+    | search(length_penalty=0.6, coverage_penalty=0.2)
+)
+_V1 = _TABLE_3 | model(embedding_size=256)
+_V2 = _TABLE_3 | model(embedding_size=512) | dropout_rates(0.3)
 
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL: dict[str, Any] = {
-    **HALF_HOUR,
-    "model.depth": 10,
-    "model.growth": 20,
-    "model.kernel": 3,
-    "model.embedding_size": 96,
-    "model.dropout": 0.15,
-    "model.embedding_dropout": 0.2,
-    "model.output_dropout": 0.2,
-    "training.learning_rate": 0.006,
-    "batches.max_cells": 24000,
-}
+_SMALL = (
+    HALF_HOUR
+    | model(depth=10, growth=20, kernel=3, embedding_size=96)
+    | model(dropout=0.15, embedding_dropout=0.2, output_dropout=0.2)
+    | training(learning_rate=0.006)
+    | batches(max_cells=24000)
+)
 
 
-def _row(name: str, description: str, parameters: float, **model: Any) -> Preset:
+def _row(name: str, description: str, parameters: float, **values: Any) -> Preset:
     """Return a row of table 1 or 2."""
-    settings = {**_ABLATION, **{f"model.{key}": value for key, value in model.items()}}
+    settings = _ABLATION | model(**values)
     return Preset(f"iwslt14-de-en-{name}", description, settings, _V1_TYPES, parameters)
 
 
@@ -182,24 +157,13 @@ PERVASIVE_DENSENET = (
     Preset(
         "toy",
         "the embedded synthetic corpus, in under two minutes on two CPU cores",
-        {
-            **_SMALL,
-            "model.depth": 6,
-            "model.growth": 24,
-            "model.kernel": 5,
-            "model.embedding_size": 96,
-            **dropout_rates(0.05),
-            "training.learning_rate": 0.003,
-            "training.schedule": "cosine",
-            "training.clock": "wall",
-            "training.warmup_updates": 100,
-            "training.max_updates": 650,
-            "training.max_minutes": 0.0,
-            "training.ema_decay": 0.0,
-            "training.validate_minutes": 0.0,
-            "training.validate_epochs": 1,
-            "batches.max_cells": 20000,
-        },
+        _SMALL
+        | model(depth=6, growth=24, kernel=5, embedding_size=96)
+        | dropout_rates(0.05)
+        | training(learning_rate=0.003, schedule="cosine", clock="wall", warmup_updates=100)
+        | training(max_updates=650, max_minutes=0.0, ema_decay=0.0)
+        | training(validate_minutes=0.0, validate_epochs=1)
+        | batches(max_cells=20000),
     ),
     Preset("multi30k", "Multi30k De-En, half an hour of one core: L=10, g=20, 3x3, d=96", _SMALL),
     Preset("iwslt14-de-en", "table 3, V2 (published: 22M)", _V2, _V2_TYPES),

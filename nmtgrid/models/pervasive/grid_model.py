@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import Aggregator
@@ -52,7 +52,6 @@ class GridModel(TranslationModel):
         return self._at_sites(*self._run(batch), sites)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> GridState:
-        """Return the state before the first row, for source [R, S] and lengths [R]."""
         return GridState.begin(self._columns(source), source_lengths)
 
     def step(
@@ -115,11 +114,9 @@ class GridModel(TranslationModel):
         return points
 
     def _network_points(self) -> dict[str, ProbePoint]:
-        """Return the points of the network alone."""
         return super().points()
 
     def _columns(self, source: Tensor) -> Tensor:
-        """Return [B, S, D]: the source's part of the grid."""
         raise NotImplementedError
 
     def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
@@ -131,7 +128,6 @@ class GridModel(TranslationModel):
         return rows + columns
 
     def _check_sites(self, batch: Batch, sites: PredictionSites) -> None:
-        """Refuse sites that this model does not serve."""
         if sites.depth is not None:
             raise NotImplementedError("this grid has one exit; it serves no other site")
         if sites.reads is not None and not self.traits.prefix_safe:
@@ -139,7 +135,6 @@ class GridModel(TranslationModel):
         check_reads(batch, sites)
 
     def _run(self, batch: Batch) -> tuple[Tensor, GridLayout]:
-        """Return the network's output on the valid cells [cells, D] and where they lie."""
         sides = self._rows(batch.target_input), self._columns(batch.source)
         lengths = batch.target_lengths, batch.source_lengths
         return run_grid(self.network, *sides, *lengths, self._join)

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import LastCell, aggregator
-from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork
+from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork, NetworkPlan
 from nmtgrid.layers.grid.prefix_pooling import prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
-from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits
-from nmtgrid.models.config_checks import first_alias
-from nmtgrid.models.cost_report import pervasive_report
-from nmtgrid.models.pervasive.config import PervasiveConfig, network_plan
+from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits, numbered
+from nmtgrid.models.config_checks import first_alias, plan_of
+from nmtgrid.models.cost_report import table_report
+from nmtgrid.models.pervasive.config import PervasiveConfig, cell_flops
 from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
 
@@ -54,7 +54,7 @@ class PervasiveGrid(nn.Module):
         self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
-        self.network = NETWORKS[config.skip](network_plan(config, depth))
+        self.network = NETWORKS[config.skip](plan_of(NetworkPlan, config, depth=depth))
 
     def _embedding(self, count: int, size: int) -> Embedding:
         return Embedding(
@@ -88,11 +88,9 @@ class SharedReader(nn.Module):
 
     def __init__(self, size: int, *, detached: bool) -> None:
         super().__init__()
-        self.decision = _decision(size)
-        self.detached = detached
+        self.decision, self.detached = _decision(size), detached
 
     def decide(self, features: Tensor) -> Tensor:
-        """Return logits [...] for features [..., D]."""
         logits: Tensor = self.decision(features.detach() if self.detached else features)
         return logits[..., 0]
 
@@ -112,12 +110,10 @@ class OwnReader(PervasiveGrid):
         self.span = 1 + depth * (config.target_kernel // 2)
 
     def decide(self, features: Tensor) -> Tensor:
-        """Return logits [...] for features [..., D]."""
         logits: Tensor = self.decision(features)
         return logits[..., 0]
 
     def run(self, batch: Batch) -> tuple[Tensor, GridLayout]:
-        """Return the features of the valid cells [cells, D] and where they lie."""
         sides = self._rows(batch.target_input), self._columns(batch.source)
         return run_grid(self.network, *sides, batch.target_lengths, batch.source_lengths)
 
@@ -127,7 +123,6 @@ class OwnReader(PervasiveGrid):
         return state if source.shape[1] else state.streaming(self.span)
 
     def write(self, tokens: Tensor, state: GridState) -> tuple[Tensor, GridState]:
-        """Return the features [R, S, D] of the row of `tokens` [R], and the state with it."""
         return state.add_row(self.network, self._rows(tokens[:, None], state.position))
 
     def read(
@@ -173,14 +168,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             if config.output_map or pooled != classified
             else nn.Identity()
         )
-        self.output_weight = (
-            nn.Parameter(torch.randn(target_vocab_size, classified) * classified**-0.5)
-            if config.tie == "none"
-            else None
-        )
-        self.output_bias = (
-            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
-        )
+        own = config.tie == "none"
+        self.make_classifier(target_vocab_size, classified, own=own, bias=config.output_bias)
         # Nothing is to the right of a cell that is the last one read.
         one_side = config.source_causal or self.area == "cell"
         seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
@@ -232,7 +221,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
     def features_with_reading(
         self, batch: Batch, sites: PredictionSites, *, learn_features: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Return `features` and `reading`; a shared network runs once."""
         if not isinstance(self.reader, SharedReader):
             return super().features_with_reading(batch, sites, learn_features=learn_features)
         self._check_sites(batch, sites)
@@ -246,7 +234,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return features, self._decide(cells, layout)
 
     def reading(self, batch: Batch) -> Tensor:
-        """Return logits [B, T, S] of reading on, zero on padding."""
         if self.reader is None:
             raise self.no_reader()
         own = self.reader if isinstance(self.reader, OwnReader) else None
@@ -268,7 +255,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return dataclasses.replace(state, logits=self.reader.decide(features))
 
     def reading_row(self, state: GridState) -> Tensor:
-        """Return logits [R, S] of the row last considered."""
         if self.reader is None:
             raise self.no_reader()
         if state.logits is None:
@@ -288,13 +274,17 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         }
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for sentences of these lengths."""
-        return pervasive_report(
-            self.config,
-            self.traits,
-            self.classifier().weight.shape[0],
-            source_length,
-            target_length,
+        config, traits, types = self.config, self.traits, self.classifier().weight.shape[0]
+        embedded = config.embedding_size or config.size
+        # Both sides are projected apart, so the first cells cost |x| + |y| products, not |x||y|.
+        sides = 2.0 * config.size * embedded * (source_length + target_length)
+        cells = source_length * target_length * cell_flops(config)
+        read = embedded if config.tie != "none" else config.size
+        return table_report(
+            "Pervasive Attention",
+            3.0 * (sides + cells + 2.0 * types * target_length * read),
+            f"{traits.source_receptive_field} source and {traits.target_receptive_field} target "
+            "tokens",
         )
 
     def stages(self) -> dict[str, nn.Module]:
@@ -303,7 +293,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
         the one is not read by anything, and the other has none.
         """
-        return {f"network.{number}": part for number, part in enumerate(self.network.stages())}
+        return numbered(network=self.network.stages())
 
     def _network_points(self) -> dict[str, ProbePoint]:
         return {f"network.{name}": point for name, point in self.network.points().items()}

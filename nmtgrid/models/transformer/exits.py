@@ -39,7 +39,7 @@ class TransformerExits(TransformerSource):
         own = blocks - 1 if config.exits == "separate" else 0
         normed = own if config.norm == "pre" else 0
         self.exit_weights = nn.ParameterList(
-            torch.randn(types, config.size) * config.size**-0.5 for _ in range(own)
+            torch.empty(types, config.size).normal_() * config.size**-0.5 for _ in range(own)
         )
         self.exit_biases = nn.ParameterList(
             torch.zeros(types) for _ in range(own if config.output_bias else 0)
@@ -105,7 +105,6 @@ class TransformerExits(TransformerSource):
         own: bool = False,
         scales: Sequence[float] | None = None,
     ) -> list[Tensor]:
-        """Return N features [M, D], and with `own` N more (see `ExitModel`)."""
         if self.traits.num_exits == 1:
             raise self.no_exits()
         encoded, limited = self._read_for(batch, sites)
@@ -115,13 +114,13 @@ class TransformerExits(TransformerSource):
         detached = limited(self._remember(encoded.detached())) if own else memory
         features = narrowed(self.target_embedding(batch.target_input))
         cells = sites.sentence * features.shape[1] + sites.position
+        devices = [features.device] if features.is_cuda else []
         shared, owned = [], []
         for exit, block in enumerate(self.decoder, start=1):
-            dropout_state = _RandomState(features.device) if own else None
-            following = block(features, memory)
-            if dropout_state is not None:
-                # The block runs twice with the same dropout, so both passes have the same values.
-                dropout_state.restore()
+            # With `own` the block runs twice with the same dropout: both have the same values.
+            with torch.random.fork_rng(devices, enabled=own):
+                following = block(features, memory)
+            if own:
                 alone = block(features.detach(), detached).flatten(0, 1).index_select(0, cells)
                 owned.append(self.normed(alone, exit, learns=False))
             # Algorithm 2: gamma_n before the exit, 1 / gamma_{n+1} on the way to the next block.
@@ -132,7 +131,6 @@ class TransformerExits(TransformerSource):
         return shared + owned
 
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
-        """Return what the halting network says of `exit_features` (see `ExitModel`)."""
         if self.halting_map is None:
             raise ConfigError(
                 "This model has no network that says when to exit.",
@@ -150,20 +148,17 @@ class TransformerExits(TransformerSource):
         """Return where parts of exits begin when the weights lack them: at the last exit's."""
         tied = "target_embedding.weight"
         last = "output_weight" if self.output_weight is not None else tied
+        others = {"exit_weights": last, "exit_biases": "output_bias", "halting_map": None}
         counterparts: dict[str, str | None] = {}
         for name in self.state_dict():
-            if name.startswith("exit_weights."):
-                counterparts[name] = last
-            elif name.startswith("exit_biases."):
-                counterparts[name] = "output_bias"
-            elif name.startswith("exit_norms."):
-                counterparts[name] = "decoder_norm." + name.rsplit(".", 1)[1]
-            elif name.startswith("halting_map."):
-                counterparts[name] = None
+            part, _, rest = name.partition(".")
+            if part in others:
+                counterparts[name] = others[part]
+            elif part == "exit_norms":
+                counterparts[name] = "decoder_norm." + rest.partition(".")[2]
         return counterparts
 
     def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
-        """Raise ConfigError where the model cannot be stopped by `halt`."""
         halting = self.traits.halting
         if self.traits.num_exits == 1:
             raise self.no_exits()
@@ -196,17 +191,14 @@ class TransformerExits(TransformerSource):
         normalised = torch.func.functional_call(norm, parameters, (features,))
         return normalised
 
-    def choose_exits(self, features: Tensor) -> Tensor:
-        """Return the likeliest exits [R] (int64), Eq. (5.19), for first states [R, D]."""
-        assert self.halting_map is not None
-        exits: Tensor = self.halting_map(self.normed(features, 1)).argmax(1) + 1
-        return exits
+    def halting(self, features: Tensor, exit: int) -> Tensor:
+        """Return what the halting network says of states [R, D] of block `exit`, in logits.
 
-    def stopping_chance(self, features: Tensor, exit: int) -> Tensor:
-        """Return chi [R], Eq. (5.20), for states [R, D] of block `exit`."""
+        Eq. (5.19): [R, N], of the first block; Eq. (5.20): [R, 1].
+        """
         assert self.halting_map is not None
-        chance: Tensor = self.halting_map(self.normed(features, exit)).float().sigmoid()[:, 0]
-        return chance
+        logits: Tensor = self.halting_map(self.normed(features, exit))
+        return logits
 
     def classify_exits(self, features: Tensor, exits: Tensor) -> Tensor:
         """Return logits [R, V] for states [R, D] that left at `exits` [R]."""
@@ -226,21 +218,6 @@ class TransformerExits(TransformerSource):
                 collected = collected.index_copy_(0, rows, logits)
         assert collected is not None
         return collected
-
-
-class _RandomState:
-    """The generators' state before a pass, so that another pass drops the same elements."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.cpu_state = torch.get_rng_state()
-        self.cuda_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    def restore(self) -> None:
-        """A second pass that draws as much leaves the generators as the first one did."""
-        torch.set_rng_state(self.cpu_state)
-        if self.cuda_state is not None:
-            torch.cuda.set_rng_state(self.cuda_state, self.device)
 
 
 def _scaled(features: Tensor, factor: float) -> Tensor:
@@ -272,10 +249,8 @@ class HaltingStep:
         """`features` [R, D] are the embedded tokens, `memory` is what the rows may look at."""
         self.model, self.halt, self.state, self.memory = model, halt, state, memory
         self.features, self.is_aligned = features, align
-        self.predicted_exits = state.sentence_exits
-        self.depth = len(model.decoder)
-        count, device = len(features), features.device
-        self.all_rows = torch.arange(count, device=device)
+        self.predicted_exits, self.depth = state.sentence_exits, len(model.decoder)
+        self.all_rows = torch.arange(len(features), device=features.device)
         self.rows: Tensor | None = None
         """The rows [R'] that go on, None for all."""
         self.exits = torch.ones_like(self.all_rows)
@@ -283,10 +258,10 @@ class HaltingStep:
         self.shares: Tensor | None = None
         self.scores: Tensor | None = None
         if halt.needs in ("confidence", "geometric"):
-            self.scores = torch.full((count, self.depth), torch.nan, device=device)
+            shape = (len(features), self.depth)
+            self.scores = torch.full(shape, torch.nan, device=features.device)
 
     def run(self) -> Step:
-        """Run blocks until all rows have left."""
         for exit, block in enumerate(self.model.decoder, start=1):
             assert isinstance(block, DecoderBlock)
             running = self._run_block(block, exit)
@@ -295,10 +270,14 @@ class HaltingStep:
         self.state.cache.advance()
         # Thresholds on confidence have classified every state already; else each row is classified
         # once, by the exit that it took.
-        logits = self.logits
+        logits, shares = self.logits, self.shares
         if logits is None:
             logits = self.model.classify_exits(self.features, self.exits)
-        return Step(logits, self.state, self._alignment(), self.exits, self.scores)
+        if shares is not None:
+            if self.model.config.alignment == "mean":
+                shares = shares / self.exits[:, None]
+            shares = without_lead(shares, self.memory.lead)
+        return Step(logits, self.state, shares, self.exits, self.scores)
 
     def _run_block(self, block: DecoderBlock, exit: int) -> Tensor:
         """Run block `exit` on the rows that go on and return their states [R', D]."""
@@ -316,7 +295,13 @@ class HaltingStep:
         if weights is not None:
             self._add_shares(weights[0])
         if self.halt.needs == "confidence":
-            self._predict(running, exit)
+            logits = self.model.classify(self.model.normed(running, exit), exit)
+            if self.rows is None or self.logits is None:
+                self.logits = logits
+            else:
+                self.logits.index_copy_(0, self.rows, logits)
+            # How sure the prediction is, Eq. (5.18).
+            self._record(logits.float().log_softmax(1).amax(1).exp(), exit)
         return running
 
     def _let_rows_leave(self, running: Tensor, exit: int) -> bool:
@@ -336,40 +321,29 @@ class HaltingStep:
         return True
 
     def _scores(self, running: Tensor, exit: int) -> Tensor | None:
-        """Return what `halt` decides from [R']."""
         needs = self.halt.needs
         if needs == "nothing":
             return None
         if needs in ("multinomial", "sequence"):
             if needs == "multinomial" and exit == 1:
                 # (5.19) decides once, from the first block's states, for the whole token.
-                self.predicted_exits = self.model.choose_exits(running)
+                self.predicted_exits = self.model.halting(running, 1).argmax(1) + 1
             exits = self.predicted_exits
             assert exits is not None
             return exits if self.rows is None else exits.index_select(0, self.rows)
-        assert self.scores is not None
         if needs == "geometric":
-            self._record(self.scores[:, exit - 1], self.model.stopping_chance(running, exit))
+            self._record(self.model.halting(running, exit).float().sigmoid()[:, 0], exit)
+        assert self.scores is not None
         scores = self.scores[:, exit - 1]
         return scores if self.rows is None else scores.index_select(0, self.rows)
 
-    def _predict(self, running: Tensor, exit: int) -> None:
-        """Predict from block `exit`, and record how sure the prediction is. Eq. (5.18)."""
+    def _record(self, scores: Tensor, exit: int) -> None:
+        """Keep the scores [R'] of the rows that go on."""
         assert self.scores is not None
-        logits = self.model.classify(self.model.normed(running, exit), exit)
-        confidence = logits.float().log_softmax(1).amax(1).exp()
-        self._record(self.scores[:, exit - 1], confidence)
-        if self.rows is None or self.logits is None:
-            self.logits = logits
-        else:
-            self.logits.index_copy_(0, self.rows, logits)
-
-    def _record(self, column: Tensor, values: Tensor) -> None:
-        """Write `values` [R'] into `column` [R], at the rows that go on."""
         if self.rows is None:
-            column.copy_(values)
+            self.scores[:, exit - 1] = scores
         else:
-            column.index_copy_(0, self.rows, values)
+            self.scores[:, exit - 1].index_copy_(0, self.rows, scores)
 
     def _add_shares(self, shares: Tensor) -> None:
         """Keep the attention [R', S] of a block: of the last that runs, or of all of them."""
@@ -382,10 +356,3 @@ class HaltingStep:
             self.shares = self.shares.index_copy(0, self.rows, shares)
         else:
             self.shares = self.shares.index_add(0, self.rows, shares)
-
-    def _alignment(self) -> Tensor | None:
-        if self.shares is None:
-            return None
-        if self.model.config.alignment == "mean":
-            self.shares = self.shares / self.exits[:, None]
-        return without_lead(self.shares, self.memory.lead)

@@ -9,54 +9,33 @@ was written, and keeps that state: predictions depend on the path.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceProjection
-from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
-from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits
-from nmtgrid.models.config_checks import first_alias
+from nmtgrid.layers.transformer.blocks import BlockPlan, DecoderBlock, EncoderBlock
+from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
+from nmtgrid.models.config_checks import first_alias, plan_of
 from nmtgrid.models.cost_report import table_report
-from nmtgrid.models.transformer.config import TransformerConfig, block_plan
+from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits, without_lead
 from nmtgrid.models.transformer.source import TransformerState, TransparentAttention, narrowed
 from nmtgrid.text.vocabulary import PAD
-
-
-def forward_flops(
-    config: TransformerConfig, target_types: int, source_length: float, target_length: float
-) -> float:
-    """Return the FLOPs of one forward pass over a pair.
-
-    Attention counts all L^2 pairs of positions, masked ones too; all exits predict.
-    """
-    size, source, target = config.size, source_length, target_length
-    width, inner = config.source_size, 4.0 * config.feed_forward_size
-    # Self-attention has four projections; a decoder block's attention to the source two of its own
-    # (queries, output), while keys and values cost products for each source token.
-    encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
-    decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
-    decoder += source * 4.0 * size * width + 4.0 * target * source * size
-    mixtures = 0.0
-    if config.transparent:
-        mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * width
-    exits = 1 if config.exits == "none" else config.decoder_depth
-    classified = 2.0 * exits * target_types * target * size
-    blocks = config.encoder_depth * encoder + config.decoder_depth * decoder
-    return blocks + mixtures + classified
 
 
 class Transformer(TransformerExits):
     """Encoder and decoder of attention blocks."""
 
     architecture = "transformer"
+    no_energies = (
+        "Energies cannot be had from `transformer`: its attention has no share of a token in the "
+        "score.",
+        "Ask for weights, which are the attention of the decoder.",
+    )
 
     def __init__(
         self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int
@@ -64,8 +43,8 @@ class Transformer(TransformerExits):
         super().__init__()
         self.config = config
         # The order of construction is that of the random draws and of the optimiser's parameters.
-        source_plan = block_plan(config, config.source_size)
-        plan = block_plan(config, config.size)
+        source_plan = plan_of(BlockPlan, config, size=config.source_size)
+        plan = plan_of(BlockPlan, config)
         self.source_embedding = self._embedding(source_vocab_size, config.source_size)
         self.target_embedding = self._embedding(
             target_vocab_size, config.size, first_alias(config.first_symbol)
@@ -90,14 +69,8 @@ class Transformer(TransformerExits):
         is_pre = config.norm == "pre"
         self.encoder_norm = PositionNorm(config.source_size) if is_pre else nn.Identity()
         self.decoder_norm = PositionNorm(config.size) if is_pre else nn.Identity()
-        self.output_weight = (
-            nn.Parameter(torch.randn(target_vocab_size, config.size) * config.size**-0.5)
-            if config.tie == "none"
-            else None
-        )
-        self.output_bias = (
-            nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
-        )
+        own = config.tie == "none"
+        self.make_classifier(target_vocab_size, config.size, own=own, bias=config.output_bias)
         self.make_exits(target_vocab_size)
         self.traits = Traits(
             prefix_safe=True,
@@ -131,7 +104,6 @@ class Transformer(TransformerExits):
         align: bool = False,
         halt: Halt | None = None,
     ) -> Step:
-        """Feed the last written tokens [R] and return logits [R, V]."""
         if state.source is not None:
             # A bi-directional encoder's memory is made for just these reads.
             state = self._reread(state, state.source, reads)
@@ -154,48 +126,44 @@ class Transformer(TransformerExits):
         logits = self.classify(self.decoder_norm(features))
         return Step(logits, state, None if weights is None else self._alignment(weights, memory))
 
-    @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
-        """Return [B, T, S]: attention over the source, the mean of all heads, zero on padding.
-
-        What goes to a marker before the source is left out and the rest counts as one.
-
-        Raises ConfigError for "energies", which need a max or a sum over source features.
-        """
-        if kind == "energies":
-            raise ConfigError(
-                "Energies cannot be had from `transformer`: its attention has no share of a token "
-                "in the score.",
-                "Ask for weights, which are the attention of the decoder.",
-            )
+    def _attention(self, batch: Batch) -> Tensor:
         weights: list[Tensor] = []
         memory = self._remember(self._encode(batch.source, batch.source_lengths))
         self._decode(batch, memory, weights)
-        present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
-        return self._alignment(weights, memory).float().masked_fill(~present, 0.0)
+        return self._alignment(weights, memory).float()
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for sentences of these lengths."""
+        """Return properties and cost for sentences of these lengths.
+
+        Attention counts all L^2 pairs of positions, masked ones too; all exits predict.
+        """
+        config, source, target = self.config, source_length, target_length
+        size, width, inner = config.size, config.source_size, 4.0 * config.feed_forward_size
+        # Self-attention has four projections; a decoder block's attention to the source two of its
+        # own (queries, output), while keys and values cost products for each source token.
+        encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
+        decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
+        decoder += source * 4.0 * size * width + 4.0 * target * source * size
+        mixtures = 0.0
+        if config.transparent:
+            mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * width
         types = self.classifier().weight.shape[0]
-        forward = forward_flops(self.config, types, source_length, target_length)
+        classified = 2.0 * self.traits.num_exits * types * target * size
+        blocks = config.encoder_depth * encoder + config.decoder_depth * decoder
         return table_report(
-            "Transformer", 3.0 * forward, "the whole source and the whole target prefix"
+            "Transformer",
+            3.0 * (blocks + mixtures + classified),
+            "the whole source and the whole target prefix",
         )
 
     def stages(self) -> dict[str, nn.Module]:
         """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""
-        sides = {
-            "encoder": [self.source_embedding, *self.encoder],
-            "decoder": [self.target_embedding, *self.decoder],
-        }
-        return {
-            f"{side}.{number}": stage
-            for side, parts in sides.items()
-            for number, stage in enumerate(parts)
-        }
+        return numbered(
+            encoder=[self.source_embedding, *self.encoder],
+            decoder=[self.target_embedding, *self.decoder],
+        )
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return the stages and, before each block's, the points of its sub-layers."""
         points: dict[str, ProbePoint] = {}
         for name, stage in self.stages().items():
             if isinstance(stage, (EncoderBlock, DecoderBlock)):
@@ -223,6 +191,6 @@ class Transformer(TransformerExits):
         return features
 
     def _alignment(self, weights: list[Tensor], memory: SourceCache) -> Tensor:
-        """Return what the blocks' attention over the source, in their order, aligns."""
+        """Return the mean of all heads; what goes to a marker before the source is left out."""
         last = self.config.alignment == "last"
         return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)

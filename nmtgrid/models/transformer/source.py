@@ -10,18 +10,17 @@ decoder block.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nmtgrid.base.masks import is_token
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.attention import attend, attention_weights, source_mask, window_mask
+from nmtgrid.layers.attention import source_mask, window_mask
 from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.source_cache import SourceCache, StaticSourceCache
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.static_cache import StaticPosition
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
@@ -86,12 +85,8 @@ class SourceStream:
         pairs = [self.decoder.read(block) for block in range(self.decoder.blocks)]
         # Rows of unequal lengths are padded; in a single stream all columns are seen, without a
         # mask.
-        mask = None
-        if not bool(self.is_seen.all()):
-            mask = pairs[0][0].new_zeros(self.is_seen.shape)
-            mask = mask.masked_fill_(~self.is_seen, -math.inf)[:, None, None, :]
         keys, values = zip(*pairs, strict=True)
-        return SourceCache(keys, values, mask, lead=self.lead)
+        return SourceCache(keys, values, source_mask(self.is_seen, keys[0]), lead=self.lead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,22 +132,11 @@ class ReencodedPrefixes(SourceCache):
 
     plan: PrefixPlan = dataclasses.field(kw_only=True)
 
-    @classmethod
-    def over(cls, memory: SourceCache, plan: PrefixPlan) -> ReencodedPrefixes:
-        """Return `memory`, one row for each prefix of `plan`, as positions read it."""
-        return cls(memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan)
-
     def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read."""
-        read = attend(
-            self._spread(query), self.keys[block], self.values[block], self.mask, dropout=dropout
-        )
-        return self._collect(read, query)
+        return self._collect(super().attend_all(block, self._spread(query), dropout=dropout), query)
 
     def weights_all(self, block: int, query: Tensor) -> Tensor:
-        """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
-        weights = attention_weights(self._spread(query), self.keys[block], self.mask)
-        return self._collect(weights, query)
+        return self._collect(super().weights_all(block, self._spread(query)), query)
 
     def _spread(self, query: Tensor) -> Tensor:
         """Return [P, H, W, d]: the queries by the prefixes that they read."""
@@ -204,11 +188,10 @@ class TransformerState:
         if self.memory is None or not self.cache.filled or grows != (None, None, None):
             return None
         position.move(self.cache.filled)
-        memory = StaticSourceCache.of(self.memory, rows, width)
+        memory = self.memory.to_static(rows, width)
         return TransformerState(memory, StaticKVCache.of(self.cache, position, rows))
 
     def with_room(self, position: int) -> TransformerState:
-        """Return this static state, or, where `position` has no room in it, a larger copy."""
         assert isinstance(self.cache, StaticKVCache)
         cache = self.cache.with_room(position)
         return self if cache is self.cache else dataclasses.replace(self, cache=cache)
@@ -259,7 +242,14 @@ class TransformerSource(ExitModel):
             blocks = [block for block in self.decoder if isinstance(block, DecoderBlock)]
             maps = ExitKVProjection(blocks)
         if not source.shape[1]:
-            return dataclasses.replace(self._begin_stream(source, cache), maps=maps)
+            # A bi-directional encoder has nothing to cache: it waits for tokens (`_reread`).
+            if self.traits.reencodes:
+                return TransformerState(None, cache, source, maps=maps)
+            caches = KVCache(self.config.encoder_depth), KVCache(self.config.decoder_depth)
+            stream = SourceStream(source.bool(), *caches, self._lead)
+            if self.config.source_marker == "begin":
+                stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
+            return TransformerState(None, cache, stream=stream, maps=maps)
         encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
@@ -283,7 +273,6 @@ class TransformerSource(ExitModel):
         return dataclasses.replace(state, stream=self._read_column(tokens, state.stream))
 
     def _encode(self, source: Tensor, source_lengths: Tensor) -> Encoded:
-        """Return the encoder's states of source [B, S] with lengths [B]."""
         is_source = is_token(source_lengths, source.shape[1])
         marked, is_seen = _marked(source, is_source, self.config.source_marker)
         states = [narrowed(self.source_embedding(marked))]
@@ -300,7 +289,6 @@ class TransformerSource(ExitModel):
         return Encoded(read, last, hidden, is_seen, is_source)
 
     def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceCache:
-        """Return what the decoder reads of the source."""
         memory: SourceCache
         if is_lazy:
             memory = LazySourceCache.over(self.source_projection, encoded.read, encoded.hidden)
@@ -341,10 +329,11 @@ class TransformerSource(ExitModel):
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._encode(batch.source[plan.sentence, :size], plan.reads)
-        return encoded, lambda memory: ReencodedPrefixes.over(memory, plan)
+        return encoded, lambda memory: ReencodedPrefixes(
+            memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan
+        )
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
-        """Return the memory that shows each target position what its site lets it read."""
         encoded, limited = self._read_for(batch, sites)
         return limited(self._remember(encoded))
 
@@ -352,16 +341,6 @@ class TransformerSource(ExitModel):
     def _lead(self) -> int:
         """Columns before the source, which the decoder sees before the first READ."""
         return int(self.config.source_marker in ("begin", "add-zero"))
-
-    def _begin_stream(self, source: Tensor, cache: KVCache) -> TransformerState:
-        # A bi-directional encoder has nothing to cache: it waits for tokens (`_reread`).
-        if self.traits.reencodes:
-            return TransformerState(None, cache, source)
-        caches = KVCache(self.config.encoder_depth), KVCache(self.config.decoder_depth)
-        stream = SourceStream(source.bool(), *caches, self._lead)
-        if self.config.source_marker == "begin":
-            stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
-        return TransformerState(None, cache, stream=stream)
 
     def _read_column(self, tokens: Tensor, stream: SourceStream) -> SourceStream:
         """Encode the newest source token [R] of each row beside those before it."""

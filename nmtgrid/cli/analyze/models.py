@@ -1,0 +1,206 @@
+"""What models did beside translating: `nmtgrid analyze activations`, `curves` and `latency`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from nmtgrid.base import console
+from nmtgrid.base.io.atomic import split_label
+from nmtgrid.cli.analyze.show import Format, Out, check_out, is_file, show
+from nmtgrid.cli.options import (
+    REQUIRED,
+    CommandArguments,
+    Device,
+    Excludes,
+    JsonFile,
+    Requires,
+    Weights,
+    argument,
+    check_rules,
+    option,
+    takes,
+)
+
+if TYPE_CHECKING:
+    from nmtgrid.analysis.activations import Profile
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActivationsArguments(CommandArguments):
+    """The arguments of `analyze activations`."""
+
+    models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
+    data: Path = option("A dataset with the models' vocabularies.", "DATA", default=REQUIRED)
+    split: str = option("Of DATA.", "NAME", default="valid")
+    sentences: int = option("Of the split, from its first on.", "N", default=64, min=1)
+    point: list[str] | None = option(
+        "A point, or a part of the model as torch names it; `*` stands for anything; may "
+        "be repeated.  [default: all points]",
+        "NAME",
+    )
+    out: Out = None
+    picture: Format = "png"
+    weights: Weights = "best"
+    device: Device = "auto"
+    json: JsonFile = None
+
+
+@takes(ActivationsArguments)
+def activations(arguments: ActivationsArguments) -> None:
+    """Show how large activations are along trained networks: mean and deviation at each point.
+
+    Models read the references of a split, teacher forced. What is shown of each layer is what it
+    passes on, and what it computes before its skip connection takes that in; the JSON has every
+    point, also those before and after normalisation.
+    """
+    paths = [split_label(text)[1] for text in arguments.models]
+    check_out(arguments.out, arguments.json, paths)
+    from nmtgrid.analysis.activations import activations_section
+
+    section = activations_section(measure(arguments), arguments.split)
+    show(section, arguments.out, arguments.picture, arguments.json)
+
+
+def measure(arguments: ActivationsArguments) -> list[Profile]:
+    """Return the activations of all models; every fault of the arguments is told before."""
+    from nmtgrid.analysis.activations import profile, select_points
+    from nmtgrid.analysis.systems import named_files
+    from nmtgrid.base.devices import find_device
+    from nmtgrid.cli.options import check_vocabularies
+    from nmtgrid.data.dataset import Dataset
+    from nmtgrid.models.directory import load_model
+
+    named, patterns = named_files(arguments.models), arguments.point or []
+    device = find_device(arguments.device)
+    dataset = Dataset.open(arguments.data)
+    pairs = dataset.split(arguments.split)
+    # A fault of the last model shall show before minutes are spent on the first.
+    for name, path in named.items():
+        loaded = load_model(path, None, arguments.weights)
+        check_vocabularies(loaded, dataset)
+        select_points(loaded.model, patterns, name)
+    profiles = []
+    with console.progress("models", len(named)) as bar:
+        for name, path in named.items():
+            # Loaded again, so that memory has a single model at a time.
+            model = load_model(path, None, arguments.weights).model
+            sentences = arguments.sentences
+            profiles.append(profile(name, model, pairs, sentences, patterns, device))
+            bar.update(bar.task_ids[0], advance=1)
+    return profiles
+
+
+_NOTES_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CurvesArguments(CommandArguments):
+    """The arguments of `analyze curves`."""
+
+    models: list[str] = argument(
+        "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
+    )
+    out: Out = None
+    against: Literal["minutes", "updates", "tokens"] = option(
+        "What losses and BLEU are drawn against.", default="minutes"
+    )
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+@takes(CurvesArguments)
+def curves(arguments: CurvesArguments) -> None:
+    """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
+
+    Losses are in nats per target token, without label smoothing; best is the lowest on the
+    validation split, or what the objective goes by instead (`exits-halting`, `dynamic`). Runs with
+    `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
+    the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
+    picture has all diagrams, a folder one file for each.
+    """
+    out, against = arguments.out, arguments.against
+    named = [split_label(text) for text in arguments.models]
+    check_out(out, arguments.json, [path for _, path in named])
+    from nmtgrid.analysis.plotting.lines import draw_panels
+    from nmtgrid.analysis.section import Picture
+    from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, training_section
+
+    if out is not None:
+        check_drawable(len(named))
+    runs = read_runs(named)
+    for run in runs:
+        # A file that is no log at all would fill the screen.
+        for note in run.notes[:_NOTES_SHOWN]:
+            console.warn(f"{note} The line is left out.")
+        if len(run.notes) > _NOTES_SHOWN:
+            console.warn(f"{run.path}: {len(run.notes):,} lines are left out in all.")
+    section = training_section(runs, against)
+    if out is not None and is_file(out):
+        # One file has them all, two abreast.
+        whole = Picture(
+            "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
+        )
+        section = dataclasses.replace(section, pictures=[whole])
+    show(section, out, arguments.picture, arguments.json)
+
+
+Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatencyArguments(CommandArguments):
+    """The arguments of `analyze latency`."""
+
+    results: list[str] = argument(
+        "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
+    )
+    out: Out = None
+    picture: Format = "png"
+    metric: Metric = option("What it is drawn against.", default="al")
+    unit: Literal["token", "word"] = option("What latency counts.", default="token")
+    convention: Literal["thesis", "simuleval"] = option(
+        "Whose length |y| is: as in `online-eval`.", default="thesis"
+    )
+    published: str | None = option("Lay published curves under ours (with AL alone).", "NAME")
+    title: str | None = option("Of the picture.")
+    json: JsonFile = None
+
+
+RULES = [
+    # The default unit is the token, so that the other value is the word.
+    Requires("convention", "unit", "SimulEval's convention counts words: add `--unit word`."),
+    Excludes(
+        "published",
+        "metric unit convention",
+        "The published curves have AL in tokens, in the thesis' convention: leave out "
+        "`--published`, or `--metric`, `--unit` and `--convention`.",
+    ),
+    Requires(
+        "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
+    ),
+]
+
+
+@takes(LatencyArguments)
+def latency(arguments: LatencyArguments) -> None:
+    """Compare online evaluations: BLEU against latency, one curve a system and policy."""
+    named = [split_label(text) for text in arguments.results]
+    check_out(arguments.out, arguments.json, [path for _, path in named])
+    check_rules(arguments, RULES)
+    from nmtgrid.analysis.latency import latency_section, read_online_results
+
+    # A folder may have the results of several systems and policies.
+    online_results = [
+        result for label, path in named for result in read_online_results(path, label)
+    ]
+    section = latency_section(
+        online_results,
+        arguments.metric,
+        arguments.unit,
+        arguments.convention,
+        arguments.published,
+        arguments.title,
+    )
+    show(section, arguments.out, arguments.picture, arguments.json)

@@ -1,0 +1,245 @@
+"""What traces of `nmtgrid decode` tell: `nmtgrid analyze alignments`, `exits` and `paths`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.atomic import split_label
+from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
+from nmtgrid.cli.analyze.show import Format, Out, check_out, line_faults, show
+from nmtgrid.cli.options import (
+    CommandArguments,
+    Excludes,
+    JsonFile,
+    Requires,
+    argument,
+    check_outputs,
+    check_rules,
+    flag,
+    option,
+    takes,
+)
+
+if TYPE_CHECKING:
+    from nmtgrid.analysis.alignment.pharaoh import Links
+    from nmtgrid.search.traces import Trace
+
+Lines = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--line", metavar="N", help="Lines to draw, from 1; may be repeated.  [default: one]"
+    ),
+]
+Words = Annotated[
+    bool, typer.Option("--words", help="Join BPE pieces to words, those of tokenised text.")
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlignmentsArguments(CommandArguments):
+    """The arguments of `analyze alignments`."""
+
+    traces: list[str] = argument("Files of `decode --traces`, a model each.", "[NAME=]TRACES")
+    out: Out = None
+    line: Lines = None
+    words: Words = False
+    pharaoh: Path | None = option(
+        "Write links, `i-j` from 0 (of several models: the name added).", "FILE"
+    )
+    threshold: float | None = option(
+        "Link shares from this on.  [default: the largest]", min=0.0, max=1.0
+    )
+    gold: Path | None = option(
+        "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
+    )
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+LINE_REQUIRES_OUT = Requires("line", "out", "`--line` says what to draw: say where with `--out`.")
+ALIGNMENTS_RULES = [
+    LINE_REQUIRES_OUT,
+    Requires(
+        "threshold",
+        "pharaoh gold",
+        "`--threshold` makes links: add `--pharaoh FILE` or `--gold FILE`.",
+    ),
+]
+
+
+@takes(AlignmentsArguments)
+def alignments(arguments: AlignmentsArguments) -> None:
+    """Show how sharp alignments are and what they cover; draw them as heat maps side by side.
+
+    Entropy is in nats per target token (lower is surer), coverage the mean share of a source
+    token that is aligned to; end symbols count on both sides.
+    """
+    from nmtgrid.analysis.systems import named_files
+
+    files, gold = named_files(arguments.traces), arguments.gold
+    check_out(arguments.out, arguments.json, [*files.values(), gold])
+    # None of the files of links, which are named after the models, may replace what is read.
+    outputs = {} if arguments.pharaoh is None else dict.fromkeys(files, arguments.pharaoh)
+    if len(outputs) > 1:
+        if bad := [name for name in files if "/" in name]:
+            raise ConfigError(
+                f"`--pharaoh` makes files of the models' names, but `{bad[0]}` holds a `/`."
+            )
+        outputs = {
+            n: path.with_name(f"{path.stem}-{n}{path.suffix}") for n, path in outputs.items()
+        }
+    inputs = {"--gold": gold, **{f"TRACES {path}": path for path in files.values()}}
+    check_outputs({f"--pharaoh {name}": path for name, path in outputs.items()}, inputs)
+    lines = arguments.line or []
+    check_rules(arguments, ALIGNMENTS_RULES, line_faults(lines))
+    from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
+    from nmtgrid.analysis.alignment.pharaoh import write_links
+
+    # A line that is asked for twice is drawn once.
+    options = AlignmentOptions(list(dict.fromkeys(lines)), arguments.words, arguments.threshold)
+    models = read_models(files, options, gold)
+    for model in models if outputs else ():
+        write_links(outputs[model.name], model.links)
+        console.say(f"Written: {outputs[model.name]}")
+    show(alignments_section(models, options), arguments.out, arguments.picture, arguments.json)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExitsArguments(CommandArguments):
+    """The arguments of `analyze exits`."""
+
+    systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
+    reference: Path | None = option("Shown at the examples.", "FILE", "--reference", "-r")
+    line: list[int] | None = option("An example to draw, from 1; may be repeated.", "N")
+    examples: int = option("Without `--line`: the first so many lines.", "N", default=3, min=0)
+    out: Out = None
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+@takes(ExitsArguments)
+def exits(arguments: ExitsArguments) -> None:
+    """Show where tokens leave a decoder that has many exits, and what that goes with.
+
+    Average exits, at the beginning and near the end of hypotheses, by confidence and by source
+    length; a few hypotheses token for token. The end symbol is a token with an exit.
+    """
+    systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
+    inputs = [split_label(text)[1] for text in systems]
+    check_out(arguments.out, arguments.json, [*inputs, reference])
+    if faults := line_faults(lines):
+        raise ConfigError(faults)
+    from nmtgrid.analysis.exits import exits_section, read_exits
+    from nmtgrid.analysis.systems import named_files, read_text
+
+    references, lengths = None, {}
+    if reference is not None:
+        references = read_text(reference)
+        # The traces must have as many lines.
+        lengths = {reference: len(references)}
+    traces = read_exits(named_files(systems), lines, arguments.examples, lengths)
+    show(exits_section(traces, references), arguments.out, arguments.picture, arguments.json)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathsArguments(CommandArguments):
+    """The arguments of `analyze paths`."""
+
+    traces: list[str] = argument(
+        "Files of `decode --stream --traces`, a system each.", "[NAME=]TRACES"
+    )
+    out: Out = None
+    line: Lines = None
+    words: Words = False
+    alignments: list[str] | None = option(
+        "Links of words of a system's translations, `i-j` from 0, one for each system.  "
+        "[default: learned]",
+        "[NAME=]FILE",
+    )
+    attention: bool = flag("--attention", "Show what the models looked at instead of links.")
+    train: Train = None
+    heuristic: Heuristic = "grow-diag-final-and"
+    reference: Path | None = option("Shown above the paths.", "FILE", "--reference", "-r")
+    picture: Format = "png"
+    json: JsonFile = None
+
+
+_EXCLUDE = "{option} and {other} exclude each other: leave one out."
+PATHS_RULES = [
+    LINE_REQUIRES_OUT,
+    Excludes("alignments", "attention train", _EXCLUDE),
+    Excludes("attention", "train", _EXCLUDE),
+]
+
+
+@takes(PathsArguments)
+def paths(arguments: PathsArguments) -> None:
+    """Show when online systems read and write: their paths over word alignments, side by side.
+
+    What is written before a source word aligned with it has been read is anticipated. What models
+    look at has always been read, so that it tells no anticipation.
+    """
+    from nmtgrid.analysis.systems import named_files
+
+    files, reference = named_files(arguments.traces), arguments.reference
+    link_files = [split_label(text)[1] for text in arguments.alignments or []]
+    inputs = [*files.values(), *link_files, reference, *trained(arguments.train).values()]
+    check_out(arguments.out, arguments.json, inputs)
+    faults = line_faults(arguments.line or [])
+    if link_files and len(link_files) != len(files):
+        faults.append(
+            f"There are {len(files)} systems, but {len(link_files)} files of `--alignments`: "
+            "give one for each, in their order or by name."
+        )
+    check_rules(arguments, PATHS_RULES, faults)
+    from nmtgrid.analysis.paths import as_paths, paths_section, read_traced
+    from nmtgrid.analysis.systems import read_text
+
+    traced = read_traced(files)
+    # Only the traces tell: some systems, and some policies, have no alignment.
+    if arguments.attention and not any(
+        trace.alignment is not None for traces in traced.values() for trace in traces
+    ):
+        raise ConfigError(
+            "There is no alignment in the traces: `--attention` has nothing to show.",
+            "Leave it out: alignments are then learned from the translations.",
+        )
+    links, origin = _links(traced, arguments)
+    unit: Literal["word", "token"] = "word" if arguments.words else "token"
+    written = as_paths(files, traced, links, unit)
+    references = None if reference is None else read_text(reference)
+    section = paths_section(written, arguments.line or [], unit, origin, references)
+    show(section, arguments.out, arguments.picture, arguments.json)
+
+
+def _links(
+    traced: Mapping[str, Sequence[Trace]], arguments: PathsArguments
+) -> tuple[dict[str, Sequence[Links]] | None, str]:
+    """Return the links of each system (None: what models looked at), and where they come from."""
+    from nmtgrid.analysis.alignment.aligner import read_words
+    from nmtgrid.analysis.paths import given_links, learned_links
+
+    if arguments.attention:
+        return None, "Grey is what the models looked at, which had been read in any case."
+    if arguments.alignments:
+        split = [split_label(text) for text in arguments.alignments]
+        files = {label: path for label, path in split if label is not None}
+        if not files:
+            files = dict(zip(traced, (path for _, path in split), strict=True))
+        if missing := [name for name in traced if name not in files]:
+            raise ConfigError(f"`--alignments {missing[0]}=FILE` is missing: name all or none.")
+        links = given_links(traced, files)
+        return links, "Word alignments are those of the given files."
+    more = read_words(*arguments.train) if arguments.train is not None else ([], [])
+    with aligning() as advance:
+        learned, origin = learned_links(traced, more, arguments.heuristic, advance)
+    if arguments.train is None:
+        warn_of_little(sum(map(len, learned.values())))
+    return learned, origin

@@ -1,0 +1,65 @@
+"""Where sentences end within a line, in tokenised words or in those of a stream.
+
+Called by the search for lines that are longer than the model's training sources
+(`search/long_sources.py`), and by simultaneous translation, which knows no word to come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from nmtgrid.text.moses import Moses, unescape
+
+_MARKS = ".!?…。！？؟।｡"
+_ATTACHED_MARKS = re.compile(f"[{_MARKS}]+$")
+_OPENING = "([{¿¡‘‚„'"
+_CLOSING = ")]}”’›）】」』〉》'"
+_QUOTES = '"“”„«»'
+# These open or close, by language: they close where an odd number of quotation marks was before.
+_EITHER = '"“«»'
+
+
+def ends_sentence(word: str, moses: Moses) -> bool:
+    """Whether a sentence can end with `word`: a mark, or a word that ends in one.
+
+    A full stop after an abbreviation of the language, an initial or a number is not an end.
+    """
+    text = unescape(word)
+    # "Mann.)" and 'Mann."', but not a bracket or a quotation mark alone.
+    text = text.rstrip(_CLOSING + _EITHER) or text
+    marks = _ATTACHED_MARKS.search(text)
+    if marks is None:
+        return False
+    stem = text[: marks.start()].lstrip(_OPENING + _QUOTES)
+    return not stem or marks.group() != "." or not moses.is_abbreviation(stem)
+
+
+def sentence_ends(words: Sequence[str], moses: Moses) -> list[int]:
+    """Return how many of the words stand before each end of a sentence; the last is all of them.
+
+    Closing quotation marks and brackets belong to the sentence before. In text with capitals no
+    sentence begins in lower case: `"Was?" fragte er` is one.
+    """
+    texts = [unescape(word) for word in words]
+    has_capitals = not moses.lowercase and any(text[:1].isupper() for text in texts)
+    ends: list[int] = []
+    quotes = 0
+    is_end = False
+    for position, text in enumerate(texts):
+        if is_end and not _closes(text, quotes):
+            if not (has_capitals and text.lstrip(_OPENING + _QUOTES)[:1].islower()):
+                ends.append(position)
+            is_end = False
+        is_end = is_end or ends_sentence(text, moses)
+        quotes += sum(letter in _QUOTES for letter in text)
+    return [*ends, len(words)]
+
+
+def _closes(word: str, quotes: int) -> bool:
+    """Whether a word of its own closes what was opened; `quotes` were seen before it."""
+    if not word:
+        return False
+    if all(letter in _EITHER for letter in word):
+        return quotes % 2 == 1
+    return all(letter in _CLOSING + _MARKS for letter in word)

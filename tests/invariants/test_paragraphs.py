@@ -1,0 +1,115 @@
+"""Several sentences in one line: as if each had a line of its own, for every architecture."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from nmtgrid.data.dataset import Split
+from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths
+from nmtgrid.online.evaluate import OnlineDecoder, Sentence, read_sentences
+from nmtgrid.online.policies import WaitK
+from nmtgrid.online.settings import Setting
+from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.translate import Translator
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+from tests.invariants.helpers import Case, basic_cases, online_cases
+
+TYPES = ["a", "b", "c", "d", "e", "f", ".", ",", "!"]
+# What the models were trained on, as their directories would say.
+LENGTHS = TrainingLengths(LengthPercentiles(1, 2, 3, 4, 4, 4, 6))
+SENTENCES = ["a b .", "c d e f .", "f !", "b", "a c , e b d c f a ."]
+PLAN = SearchPlan(max_length_a=3, max_length_b=1)
+
+of_text = [case for case in basic_cases() if not case.build().traits.source_features]
+
+
+def _translator(case: Case, lengths: TrainingLengths | None = LENGTHS, **plan: Any) -> Translator:
+    facts = TextFacts("qa", "qb", tokenize="none", subwords="words")
+    pipeline = Pipeline(facts, Vocabulary(TYPES), Vocabulary(TYPES))
+    size = len(pipeline.source_vocabulary)
+    torch.manual_seed(1)
+    model = case.build(size, size)
+    loaded = LoadedModel(model, pipeline, {}, Path("model"), lengths=lengths)
+    search = SearchPlan(max_length_a=3, max_length_b=1, **plan)
+    return Translator([loaded], search, warn=WARNINGS.append)
+
+
+WARNINGS: list[str] = []
+
+
+@pytest.mark.parametrize("case", of_text, ids=str)
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_line_is_its_sentences(case: Case, beam: int) -> None:
+    translator = _translator(case, beam=beam)
+    WARNINGS.clear()
+    alone = list(translator.stream(SENTENCES[:4]))
+    assert not WARNINGS
+    (line,) = translator.stream([" ".join(SENTENCES[:4])])
+    assert [warning.split(":")[0] for warning in WARNINGS] == ["long-line"]
+    best = line.hypotheses[0]
+    parts = [translation.hypotheses[0] for translation in alone]
+    assert best.tokens == [token for part in parts for token in part.tokens]
+    total = sum(part.log_probability for part in parts)
+    assert best.log_probability == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize("case", of_text, ids=str)
+def test_short_lines_and_single_sentences_stay_whole(case: Case) -> None:
+    translator, unlimited = _translator(case), _translator(case, lengths=None)
+    lines = ["a . b .", "c d e f .", "a b c d e f", "a b , c d ."]
+    WARNINGS.clear()
+    assert translator.translate(lines) == unlimited.translate(lines)
+    assert not WARNINGS
+    # Of two sentences in six units each is one piece; in one sentence of ten the comma ends one.
+    pieces = translator.translate(["a b .", "c d .", "a c ,", "e b d c f a", "."])
+    assert translator.translate(["a b . c d .", SENTENCES[4]]) == [
+        " ".join(part for part in pieces[:2] if part),
+        " ".join(part for part in pieces[2:] if part),
+    ]
+
+
+def _units(stream: LineStream, words: list[str]) -> list[str]:
+    written = [unit for word in words for unit in stream.read(word)]
+    return written + stream.end()
+
+
+@pytest.mark.parametrize("case", [c for c in online_cases() if len(c.settings) < 2], ids=str)
+@pytest.mark.parametrize("k", [1, 3, math.inf])
+def test_streams_and_batches_agree(case: Case, k: float) -> None:
+    translator = _translator(case)
+    lines = [" ".join(SENTENCES), *SENTENCES, "a b c d e f a b c d e f", ""]
+    split = SimpleNamespace(
+        raw_source=lambda: lines, raw_target=lambda: lines, tokenized_target=lambda: lines
+    )
+    sentences = read_sentences(
+        translator.pipeline, cast(Split, split), limits=translator.limits, warn=WARNINGS.append
+    )
+    setting = Setting("wait-k", k)
+    (decoded,) = OnlineDecoder(translator).run(sentences, [setting])
+    agent = WaitK(k)
+    streams = StreamTranslator(
+        translator.models, translator.pipeline, agent, PLAN, limits=translator.limits
+    )
+    for sentence, outcome in zip(sentences, decoded.outcomes, strict=True):
+        stream = streams.begin()
+        written = _units(stream, sentence.words)
+        assert written == outcome.units == stream.target
+        if sentence.source:
+            reads = stream.hypothesis().reads
+            assert reads == outcome.reads
+            assert reads == sorted(reads) and reads[-1] <= len(sentence.source) + 1
+    # The first piece is full at six units; then the line is long, and each sentence ends one.
+    assert _bounds(sentences[0]) == [(0, 6), (6, 8), (8, 10), (10, 16), (16, 21)]
+
+
+def _bounds(sentence: Sentence) -> list[tuple[int, int]]:
+    return list(itertools.pairwise([0, *sentence.ends, len(sentence.words)]))

@@ -1,0 +1,332 @@
+"""Plants faults in the code, one at a time, and counts how many of them the tests notice.
+
+    python -m tests.mutants nmtgrid/search [MORE...] [--tests tests/unit ...] [--sample N]
+        [--seed S] [--workers N] [--json FILE]
+
+The tests are collected once and run once, to learn which of them enter which function. Then a
+process is forked for each fault: it exchanges the function's code and runs the tests that enter
+it, the quickest first, until one fails. A fault that all of them let pass has survived. Tests that
+start a process of their own see nothing of it there, so the count errs on the low side; a fault
+that changes nothing that anyone could see counts as one that survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib
+import inspect
+import json
+import os
+import random
+import signal
+import sys
+import time
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# A test that takes longer with a fault than so many times what it took, and seconds, has noticed.
+_PATIENCE, _LEAST_PATIENCE = 5, 30
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A changed function: `code` takes the place of the one that begins in `first_line`."""
+
+    path: str
+    function: str
+    first_line: int
+    line: int
+    change: str
+    code: types.CodeType
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
+    """Yield each change of one node: what it is, and what takes the node's place (None: pass)."""
+    changed: Any
+    match node:
+        case ast.Compare(ops=[operator]):
+            changed = copy.deepcopy(node)
+            changed.ops = [_COMPARISONS[type(operator)]()]
+            yield "comparison", changed
+        case ast.BinOp() | ast.AugAssign() if type(node.op) in _OPERATORS:
+            changed = copy.deepcopy(node)
+            changed.op = _OPERATORS[type(node.op)]()
+            yield "operator", changed
+        case ast.BoolOp():
+            changed = copy.deepcopy(node)
+            changed.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            yield "and, or", changed
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield "operator left out", node.operand
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield "constant", ast.Constant(value + 1)
+        case ast.If() | ast.While() | ast.IfExp():
+            changed = copy.deepcopy(node)
+            changed.test = ast.UnaryOp(ast.Not(), changed.test)
+            yield "condition", changed
+        case ast.Expr(value=ast.Call()) | ast.Raise():
+            yield "statement left out", None
+        case ast.Break():
+            yield "break, continue", ast.Continue()
+        case ast.Continue():
+            yield "break, continue", ast.Break()
+        case ast.Return(value=ast.expr()) if not _is_none(node.value):
+            yield "returned value", ast.Return(ast.Constant(None))
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+class _Replace(ast.NodeTransformer):
+    """Puts `new` in the place of the one node `old`."""
+
+    def __init__(self, old: ast.AST, new: ast.AST | None) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is self._old:
+            return ast.copy_location(self._new or ast.Pass(), node)
+        return self.generic_visit(node)
+
+
+def faults_of(path: Path) -> list[Fault]:
+    """Return every fault that can be planted in the functions of a module."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    faults = []
+    for name, function in _functions(tree, ""):
+        messages = {id(part) for node in ast.walk(function) if isinstance(node, ast.Raise)
+                    for part in ast.walk(node) if part is not node}  # fmt: skip
+        for statement in function.body:
+            for node in ast.walk(statement):
+                if id(node) in messages:  # the words of an error
+                    continue
+                for change, new in changes(node):
+                    code = _compiled(tree, node, new, path, name, function.lineno)
+                    if code is not None:
+                        line = getattr(node, "lineno", function.lineno)
+                        faults.append(
+                            Fault(
+                                path.relative_to(ROOT).as_posix(), name, code.co_firstlineno, line,
+                                change, code,
+                            )
+                        )  # fmt: skip
+    return faults
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield prefix + child.name, child
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+
+
+def _compiled(
+    tree: ast.Module, old: ast.AST, new: ast.AST | None, path: Path, name: str, line: int
+) -> types.CodeType | None:
+    """Return the code of the function `name` in a module whose node `old` became `new`."""
+    # The transformer changes lists in place: a copy in which `old` is found by its position.
+    order = list(ast.walk(tree))
+    index = next(index for index, node in enumerate(order) if node is old)
+    whole = copy.deepcopy(tree)
+    changed = _Replace(list(ast.walk(whole))[index], new).visit(whole)
+    try:
+        code: types.CodeType = compile(ast.fix_missing_locations(changed), str(path), "exec")
+    except (SyntaxError, ValueError, TypeError):
+        return None
+    return _code_in(code, name)
+
+
+def _code_in(code: types.CodeType, name: str) -> types.CodeType | None:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            if constant.co_qualname == name:
+                return constant
+            if name.startswith(f"{constant.co_qualname}."):
+                inner = _code_in(constant, name)
+                if inner is not None:
+                    return inner
+    return None
+
+
+def _live_function(fault: Fault) -> types.FunctionType | None:
+    """Return the function object of an imported module, without its decorators."""
+    name = fault.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    value: Any = importlib.import_module(name)
+    for part in fault.function.split("."):
+        value = inspect.getattr_static(value, part, None)
+    for inner in ("__func__", "fget", "func"):  # methods of classes, properties, cached ones
+        value = getattr(value, inner, value) if not inspect.isfunction(value) else value
+    value = inspect.unwrap(value) if callable(value) else value
+    if not isinstance(value, types.FunctionType) or value.__code__.co_freevars != (
+        fault.code.co_freevars
+    ):
+        return None
+    return value
+
+
+class Mutator:
+    """A pytest plugin that runs the collected tests as the module's docstring says."""
+
+    def __init__(self, paths: Sequence[Path], sample: int, seed: int, workers: int) -> None:
+        faults = [fault for path in paths for fault in faults_of(path)]
+        random.Random(seed).shuffle(faults)
+        self.possible = len(faults)
+        self.faults = faults[:sample] if sample else faults
+        self.workers = workers
+        self.outcomes: dict[str, list[Fault]] = {"noticed": [], "survived": [], "not entered": []}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run all tests once, and then those that concern each fault."""
+        entered, seconds = self._baseline(session.items)
+        running: dict[int, Fault] = {}
+        for number, fault in enumerate(self.faults, start=1):
+            function = _live_function(fault)
+            tests = entered.get((fault.path, fault.first_line), []) if function else []
+            if function is None or not tests:
+                self.outcomes["not entered"].append(fault)
+                continue
+            while len(running) >= self.workers:
+                self._collect(running)
+            process = os.fork()
+            if process == 0:
+                _run_changed(function, fault.code, sorted(tests, key=seconds.__getitem__), seconds)
+            running[process] = fault
+            if number % 20 == 0:
+                print(f"{number} of {len(self.faults)}", file=sys.stderr, flush=True)
+        while running:
+            self._collect(running)
+        return True
+
+    def _baseline(
+        self, items: Sequence[pytest.Item]
+    ) -> tuple[dict[tuple[str, int], list[pytest.Item]], dict[pytest.Item, float]]:
+        """Return the tests that enter each function, and how long each test takes."""
+        root = f"{ROOT / 'nmtgrid'}/"
+        entered: dict[tuple[str, int], list[pytest.Item]] = {}
+        seconds: dict[pytest.Item, float] = {}
+        for item in items:
+            codes: set[types.CodeType] = set()
+
+            def note(frame: types.FrameType, event: str, _: Any, codes: Any = codes) -> None:
+                if event == "call":
+                    codes.add(frame.f_code)
+
+            started = time.monotonic()
+            sys.setprofile(note)
+            try:
+                passed = _passes(item)
+            finally:
+                sys.setprofile(None)
+            if not passed:
+                continue
+            seconds[item] = time.monotonic() - started
+            for code in codes:
+                if code.co_filename.startswith(root):
+                    path = Path(code.co_filename).relative_to(ROOT).as_posix()
+                    entered.setdefault((path, code.co_firstlineno), []).append(item)
+        return entered, seconds
+
+    def _collect(self, running: dict[int, Fault]) -> None:
+        process, status = os.wait()
+        outcome = "survived" if os.waitstatus_to_exitcode(status) == 0 else "noticed"
+        self.outcomes[outcome].append(running.pop(process))
+
+
+def _run_changed(
+    function: types.FunctionType,
+    code: types.CodeType,
+    tests: Sequence[pytest.Item],
+    seconds: dict[pytest.Item, float],
+) -> None:
+    """Run the tests with another code in `function`; end with 1 when one of them fails."""
+    code_of_exit = 1
+    # Whatever happens, this process must not go on as if it were the first one.
+    with contextlib.suppress(BaseException):
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        function.__code__ = code
+        for item in tests:
+            signal.alarm(int(_PATIENCE * seconds[item]) + _LEAST_PATIENCE)
+            if not _passes(item):
+                os._exit(1)
+        code_of_exit = 0
+    os._exit(code_of_exit)
+
+
+def _passes(item: pytest.Item) -> bool:
+    from _pytest.runner import runtestprotocol
+
+    reports = runtestprotocol(item, log=False, nextitem=None)
+    return all(report.passed or report.skipped for report in reports)
+
+
+def report(mutator: Mutator) -> dict[str, Any]:
+    """Return the counts, and each fault that survived."""
+    counts = {name: len(faults) for name, faults in mutator.outcomes.items()}
+    tried = counts["noticed"] + counts["survived"]
+    return {
+        "possible": mutator.possible,
+        "planted": len(mutator.faults),
+        **counts,
+        "share_noticed": counts["noticed"] / tried if tried else None,
+        "survivors": [
+            f"{fault.path}:{fault.line}: {fault.change} in {fault.function}"
+            for fault in sorted(mutator.outcomes["survived"], key=lambda one: (one.path, one.line))
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--tests", nargs="+", default=["tests/unit", "tests/invariants"])
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    paths = [
+        path.resolve()
+        for root in options.paths
+        for path in (sorted(root.rglob("*.py")) if root.is_dir() else [root])
+    ]
+    mutator = Mutator(paths, options.sample, options.seed, options.workers)
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options.tests]
+    pytest.main(arguments, plugins=[mutator])
+    values = report(mutator)
+    text = json.dumps(values, indent=1)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(f"{text}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What is written through a symbolic link replaces what the link names, never the link."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtgrid.base.errors import StorageError
+from nmtgrid.base.io.atomic import atomic_file, make_folder, write_json, write_text
+from nmtgrid.base.io.text import open_writer
+from nmtgrid.cli.app import main
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "text": lambda path: write_text(path, "new\n"),
+    "json": lambda path: write_json(path, {}),
+    "writer": lambda path: _write(path),
+}
+
+
+def _write(path: Path) -> None:
+    with open_writer(path) as file:
+        file.write(b"new\n")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_files(tmp_path: Path, writer: str, exists: bool) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    target, link = folder / "file", tmp_path / "link"
+    second = tmp_path / "second"
+    if exists:
+        target.write_text("old\n")
+    second.symlink_to("link")
+    link.symlink_to("elsewhere/file")
+    WRITERS[writer](second)
+    assert link.is_symlink() and second.is_symlink() and not target.is_symlink()
+    assert target.read_text() in ("new\n", "{}\n")
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "link", "second"]
+    assert os.listdir(folder) == ["file"]
+
+
+@pytest.mark.parametrize(("target", "words"), [("loop", "leads to itself"), ("no/file", "folder")])
+def test_links_to_nowhere_are_refused(tmp_path: Path, target: str, words: str) -> None:
+    link = tmp_path / "loop"
+    link.symlink_to(target)
+    with pytest.raises(StorageError, match=words), atomic_file(link):
+        pass
+    assert link.is_symlink()
+
+
+def test_folders(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("folder")
+    make_folder(link)
+    assert link.is_symlink() and (tmp_path / "folder").is_dir()
+
+
+KINDS = {
+    "translations": "decode MODEL TEXT --out LINK",
+    "traces": "decode MODEL TEXT --traces LINK --out OUT",
+    "alignments": "decode MODEL TEXT --alignments LINK --out OUT",
+    "report": "decode MODEL --data DATA --split valid --json LINK",
+    "table": "preprocess --toy 10 --out OUT --json LINK",
+    "page": "analyze report HYP --reference REF --out LINK",
+    "picture": "analyze lengths HYP --reference REF --out LINK",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_outputs_of_commands(
+    tmp_path: Path, toy_dataset: Path, tiny_model: Path, kind: str, exists: bool
+) -> None:
+    text, target = tmp_path / "text", tmp_path / "target.png"
+    link = tmp_path / ("link.html" if kind == "page" else "link.png")
+    text.write_text("la la\n")
+    if exists:
+        target.write_text("old")
+    link.symlink_to("target.png")
+    hypotheses, references = tmp_path / "hyp", tmp_path / "ref"
+    hypotheses.write_text("la lo li\n" * 20)
+    references.write_text("la lo\n" * 20)
+    paths = {
+        "MODEL": tiny_model, "TEXT": text, "LINK": link, "OUT": tmp_path / "out",
+        "DATA": toy_dataset, "HYP": hypotheses, "REF": references,
+    }  # fmt: skip
+    assert main([str(paths.get(word, word)) for word in KINDS[kind].split()]) == 0
+    assert link.is_symlink() and target.is_file() and target.read_bytes() not in (b"", b"old")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_datasets_and_models(tmp_path: Path, tiny_model: Path, exists: bool) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    if exists:
+        target.mkdir()
+    link.symlink_to("target")
+    assert main(["preprocess", "--toy", "10", "--out", str(link)]) == 0
+    assert link.is_symlink() and (target / "manifest.json").is_file()

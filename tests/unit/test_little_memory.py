@@ -1,0 +1,74 @@
+"""Too little memory, also while torch is loaded, is named as such."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmtgrid.cli import app
+from tests.conftest import PROJECT
+
+NUMPY = ImportError("IMPORTANT: PLEASE READ THIS")
+NUMPY.__cause__ = ImportError("libopenblas.so: failed to map segment from shared object")
+
+FAULTS = [
+    (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "load torch"),
+    (ImportError("libgomp.so.1: cannot allocate memory in static TLS block"), "load torch"),
+    (NUMPY, "load torch"),
+    (OSError(12, "Cannot allocate memory"), "memory of this machine is full"),
+    (MemoryError(), "memory of this machine is full"),
+    (RuntimeError("can't start new thread"), "memory of this machine is full"),
+    (RuntimeError("could not create a primitive"), "memory of this machine is full"),
+    (RuntimeError("DefaultCPUAllocator: not enough memory"), "memory of this machine is full"),
+]
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS)
+def test_faults_for_want_of_memory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fault: Exception, words: str
+) -> None:
+    def run(words: list[str]) -> int:
+        raise fault
+
+    monkeypatch.setattr(app, "_run", run)
+    assert app.main(["decode"]) == 2
+    message = capfd.readouterr().err
+    assert words in message and "nmtgrid itself" not in message
+
+
+def test_no_memory_even_for_the_message(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def report(*arguments: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(app, "_report", report)
+    assert app.main(["no-such-command"]) == 2
+    assert "memory of this machine is full" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [200_000, 500_000])
+def test_a_limit_too_small_for_torch(tmp_path: Path, limit: int) -> None:
+    command = f"ulimit -v {limit}; exec {sys.executable} -m nmtgrid decode MODEL"
+    run = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert "torch alone needs more" in run.stderr and "ulimit" in run.stderr
+
+
+def test_caches_of_shapes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    for name in names:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    assert app.main(["--version"]) == 0
+    assert all(0 < int(os.environ[name]) <= 64 for name in names)
+    monkeypatch.setenv(names[0], "7")
+    assert app.main(["--version"]) == 0
+    assert os.environ[names[0]] == "7"
