@@ -1,12 +1,12 @@
 """Plants faults in the code, one at a time, and counts how many of them the tests notice.
 
     python -m tests.mutants nmtgrid/search [MORE...] [--tests tests/unit ...] [--sample N]
-        [--seed S] [--workers N] [--json FILE]
+        [--seed S] [--workers N] [--seconds N] [--json FILE]
 
 The tests are collected once and run once, to learn which of them enter which function. Then a
 process is forked for each fault: it exchanges the function's code and runs the tests that enter
-it, the quickest first, until one fails. A fault that all of them let pass has survived. Tests that
-start a process of their own see nothing of it there, so the count errs on the low side; a fault
+it, the quickest first, until one fails. A fault that all of them let pass, or all that fit into
+`--seconds`, has survived. Tests that start a process of their own see nothing of it there, so the count errs on the low side; a fault
 that changes nothing that anyone could see counts as one that survived.
 """
 
@@ -18,6 +18,7 @@ import contextlib
 import copy
 import importlib
 import inspect
+import itertools
 import json
 import os
 import random
@@ -191,12 +192,14 @@ def _live_function(fault: Fault) -> types.FunctionType | None:
 class Mutator:
     """A pytest plugin that runs the collected tests as the module's docstring says."""
 
-    def __init__(self, paths: Sequence[Path], sample: int, seed: int, workers: int) -> None:
+    def __init__(
+        self, paths: Sequence[Path], sample: int, seed: int, workers: int, limit: float
+    ) -> None:
         faults = [fault for path in paths for fault in faults_of(path)]
         random.Random(seed).shuffle(faults)
         self.possible = len(faults)
         self.faults = faults[:sample] if sample else faults
-        self.workers = workers
+        self.workers, self.limit = workers, limit
         self.outcomes: dict[str, list[Fault]] = {"noticed": [], "survived": [], "not entered": []}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -213,7 +216,10 @@ class Mutator:
                 self._collect(running)
             process = os.fork()
             if process == 0:
-                _run_changed(function, fault.code, sorted(tests, key=seconds.__getitem__), seconds)
+                quickest = sorted(tests, key=seconds.__getitem__)
+                sums = itertools.accumulate(seconds[test] for test in quickest)
+                tried = [test for test, total in zip(quickest, sums) if total <= self.limit]
+                _run_changed(function, fault.code, tried or quickest[:1], seconds)
             running[process] = fault
             if number % 20 == 0:
                 print(f"{number} of {len(self.faults)}", file=sys.stderr, flush=True)
@@ -309,6 +315,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each fault")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -317,7 +324,7 @@ def main() -> int:
         for root in options.paths
         for path in (sorted(root.rglob("*.py")) if root.is_dir() else [root])
     ]
-    mutator = Mutator(paths, options.sample, options.seed, options.workers)
+    mutator = Mutator(paths, options.sample, options.seed, options.workers, options.seconds)
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options.tests]
     pytest.main(arguments, plugins=[mutator])
     values = report(mutator)
