@@ -6,14 +6,16 @@
 The tests are collected once and run once, to learn which of them enter which function. Then a
 process is forked for each fault: it exchanges the function's code and runs the tests that enter
 it, the quickest first, until one fails. A fault that all of them let pass, or all that fit into
-`--seconds`, has survived. Tests that start a process of their own see nothing of it there, so the count errs on the low side; a fault
-that changes nothing that anyone could see counts as one that survived.
+`--seconds`, has survived. Tests that start a process of their own see nothing of it there, so the
+count errs on the low side; a fault that changes nothing that anyone could see counts as one that
+survived.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import bisect
 import contextlib
 import copy
 import importlib
@@ -217,9 +219,9 @@ class Mutator:
             process = os.fork()
             if process == 0:
                 quickest = sorted(tests, key=seconds.__getitem__)
-                sums = itertools.accumulate(seconds[test] for test in quickest)
-                tried = [test for test, total in zip(quickest, sums) if total <= self.limit]
-                _run_changed(function, fault.code, tried or quickest[:1], seconds)
+                sums = list(itertools.accumulate(seconds[test] for test in quickest))
+                fitting = max(1, bisect.bisect_right(sums, self.limit))
+                _run_changed(function, fault.code, quickest[:fitting], seconds)
             running[process] = fault
             if number % 20 == 0:
                 print(f"{number} of {len(self.faults)}", file=sys.stderr, flush=True)
