@@ -165,7 +165,9 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
     # Lines stand alone here, unlike those of metrics.jsonl: any part of a file will do.
     for number, text in enumerate(read_lines(path), start=1):
         record = parse_record(text, _Line, path, number, name="a trace", advice=advice)
-        yield Trace(**vars(record))
+        # By name: msgspec leaves a default in the class, so `vars` may lack it.
+        names = (field.name for field in dataclasses.fields(Trace))
+        yield Trace(**{name: getattr(record, name) for name in names})
 
 
 def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:

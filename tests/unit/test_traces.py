@@ -54,6 +54,17 @@ def test_the_number_of_blocks_is_kept(tmp_path: Path) -> None:
     assert [trace.num_exits for trace in read_traces(path)] == [None]
 
 
+def test_fields_that_records_of_others_lack(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    values = json.loads(Trace.of(translation()).to_line())
+    del values["check"]
+    for name, default in {"text": "", "alignment": None, "kind": "weights"}.items():
+        path.write_text(json.dumps({key: v for key, v in values.items() if key != name}))
+        (trace,) = read_traces(path)
+        assert getattr(trace, name) == default
+        assert (trace.line, trace.log_probability) == (12, -0.625)
+
+
 def _without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda values: {key: value for key, value in values.items() if key != name}
 
