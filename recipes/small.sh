@@ -29,6 +29,7 @@ report -
 iwslt14-de-en -
 multi30k -
 paragraphs -
+trust -
 slurm -
 quickstart -"
 if [ $# -gt 0 ]; then

@@ -62,7 +62,7 @@ def record(
     """Return the records of batches whose targets are what is forced, `indices` their numbers.
 
     `advance` gets the number of each batch's sentences. Raises ConfigError for a model with one
-    exit, or where it has no network for this mechanism.
+    exit, where it has no network for this mechanism, or without a batch.
     """
     model = with_exits(model)
     if mechanism == "geometric" and model.traits.halting != "geometric":
@@ -72,6 +72,12 @@ def record(
         with torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
             parts.append(_of_batch(model, batch, mechanism))
         advance(len(batch))
+    if not parts:
+        raise ConfigError(
+            "There is no sentence to choose thresholds on: sentences without a source do not "
+            "count, and a promise takes half of the others.",
+            "Give more sentences (`--sentences`, `--split`).",
+        )
     names = [field.name for field in dataclasses.fields(Records)]
     return Records(*(numpy.concatenate([getattr(part, name) for part in parts]) for name in names))
 

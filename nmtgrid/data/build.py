@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import time
 from collections import Counter
@@ -192,7 +193,8 @@ def preprocess_files(
     files = {name: _ParallelFiles(split, plan.languages, xml) for name, split in prefixes.items()}
     paths = [path for split in files.values() for pair in split.pairs for path in pair]
     # `--overwrite` would delete the text with the old folder.
-    inside = [path for path in paths if out.resolve() in path.resolve().parents]
+    folder = Path(os.path.realpath(out))
+    inside = [path for path in paths if folder in Path(os.path.realpath(path)).parents]
     if inside:
         raise ConfigError(
             f"{inside[0]} lies in the folder {out} that would be replaced.",

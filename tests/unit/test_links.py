@@ -52,6 +52,17 @@ def test_links_to_nowhere_are_refused(tmp_path: Path, target: str, words: str) -
     assert link.is_symlink()
 
 
+def test_a_dataset_in_a_link_that_leads_to_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for language in ("xx", "yy"):
+        (tmp_path / f"train.{language}").write_text("a b\n")
+    words = f"preprocess --source-lang xx --target-lang yy --train {tmp_path}/train --out"
+    assert main([*words.split(), str(tmp_path / "loop")]) == 2
+    assert "loop" in capsys.readouterr().err
+
+
 def test_folders(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("folder")

@@ -33,6 +33,7 @@ ALL = {
     "report": "",
     "smoothing": "",
     "transparent": "",
+    "trust": "",
     "zoo": "",
 }
 Completed = subprocess.CompletedProcess[str]
@@ -164,10 +165,10 @@ def test_plans_say_what_the_command_line_knows(
     forms = {_form(words): words for words in plan if words[0] == "nmtgrid"}
     for words in forms.values():
         _check_options(words[1:])
-    files = {words[1] for words in plan if words[0] == "python"}
+    files = {words[1] for words in plan if words[0] == "python" and words[1] != "-m"}
     assert all(Path(file).is_file() for file in files)
     trainings = [words for words in plan if words[:2] == ["nmtgrid", "train"]]
-    assert trainings
+    assert trainings or name == "trust"
     # Looking up types anew for each setting takes most of the time.
     monkeypatch.setattr(config, "_hints", cache(config._hints))
     for words in trainings:

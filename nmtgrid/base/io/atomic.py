@@ -140,6 +140,11 @@ def split_label(text: str) -> tuple[str | None, Path]:
     return label, Path(path)
 
 
+def folder_name(path: Path) -> str:
+    """Return the name of the folder that `path` leads to, such as that of `.` or of a link."""
+    return os.path.basename(os.path.realpath(path))
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it is there; warn where it cannot be removed, as nobody looks for it."""
     try:

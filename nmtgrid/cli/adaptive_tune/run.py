@@ -48,7 +48,7 @@ from nmtgrid.adaptive.tune import (
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, write
@@ -401,7 +401,7 @@ def _load(
         except NmtgridError as fault:
             faults.append(f"{path}: {fault}")
             continue
-        name = label or path.resolve().name
+        name = label or folder_name(path)
         if name in names:
             faults.append(f"Two baselines are called `{name}`: name one by `NAME=MODEL`.")
         names.add(name)

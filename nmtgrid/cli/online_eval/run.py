@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
-from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
@@ -114,10 +115,10 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
         )
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
-    folders = {folder.resolve() for folder in (arguments.out, arguments.simuleval) if folder}
+    folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
     with contextlib.ExitStack() as stack:
         for folder in sorted(folders):
-            stack.enter_context(FolderLock(folder, "nmtgrid online-eval"))
+            stack.enter_context(FolderLock(Path(folder), "nmtgrid online-eval"))
         _evaluate(arguments, systems, settings, files, lowercase=lowercase)
 
 
@@ -271,7 +272,7 @@ def _systems(
     named = [split_label(text) for text in arguments.models or ()]
     # An ensemble is named by all its members: MODEL alone would be another system.
     names = [
-        label or "+".join(folder.resolve().name for folder in (path, *(arguments.ensemble or ())))
+        label or "+".join(map(folder_name, (path, *(arguments.ensemble or ()))))
         for label, path in named
     ]
     faults = [

@@ -17,6 +17,8 @@ _OUTPUTS = {"--out", "--json", "--traces", "--simuleval", "--difficulty-out", "-
             "--pharaoh"}  # fmt: skip
 _PATH_WORDS = {"FILE", "DIR", "MODEL", "DATA", "P", "F", "SOURCE", "TARGET", "RESULTS", "TRACES"}
 """In what options say of their values."""
+_PROCESSES = {"zero", "negative zero", "three"}
+"""Numbers of workers that start a Python of their own, which cases, run as nobody, may not read."""
 _MOST_SHOWN = 300
 
 
@@ -112,7 +114,11 @@ def cases(line: Line, folder: Path, files: list[str]) -> dict[str, list[Case]]:
         if address or value != "left out"
     ]
     return {
-        "option": [Case(line, "option", t, v) for t, v in itertools.product(targets, TEXTS)],
+        "option": [
+            Case(line, "option", t, v)
+            for t, v in itertools.product(targets, TEXTS)
+            if t != "--workers" or v not in _PROCESSES
+        ],
         "setting": [Case(line, "setting", t, v) for t in line.settings for v in TEXTS],
         "path": [Case(line, "path", t, v) for t, v in itertools.product(paths, PATHS)],
         "content": [Case(line, "content", t, v) for t, v in itertools.product(files, CONTENTS)],

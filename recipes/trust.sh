@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Faults on purpose: kills, full disks, harmed files, odd commands, two processes, planted mutants.
+#
+#   bash recipes/trust.sh                    all of it
+#   ONLY="kills pairs" bash recipes/trust.sh
+#   bash recipes/trust.sh --dry-run          prints the commands alone
+#
+# Shown: how many cases there were, what became of them and how many were at fault; see
+# benchmarks/trust.md for what each series does. It needs no data. Device hours: 3, of one CPU core.
+# ONLY="kills disk flips pairs readers checkpoints commands mutants", SEED=1; rounds of each:
+# KILL_ROUNDS=75, DISK_ROUNDS=25, FLIP_ROUNDS=20, PAIR_ROUNDS=40; READERS=1600 cases of each reader,
+# CHECKPOINTS=500, COMMANDS=6000, MUTANTS=400 of all that can be planted in MUTATED="base search online
+# adaptive training", on any of TESTS="tests/unit tests/invariants". RUNS=runs is where results go.
+# SMALL=1: a few cases of each.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+DEFAULTS=(75 25 20 40 1600 500 6000 400)
+if [ "$SMALL" = 1 ]; then
+    DEFAULTS=(1 1 1 1 20 20 30 10)
+    MUTATED="${MUTATED:-search/select.py}" TESTS="${TESTS:-tests/unit/test_select.py}"
+fi
+SEED="${SEED:-1}"
+HERE="$RUNS/trust"
+
+environment test
+cd "$PROJECT"
+run mkdir -p "$HERE"
+# What is at fault ends its program with 1: the table says so, and the others still run.
+for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutants}; do
+    out="$HERE/$series.json" program=()
+    case "$series" in
+    kills) program=(faults --only kills --rounds "${KILL_ROUNDS:-${DEFAULTS[0]}}") ;;
+    disk) program=(faults --only disk --rounds "${DISK_ROUNDS:-${DEFAULTS[1]}}") ;;
+    flips) program=(faults --only flips --rounds "${FLIP_ROUNDS:-${DEFAULTS[2]}}") ;;
+    pairs) program=(faults --pairs "${PAIR_ROUNDS:-${DEFAULTS[3]}}") ;;
+    readers) program=(fuzz --cases "${READERS:-${DEFAULTS[4]}}") ;;
+    checkpoints) program=(fuzz.checkpoints --cases "${CHECKPOINTS:-${DEFAULTS[5]}}") ;;
+    commands) program=(fuzz.commands --cases "${COMMANDS:-${DEFAULTS[6]}}") ;;
+    mutants)
+        program=(mutants --sample "${MUTANTS:-${DEFAULTS[7]}}" --seconds 60)
+        for part in ${MUTATED:-base search online adaptive training}; do program+=("nmtgrid/$part"); done
+        # shellcheck disable=SC2206
+        program+=(--tests ${TESTS:-tests/unit tests/invariants})
+        ;;
+    *) fail "ONLY has no series $series" ;;
+    esac
+    run rm -f "$out"
+    run python -m "tests.${program[0]}" "${program[@]:1}" --seed "$SEED" --json "$out" || true
+done
+run python "$PROJECT/recipes/trust_table.py" "$HERE" --out "$HERE/table"
+record trust "Faults on purpose" "$HERE/table.json"

@@ -1,0 +1,109 @@
+"""The table of recipes/trust.sh: what became of faults on purpose.
+
+python recipes/trust_table.py FOLDER --out PREFIX
+    Read the counts that the programs under tests/ wrote into FOLDER/SERIES.json; write PREFIX.md
+    and PREFIX.json, a row for each series.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Values = dict[str, Any]
+
+
+def _tallies(values: Values) -> Values:
+    """Return the row of tests.faults: what was done, each with its outcomes."""
+    return _row(
+        values, (tally["cases"] for tally in values.values()),
+        sum((Counter(tally["outcomes"]) for tally in values.values()), Counter()),
+        sum(len(tally["faults"]) for tally in values.values()),
+    )  # fmt: skip
+
+
+def _readers(values: Values) -> Values:
+    """Return the row of tests.fuzz."""
+    outcomes = {
+        name: sum(count[name] for count in values.values()) for name in ("taken", "refused")
+    }
+    faults = sum(len(count["faults"]) for count in values.values())
+    return _row(values, (count["cases"] for count in values.values()), outcomes, faults)
+
+
+def _checkpoints(values: Values) -> Values:
+    """Return the row of tests.fuzz.checkpoints."""
+    codes = values["codes"]
+    outcomes = {"taken": codes.get("0", 0), "refused": codes.get("2", 0)}
+    row = _row(("import-fairseq",), [values["cases"]], outcomes, values["faults"])
+    return row | {
+        "most_seconds": values["max_seconds"],
+        "most_mebibytes": values["max_mebibytes"],
+    }
+
+
+def _commands(values: Values) -> Values:
+    """Return the row of tests.fuzz.commands: its faults are distinct ones."""
+    outcomes: Counter[str] = Counter()
+    for name, count in values["counts"].items():
+        outcomes[name.partition(": ")[2]] += count
+    lines = {"all commands"}
+    return _row(lines, [values["cases"]], outcomes, len(values["faults"]))
+
+
+def _mutants(values: Values) -> Values:
+    """Return the row of tests.mutants; what survived is no fault, but is worth a test."""
+    outcomes = {name: values[name] for name in ("noticed", "survived", "not entered")}
+    row = _row(("the code",), [values["planted"]], outcomes, 0)
+    return row | {"possible": values["possible"], "percent_noticed": 100 * values["share_noticed"]}
+
+
+def _row(
+    targets: Iterable[str], cases: Iterable[int], outcomes: Mapping[str, int], faults: int
+) -> Values:
+    shown = ", ".join(
+        f"{count:,} {name}" for name, count in sorted(outcomes.items()) if count and name != "FAULT"
+    )
+    return {
+        "targets": len(list(targets)), "cases": sum(cases), "outcomes": shown, "faults": faults
+    }  # fmt: skip
+
+
+SERIES: dict[str, tuple[str, Callable[[Values], Values]]] = {
+    "kills": ("commands killed", _tallies),
+    "disk": ("a disk that is full or too small", _tallies),
+    "flips": ("bytes changed in files", _tallies),
+    "pairs": ("two commands at once", _tallies),
+    "readers": ("harmed files, each reader", _readers),
+    "checkpoints": ("hostile checkpoints for import-fairseq", _checkpoints),
+    "commands": ("whole commands with one odd value", _commands),
+    "mutants": ("faults planted in the code", _mutants),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+    rows = []
+    for name, (title, row_of) in SERIES.items():
+        path = options.folder / f"{name}.json"
+        if path.is_file():
+            rows.append({"what": title} | row_of(json.loads(path.read_text(encoding="utf-8"))))
+    if not rows:
+        raise SystemExit(f"error: {options.folder} has no counts: run recipes/trust.sh.")
+    names = ["what", "targets", "cases", "outcomes", "faults"]
+    lines = [names, ["---"] * len(names), *([str(row[n]) for n in names] for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
+    Path(f"{options.out}.json").write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
+    print(table, end="")
+
+
+if __name__ == "__main__":
+    main()
