@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from nmtgrid.training.settings import TrainingSettings
-from nmtgrid.training.update import (
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.optimiser import (
     LearningRate,
-    clip_and_scale,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
+from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.update import clip_and_scale
 
 
 def settings(**changes: Any) -> TrainingSettings:
@@ -23,7 +24,7 @@ def settings(**changes: Any) -> TrainingSettings:
     return chosen
 
 
-class Pair(nn.Module):
+class Pair(TranslationModel):
     def __init__(self) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.full((1, 1), 2.0))
