@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.layers.embedding import Embedding
+from nmtgrid.layers.grid.convolution import FullConvolution
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.optimiser import (
     LearningRate,
@@ -16,6 +19,7 @@ from nmtgrid.training.optimiser import (
 )
 from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import clip_and_scale
+from tests.unit import tiny_run
 
 
 def settings(**changes: Any) -> TrainingSettings:
@@ -25,6 +29,8 @@ def settings(**changes: Any) -> TrainingSettings:
 
 
 class Pair(TranslationModel):
+    """A matrix, which is too small to be a map, and a vector."""
+
     def __init__(self) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.full((1, 1), 2.0))
@@ -58,6 +64,100 @@ def one_step(**changes: Any) -> tuple[float, float]:
 )  # fmt: skip
 def test_first_steps_by_hand(changes: dict[str, Any], matrix: float, bias: float) -> None:
     assert one_step(**changes) == pytest.approx((matrix, bias), abs=1e-6)
+
+
+class Hidden(Pair):
+    """A pair with embeddings that classify too, and one module of each kind with matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target_embedding = Embedding(
+            9, 6, positions="learned", scale=False, dropout_rate=0.0, padding=0, max_positions=5
+        )
+        self.output_weight, self.output_bias = None, None
+        self.source = nn.Embedding(7, 6)
+        self.cell = nn.GRUCell(6, 4)
+        self.score = nn.Linear(4, 1)
+        self.depthwise = nn.Conv2d(4, 4, 3, groups=4)
+        self.kernel = FullConvolution(4, 6, 3)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+
+HIDDEN = ["cell.weight_ih", "cell.weight_hh", "kernel.weight"]
+
+
+def test_hidden_matrices_map_features_to_features() -> None:
+    model = Hidden()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [names[parameter] for parameter in model.hidden_matrices()] == HIDDEN
+
+
+def newton_schulz(x: float) -> float:
+    """What five iterations make of a singular value, by the polynomial of Jordan et al."""
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * x**3 + 2.0315 * x**5
+    return x
+
+
+def test_a_first_step_of_muon_by_hand() -> None:
+    """The gradient's singular values are alike, so all that happens to it is a factor."""
+    model = Hidden()
+    model.kernel.weight.data = torch.randn(6, 4, 3, 3)
+    optimiser = make_optimiser(model, settings(optimiser="muon", weight_decay=0.2))
+    for group in optimiser.param_groups:
+        group["lr"] = 0.1
+    # Six orthonormal rows [36], of which the taps below the current row are zero.
+    live = torch.linalg.qr(torch.randn(24, 6, dtype=torch.float64)).Q.T.float()
+    rows = torch.zeros(6, 4, 3, 3)
+    rows[:, :, :2] = live.view(6, 4, 2, 3)
+    before = model.kernel.weight.detach().clone()
+    model.kernel.weight.grad = 0.01 * rows
+    model.source.weight.grad = torch.full((7, 6), -0.5)
+    source = model.source.weight.detach().clone()
+    optimiser.step()
+    # Divided by their norm first; the update's root mean square is 0.2, a value's 0.2 sqrt(36).
+    size = newton_schulz(6**-0.5) * 0.2 * 36**0.5
+    expected = before * (1 - 0.1 * 0.2) - 0.1 * size * rows
+    moved = (expected - before).norm()
+    # The iterations are in bfloat16.
+    assert (model.kernel.weight - expected).norm() < 0.02 * moved
+    dead = slice(2, None)
+    assert torch.equal(model.kernel.weight[:, :, dead], before[:, :, dead] * (1 - 0.1 * 0.2))
+    # AdamW's first step, and no step without a gradient.
+    torch.testing.assert_close(model.source.weight, source * (1 - 0.1 * 0.2) + 0.1)
+    assert {name.split("|")[0] for name in optimiser_tensors(optimiser, model)} == {
+        "kernel.weight", "source.weight",
+    }  # fmt: skip
+
+
+def test_weights_that_were_moved_elsewhere_are_stepped_there() -> None:
+    """As averages do for a validation, and cuDNN with the weights of an LSTM."""
+    model = Hidden()
+    optimiser = make_optimiser(model, settings(optimiser="muon"))
+    optimiser.param_groups[0]["lr"] = 0.1
+    model.cell.weight_hh.data = torch.zeros(12, 4)
+    model.cell.weight_hh.grad = torch.ones(12, 4)
+    optimiser.step()
+    assert bool((model.cell.weight_hh != 0).all())
+
+
+def test_muon_without_matrices_is_refused() -> None:
+    model = tiny_run.TinyModel()
+    with pytest.raises(ConfigError, match="hidden matrices"):
+        make_optimiser(model, settings(optimiser="muon"))
+    (fault,) = TrainingSettings(optimiser="muon", shard=True).faults()
+    assert "`training.shard" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("cell.weight_hh|exp_avg", (12, 4)), ("source.weight|momentum_buffer", (7, 6))],
+)
+def test_moments_of_the_other_part_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    model = Hidden()
+    optimiser = make_optimiser(model, settings(optimiser="muon"))
+    with pytest.raises(ValueError, match="is not of this model and optimiser"):
+        restore_optimiser(optimiser, model, {name: torch.zeros(shape)}, lambda p, value: value)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam", "nesterov"])
