@@ -16,6 +16,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.records import Count, Finite, Probability
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.weights import check_tensor
 
 
@@ -24,9 +25,11 @@ class MuonAdamW(torch.optim.Optimizer):
 
     Muon replaces a matrix's momentum by the nearest semi-orthogonal matrix (Jordan et al., 2024),
     here scaled to the root mean square of AdamW's updates (Liu et al., 2025), so that one learning
-    rate serves both. torch's Muon takes matrices alone: a kernel [D', D, ...] of a convolution is
-    shown to it as [D', D ...], a view of the same numbers.
+    rate serves both. A kernel [D', D, ...] of a convolution is a matrix [D', D ...].
     """
+
+    # As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes matrices alone and
+    # always iterates in bfloat16: without instructions for it a processor takes 15 times as long.
 
     def __init__(
         self,
@@ -34,13 +37,12 @@ class MuonAdamW(torch.optim.Optimizer):
         adamw: torch.optim.Optimizer,
         settings: TrainingSettings,
     ) -> None:
-        super().__init__([{"params": hidden}], {"lr": 0.0})
+        super().__init__([{"params": hidden, "weight_decay": settings.weight_decay}], {"lr": 0.0})
         self.hidden = frozenset(hidden)
-        self._muon = torch.optim.Muon(
-            [nn.Parameter(_as_matrix(parameter.detach())) for parameter in hidden],
-            lr=0.0, momentum=settings.muon_momentum, weight_decay=settings.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )  # fmt: skip
+        self.momentum = settings.muon_momentum
+        fast = has_fast_bf16(hidden[0].device)
+        self.dtype = torch.bfloat16 if fast else torch.float32
+        """What Newton-Schulz iterations are done in."""
         self._adamw = adamw
         # Shared, so that rates, gradients and moments of all parameters are those of this one.
         self.param_groups += adamw.param_groups
@@ -49,25 +51,38 @@ class MuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move all parameters that have gradients."""
-        group, (muon_group,) = self.param_groups[0], self._muon.param_groups
-        for parameter, matrix in zip(group["params"], muon_group["params"], strict=True):
-            # Anew at each step: storage may be replaced, by averages and by cuDNN, and moments are
-            # restored.
-            matrix.data, matrix.grad = _as_matrix(parameter.data), None
-            if parameter.grad is not None:
-                matrix.grad = parameter.grad.reshape(matrix.shape)
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                self._muon.state[matrix]["momentum_buffer"] = _as_matrix(state["momentum_buffer"])
-        muon_group["lr"] = group["lr"]
-        self._muon.step()
+        group = self.param_groups[0]
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            mean = state["momentum_buffer"].lerp_(gradient, 1 - self.momentum)
+            # Nesterov's momentum
+            change = orthogonalise(gradient.lerp(mean, self.momentum).flatten(1).to(self.dtype))
+            size = 0.2 * math.sqrt(max(change.shape))
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(change.view_as(parameter), alpha=-group["lr"] * size)
         self._adamw.step()
 
 
-def _as_matrix(tensor: Tensor) -> Tensor:
-    # `view`, not `reshape`: a copy would be moved in place of the tensor.
-    return tensor.view(len(tensor), -1)
+def orthogonalise(matrix: Tensor) -> Tensor:
+    """Return about U V^T for the matrix U S V^T, by five Newton-Schulz iterations.
+
+    Singular values of 0.002 of the matrix's norm or more come out between 0.6 and 1.2, zeros stay
+    zero (Jordan et al., 2024).
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    # The shorter side has the smaller products.
+    x = matrix.T if len(matrix) > matrix.shape[1] else matrix
+    # Their norm bounds all singular values by 1.
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if len(matrix) > matrix.shape[1] else x
 
 
 def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch.optim.Optimizer:

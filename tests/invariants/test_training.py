@@ -209,7 +209,9 @@ def test_muon_moves_the_maps_between_features(case: Case) -> None:
     hidden = {names[parameter] for parameter in optimiser.hidden}
     exits = range(1, model.traits.num_exits + 1) if model.traits.num_exits > 1 else ()
     classifiers = [model.classifier(), *(with_exits(model).classifier(exit) for exit in exits)]
-    assert not hidden & {names[part.weight] for part in classifiers}
+    assert not hidden & {
+        name for name, p in model.named_parameters() for part in classifiers if p is part.weight
+    }
     # The vocabularies have sizes that nothing else has.
     types = {SOURCE_TYPES, TARGET_TYPES}
     assert not [name for name in hidden if types & set(model.get_parameter(name).shape)]

@@ -11,6 +11,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.convolution import FullConvolution
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.training import optimiser as optimiser_module
 from nmtgrid.training.optimiser import (
     LearningRate,
     make_optimiser,
@@ -99,8 +100,10 @@ def newton_schulz(x: float) -> float:
     return x
 
 
-def test_a_first_step_of_muon_by_hand() -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_first_step_of_muon_by_hand(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient's singular values are alike, so all that happens to it is a factor."""
+    monkeypatch.setattr(optimiser_module, "has_fast_bf16", lambda device: fast)
     model = Hidden()
     model.kernel.weight.data = torch.randn(6, 4, 3, 3)
     optimiser = make_optimiser(model, settings(optimiser="muon", weight_decay=0.2))
@@ -118,9 +121,8 @@ def test_a_first_step_of_muon_by_hand() -> None:
     # Divided by their norm first; the update's root mean square is 0.2, a value's 0.2 sqrt(36).
     size = newton_schulz(6**-0.5) * 0.2 * 36**0.5
     expected = before * (1 - 0.1 * 0.2) - 0.1 * size * rows
-    moved = (expected - before).norm()
-    # The iterations are in bfloat16.
-    assert (model.kernel.weight - expected).norm() < 0.02 * moved
+    distance = (model.kernel.weight - expected).norm() / (0.1 * size * 6**0.5)
+    assert distance < (0.02 if fast else 1e-5)
     dead = slice(2, None)
     assert torch.equal(model.kernel.weight[:, :, dead], before[:, :, dead] * (1 - 0.1 * 0.2))
     # AdamW's first step, and no step without a gradient.
@@ -130,15 +132,28 @@ def test_a_first_step_of_muon_by_hand() -> None:
     }  # fmt: skip
 
 
-def test_weights_that_were_moved_elsewhere_are_stepped_there() -> None:
-    """As averages do for a validation, and cuDNN with the weights of an LSTM."""
+def test_muon_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, for matrices that are wide and high."""
+    monkeypatch.setattr(optimiser_module, "has_fast_bf16", lambda device: True)
+    torch.manual_seed(3)
     model = Hidden()
-    optimiser = make_optimiser(model, settings(optimiser="muon"))
-    optimiser.param_groups[0]["lr"] = 0.1
-    model.cell.weight_hh.data = torch.zeros(12, 4)
-    model.cell.weight_hh.grad = torch.ones(12, 4)
-    optimiser.step()
-    assert bool((model.cell.weight_hh != 0).all())
+    weights = model.cell.weight_ih, model.cell.weight_hh
+    model.cell.weight_ih.data = torch.randn(12, 15)
+    copies = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    chosen = settings(optimiser="muon", weight_decay=0.2, muon_momentum=0.8)
+    ours = make_optimiser(model, chosen)
+    theirs = torch.optim.Muon(
+        copies, lr=0.1, momentum=0.8, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"
+    )
+    for group in ours.param_groups:
+        group["lr"] = 0.1
+    for _ in range(3):
+        for weight, copy in zip(weights, copies, strict=True):
+            weight.grad = torch.randn(weight.shape)
+            copy.grad = weight.grad.clone()
+        ours.step()
+        theirs.step()
+    assert all(torch.equal(*pair) for pair in zip(weights, copies, strict=True))
 
 
 def test_muon_without_matrices_is_refused() -> None:
