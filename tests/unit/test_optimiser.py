@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.layers.embedding import Embedding
-from nmtgrid.layers.grid.convolution import FullConvolution
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Classifier, TranslationModel
 from nmtgrid.training import optimiser as optimiser_module
 from nmtgrid.training.optimiser import (
     LearningRate,
@@ -67,21 +65,35 @@ def test_first_steps_by_hand(changes: dict[str, Any], matrix: float, bias: float
     assert one_step(**changes) == pytest.approx((matrix, bias), abs=1e-6)
 
 
-class Hidden(Pair):
-    """A pair with embeddings that classify too, and one module of each kind with matrices."""
+class Gains(nn.Module):
+    vector_parameters = ("weight",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.target_embedding = Embedding(
-            9, 6, positions="learned", scale=False, dropout_rate=0.0, padding=0, max_positions=5
-        )
-        self.output_weight, self.output_bias = None, None
+        self.weight = nn.Parameter(torch.ones(3, 4))
+
+
+class Hidden(Pair):
+    """An architecture of a user's own: torch's modules, a classifier's table, gains."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.source = nn.Embedding(7, 6)
+        self.target = nn.Embedding(9, 6)
         self.cell = nn.GRUCell(6, 4)
         self.score = nn.Linear(4, 1)
+        self.decision = nn.Linear(4, 5, bias=False)
         self.depthwise = nn.Conv2d(4, 4, 3, groups=4)
-        self.kernel = FullConvolution(4, 6, 3)
+        self.kernel = nn.Conv2d(4, 6, 3)
+        self.gains = Gains()
         self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.table = nn.Parameter(torch.zeros(9, 4))
+
+    def classifier(self) -> Classifier:
+        return Classifier(self.table, None)
+
+    def output_projections(self) -> list[Tensor]:
+        return [*super().output_projections(), self.decision.weight]
 
 
 HIDDEN = ["cell.weight_ih", "cell.weight_hh", "kernel.weight"]
@@ -109,7 +121,7 @@ def test_a_first_step_of_muon_by_hand(fast: bool, monkeypatch: pytest.MonkeyPatc
     optimiser = make_optimiser(model, settings(optimiser="muon", weight_decay=0.2))
     for group in optimiser.param_groups:
         group["lr"] = 0.1
-    # Six orthonormal rows [36], of which the taps below the current row are zero.
+    # Six orthonormal rows [36]; taps that a model masks have no gradient, and must stay.
     live = torch.linalg.qr(torch.randn(24, 6, dtype=torch.float64)).Q.T.float()
     rows = torch.zeros(6, 4, 3, 3)
     rows[:, :, :2] = live.view(6, 4, 2, 3)
