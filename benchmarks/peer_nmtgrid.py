@@ -15,8 +15,9 @@ from nmtgrid.models.directory import load_model
 from nmtgrid.search import engine
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
-from nmtgrid.training.update import Updater, make_optimiser
+from nmtgrid.training.update import Updater
 
 
 def model_settings(task: Task) -> dict[str, object]:

@@ -29,8 +29,9 @@ from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.update import Updater, make_optimiser
+from nmtgrid.training.update import Updater
 
 
 def make_updater(model: TranslationModel, settings: RunSettings, conditions: Conditions) -> Updater:

@@ -160,6 +160,7 @@ class PhraseWindow(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.zeros(size))
         self.is_full = kind == "full"
+        self.vector_parameters = () if self.is_full else ("weight",)
         # Unit variance before a tanh that is not the first asks for a gain of 5/3.
         bound = 5 / 3 * (3 / (kernel * (size if self.is_full else 1))) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)

@@ -27,6 +27,8 @@ class Embedding(nn.Module):
     vector of the second.
     """
 
+    vector_parameters = ("weight", "position_weight")
+
     def __init__(
         self,
         vocabulary_size: int,

@@ -349,6 +349,31 @@ class TranslationModel(nn.Module):
         """
         raise self.no_reader()
 
+    def output_projections(self) -> list[Tensor]:
+        """Return the weights of all classifiers, those that decide something included."""
+        return [self.classifier().weight]
+
+    def hidden_matrices(self) -> list[nn.Parameter]:
+        """Return the trainable parameters that map features to features, in order: Muon's.
+
+        A parameter of two dimensions or more, of more than one output and input; a kernel
+        [D', D, ...] of a convolution counts as a matrix [D', D ...]. Left out are embeddings,
+        `output_projections`, and what a module names as its `vector_parameters`: rows of vectors,
+        such as gains of several layers, or kernels of one feature each.
+        """
+        others = {id(weight) for weight in self.output_projections()}
+        for module in self.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                others.add(id(module.weight))
+            for name in getattr(module, "vector_parameters", ()):
+                others.add(id(getattr(module, name)))
+        return [
+            parameter
+            for parameter in self.parameters()
+            if parameter.requires_grad and parameter.dim() > 1 and min(parameter.shape[:2]) > 1
+            and id(parameter) not in others
+        ]  # fmt: skip
+
     def counterparts(self) -> dict[str, str | None]:
         """Return the tensors that another model's weights may lack when this one begins from them.
 
@@ -430,6 +455,10 @@ class ExitModel(TranslationModel):
     def classifier(self, exit: int | None = None) -> Classifier:
         """Return the output projection of `exit`, from 1 to N (None: the last)."""
         return super().classifier()
+
+    def output_projections(self) -> list[Tensor]:
+        exits = range(1, self.traits.num_exits + 1)
+        return [self.classifier(exit).weight for exit in exits]
 
     def exit_features(
         self,

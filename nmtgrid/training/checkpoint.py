@@ -39,7 +39,7 @@ from nmtgrid.base.io.atomic import (
 )
 from nmtgrid.base.io.records import Count, Positive, Record, Small, convert, read_json, read_record
 from nmtgrid.training.events import Meter, Progress
-from nmtgrid.training.update import RateState
+from nmtgrid.training.optimiser import RateState
 from nmtgrid.training.validate import Best
 
 FORMAT = 1

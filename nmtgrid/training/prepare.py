@@ -293,9 +293,11 @@ def _prepare(
         seed_process(training.seed, processes)
     if resume:
         _check_same_pipeline(folder, dataset.pipeline)
+        saved = from_json(type(settings), _read_settings(folder))
         if not trainer.resume():
             advice = "Begin again with `--overwrite`."
             raise ModelError(f"{folder} holds no saved state to resume from.", advice)
+        trainer.compare_rate(saved.training)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume)
     # The others read the folder: they go on when it is complete.

@@ -162,7 +162,7 @@ class SmoothingSettings:
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
-Optimiser = Literal["adamw", "adam", "nesterov"]
+Optimiser = Literal["adamw", "adam", "nesterov", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 RunClock = Literal["wall", "processor"]
 
@@ -176,7 +176,8 @@ class TrainingSettings:
     """
 
     optimiser: Optimiser = "adamw"
-    """`nesterov` is SGD with Nesterov's momentum."""
+    """`nesterov` is SGD with Nesterov's momentum; `muon` moves hidden matrices by Muon and all
+    else by adamw."""
     learning_rate: float = 0.002
     """The highest one, at the end of the warm-up."""
     beta1: float = 0.9
@@ -187,9 +188,11 @@ class TrainingSettings:
     """Of Adam: added to the root of that mean."""
     momentum: float = 0.99
     """Of Nesterov's SGD."""
+    muon_momentum: float = 0.95
+    """Of Muon: what the mean of a matrix's gradients keeps."""
     weight_decay: float = 0.0001
-    """Decoupled for adamw, an L2 penalty for the others; on all parameters of two dimensions or
-    more, never on vectors, such as biases and normalisation."""
+    """Decoupled for adamw and muon, an L2 penalty for the others; on all parameters of two
+    dimensions or more, never on vectors, such as biases and normalisation."""
     clip_norm: float = 5.0
     """Longest gradient, of the loss per target token; longer ones are scaled down to it."""
     shard: bool = False
@@ -263,7 +266,9 @@ class TrainingSettings:
         faults = outside(
             self, group, "a number above 0", "learning_rate", "epsilon", "decay_factor"
         )
-        below_one = ("beta1", "beta2", "momentum", "warmup_fraction", "ema_decay")
+        below_one = (
+            "beta1", "beta2", "momentum", "muon_momentum", "warmup_fraction", "ema_decay",
+        )  # fmt: skip
         faults += outside(self, group, "at least 0 and below 1", *below_one)
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
@@ -286,6 +291,11 @@ class TrainingSettings:
             faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
                 "`training.max_epochs`."
+            )
+        if self.optimiser == "muon" and self.shard:
+            faults.append(
+                "`training.optimiser` muon needs whole matrices, which `training.shard` spreads "
+                "over the processes: set another optimiser, or `training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")

@@ -31,16 +31,14 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
 from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
 from nmtgrid.training.events import Meter, Progress, StopRequest, Stopwatch, end_reason, is_due
-from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.update import (
-    GradientWatch,
+from nmtgrid.training.optimiser import (
     LearningRate,
-    Updater,
-    gradient_ratio,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
+from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
 from nmtgrid.training.validate import Outcome, Selection, Validator
 from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
 
@@ -162,6 +160,8 @@ class Trainer:
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
+        self.notes: list[str] = []
+        """What is worth a warning before the run."""
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     def resume(self) -> bool:
@@ -203,6 +203,24 @@ class Trainer:
             raise self.checkpoints.damaged(fault) from fault
         self.stopwatch.resume_at(progress.minutes)
         return True
+
+    def compare_rate(self, before: TrainingSettings) -> None:
+        """Note if the next update's learning rate is not what the saved settings would give it."""
+        now, progress = self.settings.training, self.progress
+        saved = LearningRate(before)
+        saved.restore(self.rate.state())
+        rates = [rate.at(progress.update, progress.minutes) for rate in (saved, self.rate)]
+        if rates[0] == rates[1]:
+            return
+        changed = ", ".join(
+            f"`training.{name}` was {old}, is {getattr(now, name)}"
+            for name, old in dataclasses.asdict(before).items()
+            if old != getattr(now, name)
+        )
+        self.notes.append(
+            f"The learning rate of update {progress.update + 1:,} would have been {rates[0]:.3g} "
+            f"under the settings that the run had, and is {rates[1]:.3g} now ({changed})."
+        )
 
     def _restore(self, state: RunState, progress: Progress, tensors: dict[str, Tensor]) -> None:
         """Put back counters and tensors. Raises ValueError for what does not fit the run."""

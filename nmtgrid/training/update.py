@@ -2,8 +2,7 @@
 
 A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
 the same sum, so the update stays exact but for models that take statistics of a batch: each half
-has its own. Optimisers and schedules of the learning rate, Eq. (2.31) among them, are here too.
-Called by trainer.py; `benchmarks/training_speed.py` times it.
+has its own. Called by trainer.py; `benchmarks/training_speed.py` times it.
 """
 
 from __future__ import annotations
@@ -21,75 +20,13 @@ from torch import Tensor, nn
 
 from nmtgrid.base.devices import is_intel, is_out_of_memory
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError
-from nmtgrid.base.io.records import Count, Finite, Probability
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.settings import RunSettings, TrainingSettings
-from nmtgrid.training.weights import Weights, check_tensor, local_shard
-
-
-def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimiser, its fused form; vectors, as of biases and norms, are not decayed."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in parameters if p.dim() > 1]
-    vectors = [p for p in parameters if p.dim() <= 1]
-    groups = [
-        {"params": group, "weight_decay": decay}
-        for group, decay in ((matrices, settings.weight_decay), (vectors, 0.0))
-        if group
-    ]
-    if settings.optimiser == "nesterov":
-        return torch.optim.SGD(
-            groups, lr=0.0, momentum=settings.momentum, nesterov=settings.momentum > 0, fused=True
-        )
-    kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
-    # The rate is set before each update, by `LearningRate`.
-    betas = (settings.beta1, settings.beta2)
-    return kind(groups, lr=0.0, betas=betas, eps=settings.epsilon, fused=True)
-
-
-def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimiser's moments and step counts under `<parameter>|<name>`."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[parameter]}|{key}": value
-        for parameter, moments in optimiser.state.items()
-        for key, value in moments.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer,
-    model: nn.Module,
-    tensors: dict[str, Tensor],
-    like: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    """Put back what `optimiser_tensors` returned, by `like` on each parameter's device or shard.
-
-    Raises ValueError naming a tensor that is not one of this optimiser and model.
-    """
-    parameters = dict(model.named_parameters())
-    is_adam = "betas" in optimiser.defaults
-    keys = {"step", "exp_avg", "exp_avg_sq"} if is_adam else {"momentum_buffer"}
-    for name, value in tensors.items():
-        parameter_name, _, key = name.rpartition("|")
-        parameter = parameters.get(parameter_name)
-        if parameter is None or key not in keys:
-            raise ValueError(f"`{name}` is not of this model and optimiser")
-        # Counted in float32, whatever the weights are.
-        shape, dtype = ((), torch.float32) if key == "step" else (parameter.shape, parameter.dtype)
-        check_tensor(name, value, shape, dtype)
-        if key in ("step", "exp_avg_sq") and (value < 0).any():
-            raise ValueError(f"`{name}` has negative numbers")
-        optimiser.state[parameter][key] = like(parameter, value)
-    for parameter_name, parameter in parameters.items():
-        lacks = keys - optimiser.state[parameter].keys() if parameter in optimiser.state else set()
-        if lacks:
-            raise ValueError(f"`{parameter_name}|{min(lacks)}` is missing")
+from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.weights import Weights, local_shard
 
 
 def clip_and_scale(
@@ -116,77 +53,6 @@ def clip_and_scale(
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, factor)
     return norm
-
-
-@dataclasses.dataclass(frozen=True)
-class RateState:
-    """What a schedule has learnt from validation; part of the saved state."""
-
-    factor: Probability
-    best: Finite | None
-    waited: Count
-
-
-class LearningRate:
-    """The learning rate of each update, by the schedule in `settings`."""
-
-    def __init__(self, settings: TrainingSettings) -> None:
-        self.settings = settings
-        self.factor = 1.0
-        self.best = math.inf
-        self.waited = 0
-
-    def at(self, updates: int, minutes: float) -> float:
-        """Return the rate of the update that follows so many `updates` and `minutes`."""
-        s, update = self.settings, updates + 1
-        # The position in the run and the end of the warm-up, in the schedule's own unit.
-        position, warmup = float(update), float(s.warmup_updates)
-        if s.schedule == "cosine-time":
-            position, warmup = minutes / s.max_minutes, s.warmup_fraction
-        elif s.schedule == "cosine":
-            position, warmup = update / s.max_updates, s.warmup_updates / s.max_updates
-        if position < warmup:
-            climbed = (s.learning_rate - s.initial_learning_rate) * (position / warmup)
-            return s.initial_learning_rate + climbed
-        if s.schedule.startswith("cosine"):
-            past = min(1.0, (position - warmup) / max(1.0 - warmup, 1e-9))
-            floor = s.final_learning_rate
-            falling = floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * past))
-            return s.learning_rate * falling
-        if s.schedule == "inverse-sqrt":
-            # Eq. (2.31)
-            return s.learning_rate * math.sqrt(max(s.warmup_updates, 1) / update)
-        if s.schedule == "step":
-            past = (update - s.warmup_updates) // s.decay_updates
-            return float(s.learning_rate * s.decay_factor**past)
-        return s.learning_rate * self.factor
-
-    def evaluated(self, loss: float) -> None:
-        """Take a validation loss: after `decay_patience` without improvement the rate decays.
-
-        An improvement is a loss below the best one by more than `decay_threshold`.
-        """
-        if self.settings.schedule != "plateau":
-            return
-        if loss < self.best - self.settings.decay_threshold:
-            self.best, self.waited = loss, 0
-            return
-        # A loss that is no number is no improvement either.
-        self.waited += 1
-        if self.waited >= self.settings.decay_patience:
-            self.factor *= self.settings.decay_factor
-            self.waited = 0
-
-    def state(self) -> RateState:
-        """Return what a resumed run needs."""
-        # JSON has no infinity.
-        best = None if math.isinf(self.best) else self.best
-        return RateState(self.factor, best, self.waited)
-
-    def restore(self, state: RateState) -> None:
-        """Put back what `state` returned."""
-        self.factor, self.waited = state.factor, state.waited
-        self.best = math.inf if state.best is None else state.best
 
 
 class GradientWatch:

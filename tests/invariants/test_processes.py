@@ -9,7 +9,7 @@ from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.training.distributed import Processes
 from tests.conftest import PROJECT
 from tests.invariants.helpers import Case, every_architecture
-from tests.invariants.two_processes import train
+from tests.invariants.two_processes import RATES, train
 from tests.unit.train_command import on_two_ranks
 
 
@@ -22,17 +22,21 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["whole", "shards"])
+@pytest.mark.parametrize("kind", RATES)
 @every_architecture
 def test_two_processes_are_one(case: Case, kind: str, together: Path) -> None:
     """Weights, loss and gradient norm after two updates, to rounding; counts exactly.
 
-    So it is with whole weights in each, and with shards of them.
+    So it is with whole weights in each, and with shards of them; both have the same weights, bit
+    for bit. Muon iterates in bfloat16, where another rounding of the gradient shows in 1 % of a
+    step.
     """
     saved = load_tensors(together / f"{case}-{kind}.safetensors")
-    weights, result = train(case, Processes())
+    assert saved["copies"] == 1
+    weights, result = train(case, Processes(), kind)
     assert saved["counts"].tolist() == [result.tokens, result.pairs, result.cells]
     sums = torch.tensor([result.loss, result.nll, result.gradient_norm], dtype=torch.float64)
-    torch.testing.assert_close(saved["sums"], sums, rtol=1e-5, atol=0.0)
+    rtol, atol = (1e-3, 0.01 * RATES[kind]) if kind == "muon" else (1e-5, 2e-6)
+    torch.testing.assert_close(saved["sums"], sums, rtol=rtol, atol=0.0)
     for name, value in weights.items():
-        torch.testing.assert_close(saved[f"weights|{name}"], value, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(saved[f"weights|{name}"], value, rtol=1e-4, atol=atol)

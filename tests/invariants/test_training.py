@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.data.batches import Batch
@@ -12,7 +12,8 @@ from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, wit
 from nmtgrid.training import events
 from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
+from nmtgrid.training.optimiser import MuonAdamW, make_optimiser
+from nmtgrid.training.settings import BatchSettings, Optimiser, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
 from tests.invariants.helpers import (
@@ -20,11 +21,14 @@ from tests.invariants.helpers import (
     TARGET_TYPES,
     Case,
     batch_for,
+    cases,
     every_architecture,
     every_case,
+    exit_cases,
     frozen_statistics,
     model_and_batch,
     readable,
+    reader_cases,
 )
 from tests.unit import tiny_run
 
@@ -45,9 +49,12 @@ class Sentences(tiny_run.Sentences):
         ]
 
 
-def _trainer(case: Case, folder: Path, stop: StopRequest, seed: int) -> Trainer:
+def _trainer(
+    case: Case, folder: Path, stop: StopRequest, seed: int, optimiser: Optimiser
+) -> Trainer:
     torch.manual_seed(seed)
     training = TrainingSettings(
+        optimiser=optimiser,
         max_updates=4, warmup_updates=3, ema_decay=0.9, ema_updates=1, log_updates=1,
         save_minutes=0.0, validate_epochs=0, learning_rate=0.01,
     )  # fmt: skip
@@ -69,18 +76,19 @@ def _saved(trainer: Trainer) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 @every_architecture
-def test_two_and_two_updates_are_four(case: Case, tmp_path: Path) -> None:
+def test_two_and_two_updates_are_four(case: Case, optimiser: Optimiser, tmp_path: Path) -> None:
     """Weights, moments, running average and random states are equal bit for bit."""
-    whole = _trainer(case, tmp_path / "whole", StopRequest(), seed=1)
+    whole = _trainer(case, tmp_path / "whole", StopRequest(), seed=1, optimiser=optimiser)
     list(whole.run())
     stop = StopRequest()
-    first = _trainer(case, tmp_path / "parts", stop, seed=1)
+    first = _trainer(case, tmp_path / "parts", stop, seed=1, optimiser=optimiser)
     for event in first.run():
         if isinstance(event, events.Updated) and event.update == 2:
             stop.reason = "asked to"
     assert first.progress.update == 2
-    second = _trainer(case, tmp_path / "parts", StopRequest(), seed=99)
+    second = _trainer(case, tmp_path / "parts", StopRequest(), seed=99, optimiser=optimiser)
     assert second.resume()
     list(second.run())
     assert second.progress.update == whole.progress.update == 4
@@ -187,6 +195,38 @@ def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
     if model.traits.halting == "none":
         return loss
     return loss + model.halting_logits(batch, states).square().sum()
+
+
+@pytest.mark.parametrize("case", [*cases(), *exit_cases(), *reader_cases()], ids=str)
+def test_muon_moves_the_maps_between_features(case: Case) -> None:
+    """All matrices of linear and recurrent layers; no embedding, no classifier, no vector."""
+    model = case.build()
+    optimiser = make_optimiser(model, TrainingSettings(optimiser="muon"))
+    assert isinstance(optimiser, MuonAdamW)
+    moved = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    assert len(moved) == len(set(moved)) and set(moved) == set(model.parameters())
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    hidden = {names[parameter] for parameter in optimiser.hidden}
+    exits = range(1, model.traits.num_exits + 1) if model.traits.num_exits > 1 else ()
+    classifiers = [model.classifier(), *(with_exits(model).classifier(exit) for exit in exits)]
+    assert not hidden & {
+        name for name, p in model.named_parameters() for part in classifiers if p is part.weight
+    }
+    # The vocabularies have sizes that nothing else has.
+    types = {SOURCE_TYPES, TARGET_TYPES}
+    assert not [name for name in hidden if types & set(model.get_parameter(name).shape)]
+    layers = nn.Linear | nn.LSTM | nn.LSTMCell
+    matrices = {
+        f"{prefix}.{name}"
+        for prefix, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if isinstance(module, layers) and parameter.dim() > 1 and prefix != "halting_map"
+    }
+    single = {name for name in matrices if 1 in model.get_parameter(name).shape}
+    assert matrices - hidden == single
+    # What is no layer of torch's own, and moved all the same.
+    own = {name.rpartition(".")[2] for name in hidden - matrices}
+    assert own <= {"weight", "grid_map", "recurrent"}
 
 
 @every_case

@@ -2,11 +2,12 @@
 
     RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=... MASTER_PORT=... python -m ... FOLDER
 
-The first one writes the weights of each case after `UPDATES` updates into FOLDER, once with whole
-weights in each process and once with shards of them.
+The first one writes the weights of each case after `UPDATES` updates into FOLDER: with whole
+weights in each process, with shards of them, and with whole weights that Muon moves.
 """
 
 import contextlib
+import hashlib
 import sys
 from pathlib import Path
 
@@ -16,24 +17,30 @@ from torch import Tensor
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.training.distributed import Processes, process_group, processes_from_environment
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import Updater, UpdateResult
 from nmtgrid.training.weights import ShardedWeights, Weights
 from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 
 UPDATES = 2
+RATES = {"whole": 0.5, "shards": 0.5, "muon": 0.01}
+"""The learning rates of each kind of training."""
 
 
 def train(
-    case: Case, processes: Processes, *, shard: bool = False
+    case: Case, processes: Processes, kind: str = "whole"
 ) -> tuple[dict[str, Tensor], UpdateResult]:
     """Return the weights after a few updates of two unlike batches each, and the last result."""
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
     weights = Weights(model, objective)
-    if shard and processes.count > 1:
+    if kind == "shards" and processes.count > 1:
         weights = ShardedWeights(model, objective, processes, device)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    optimiser: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    if kind == "muon":
+        optimiser = make_optimiser(model, TrainingSettings(optimiser="muon"))
     updater = Updater(
         model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
         weights=weights,
@@ -48,7 +55,7 @@ def train(
                 batch_for(model, (2, 5), (6, 1 + number)),
             ]
             share = processes.share([batch.source.numel() for batch in batches])
-            result = updater.apply([batches[index] for index in share], 0.5)
+            result = updater.apply([batches[index] for index in share], RATES[kind])
     return weights.copy(), result
 
 
@@ -58,14 +65,16 @@ def main() -> None:
     torch.set_num_threads(1)
     with process_group(processes, torch.device("cpu")):
         for case in basic_cases():
-            for shard in (False, True):
-                weights, result = train(case, processes, shard=shard)
+            for kind in RATES:
+                weights, result = train(case, processes, kind)
                 sums = [result.loss, result.nll, result.gradient_norm]
                 tensors = {f"weights|{name}": value for name, value in weights.items()}
                 tensors["sums"] = torch.tensor(sums, dtype=torch.float64)
                 tensors["counts"] = torch.tensor([result.tokens, result.pairs, result.cells])
+                data = b"".join(weights[name].numpy().tobytes() for name in sorted(weights))
+                digests = processes.gather(hashlib.sha256(data).digest())
+                tensors["copies"] = torch.tensor(len(set(digests)))
                 if processes.is_first:
-                    kind = "shards" if shard else "whole"
                     save_tensors(folder / f"{case}-{kind}.safetensors", tensors)
 
 

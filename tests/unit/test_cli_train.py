@@ -82,6 +82,56 @@ def test_resuming_goes_on_where_it_stopped(data: Path, tmp_path: Path, messages:
     assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in messages)
 
 
+def test_muon_trains_and_goes_on(data: Path, tmp_path: Path, messages: list[str]) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    options = [*SMALL, "--set", "training.optimiser=muon", "--set", "training.average=2"]
+    assert train(data, "--out", straight, "--max-updates", 4, *options) == 0
+    assert train(data, "--out", broken, "--max-updates", 2, *options) == 0
+    assert train(data, "--out", broken, "--resume", "--max-updates", 4) == 0
+    whole, other = (load_tensors(folder / "last.safetensors") for folder in (straight, broken))
+    assert all((whole[name] == other[name]).all() for name in whole)
+    assert train(data, "--out", broken, "--resume", "--set", "training.optimiser=adamw") == 2
+    assert "`training.optimiser` would change" in messages[-1]
+    sharded = ["--overwrite", *options, "--set", "training.shard=true"]
+    assert train(data, "--out", broken, *sharded) == 2
+    assert "whole matrices" in messages[-1] and (broken / "last.safetensors").exists()
+
+
+RESUMED: dict[str, tuple[list[str], list[str], str]] = {
+    # Of 0.08 at its height: at the end of 2 updates a hundredth, in the middle of 4 a half.
+    "a cosine is stretched": (
+        ["training.schedule=cosine", "training.warmup_updates=0", "training.learning_rate=0.08"],
+        ["--max-updates", "6"],
+        "of update 3 would have been 0.0008 under the settings that the run had, and is 0.0404 now "
+        "(`training.max_updates` was 2, is 6).",
+    ),
+    "the end is later": (["training.schedule=constant"], ["--max-updates", "6"], ""),
+    "the height": (
+        ["training.schedule=constant", "training.warmup_updates=0", "training.learning_rate=0.08"],
+        ["--set", "training.learning_rate=0.04", "--max-updates", "6"],
+        "would have been 0.08",
+    ),
+}  # fmt: skip
+"""Settings of the run, changes when it is resumed after two updates, and what is said."""
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_says_that_its_rate_changes(
+    data: Path, tmp_path: Path, messages: list[str], name: str
+) -> None:
+    settings, changes, words = RESUMED[name]
+    options = [text for setting in settings for text in ("--set", setting)]
+    assert train(data, "--out", tmp_path / "m", *SMALL, *options, "--max-updates", 2) == 0
+    messages.clear()
+    assert train(data, "--out", tmp_path / "m", "--resume", *changes) == 0
+    said = [line for line in messages if "learning rate of update" in line]
+    assert len(said) == bool(words) and all(words in line for line in said)
+    # What the next resumption is compared with.
+    messages.clear()
+    assert train(data, "--out", tmp_path / "m", "--resume") == 0
+    assert not any("learning rate of update" in line for line in messages)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_leave(
     data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch, number: int

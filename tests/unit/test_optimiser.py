@@ -5,16 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from nmtgrid.training.settings import TrainingSettings
-from nmtgrid.training.update import (
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.models.api import Classifier, TranslationModel
+from nmtgrid.training import optimiser as optimiser_module
+from nmtgrid.training.optimiser import (
     LearningRate,
-    clip_and_scale,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
+from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.update import clip_and_scale
+from tests.unit import tiny_run
 
 
 def settings(**changes: Any) -> TrainingSettings:
@@ -23,7 +27,9 @@ def settings(**changes: Any) -> TrainingSettings:
     return chosen
 
 
-class Pair(nn.Module):
+class Pair(TranslationModel):
+    """A matrix, which is too small to be a map, and a vector."""
+
     def __init__(self) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.full((1, 1), 2.0))
@@ -57,6 +63,128 @@ def one_step(**changes: Any) -> tuple[float, float]:
 )  # fmt: skip
 def test_first_steps_by_hand(changes: dict[str, Any], matrix: float, bias: float) -> None:
     assert one_step(**changes) == pytest.approx((matrix, bias), abs=1e-6)
+
+
+class Gains(nn.Module):
+    vector_parameters = ("weight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4))
+
+
+class Hidden(Pair):
+    """An architecture of a user's own: torch's modules, a classifier's table, gains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = nn.Embedding(7, 6)
+        self.target = nn.Embedding(9, 6)
+        self.cell = nn.GRUCell(6, 4)
+        self.score = nn.Linear(4, 1)
+        self.decision = nn.Linear(4, 5, bias=False)
+        self.depthwise = nn.Conv2d(4, 4, 3, groups=4)
+        self.kernel = nn.Conv2d(4, 6, 3)
+        self.gains = Gains()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.table = nn.Parameter(torch.zeros(9, 4))
+
+    def classifier(self) -> Classifier:
+        return Classifier(self.table, None)
+
+    def output_projections(self) -> list[Tensor]:
+        return [*super().output_projections(), self.decision.weight]
+
+
+HIDDEN = ["cell.weight_ih", "cell.weight_hh", "kernel.weight"]
+
+
+def test_hidden_matrices_map_features_to_features() -> None:
+    model = Hidden()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [names[parameter] for parameter in model.hidden_matrices()] == HIDDEN
+
+
+def newton_schulz(x: float) -> float:
+    """What five iterations make of a singular value, by the polynomial of Jordan et al."""
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * x**3 + 2.0315 * x**5
+    return x
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_first_step_of_muon_by_hand(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient's singular values are alike, so all that happens to it is a factor."""
+    monkeypatch.setattr(optimiser_module, "has_fast_bf16", lambda device: fast)
+    model = Hidden()
+    model.kernel.weight.data = torch.randn(6, 4, 3, 3)
+    optimiser = make_optimiser(model, settings(optimiser="muon", weight_decay=0.2))
+    for group in optimiser.param_groups:
+        group["lr"] = 0.1
+    # Six orthonormal rows [36]; taps that a model masks have no gradient, and must stay.
+    live = torch.linalg.qr(torch.randn(24, 6, dtype=torch.float64)).Q.T.float()
+    rows = torch.zeros(6, 4, 3, 3)
+    rows[:, :, :2] = live.view(6, 4, 2, 3)
+    before = model.kernel.weight.detach().clone()
+    model.kernel.weight.grad = 0.01 * rows
+    model.source.weight.grad = torch.full((7, 6), -0.5)
+    source = model.source.weight.detach().clone()
+    optimiser.step()
+    # Divided by their norm first; the update's root mean square is 0.2, a value's 0.2 sqrt(36).
+    size = newton_schulz(6**-0.5) * 0.2 * 36**0.5
+    expected = before * (1 - 0.1 * 0.2) - 0.1 * size * rows
+    distance = (model.kernel.weight - expected).norm() / (0.1 * size * 6**0.5)
+    assert distance < (0.02 if fast else 1e-5)
+    dead = slice(2, None)
+    assert torch.equal(model.kernel.weight[:, :, dead], before[:, :, dead] * (1 - 0.1 * 0.2))
+    # AdamW's first step, and no step without a gradient.
+    torch.testing.assert_close(model.source.weight, source * (1 - 0.1 * 0.2) + 0.1)
+    assert {name.split("|")[0] for name in optimiser_tensors(optimiser, model)} == {
+        "kernel.weight", "source.weight",
+    }  # fmt: skip
+
+
+def test_muon_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, for matrices that are wide and high."""
+    monkeypatch.setattr(optimiser_module, "has_fast_bf16", lambda device: True)
+    torch.manual_seed(3)
+    model = Hidden()
+    weights = model.cell.weight_ih, model.cell.weight_hh
+    model.cell.weight_ih.data = torch.randn(12, 15)
+    copies = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    chosen = settings(optimiser="muon", weight_decay=0.2, muon_momentum=0.8)
+    ours = make_optimiser(model, chosen)
+    theirs = torch.optim.Muon(
+        copies, lr=0.1, momentum=0.8, weight_decay=0.2, adjust_lr_fn="match_rms_adamw"
+    )
+    for group in ours.param_groups:
+        group["lr"] = 0.1
+    for _ in range(3):
+        for weight, copy in zip(weights, copies, strict=True):
+            weight.grad = torch.randn(weight.shape)
+            copy.grad = weight.grad.clone()
+        ours.step()
+        theirs.step()
+    assert all(torch.equal(*pair) for pair in zip(weights, copies, strict=True))
+
+
+def test_muon_without_matrices_is_refused() -> None:
+    model = tiny_run.TinyModel()
+    with pytest.raises(ConfigError, match="hidden matrices"):
+        make_optimiser(model, settings(optimiser="muon"))
+    (fault,) = TrainingSettings(optimiser="muon", shard=True).faults()
+    assert "`training.shard" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("cell.weight_hh|exp_avg", (12, 4)), ("source.weight|momentum_buffer", (7, 6))],
+)
+def test_moments_of_the_other_part_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    model = Hidden()
+    optimiser = make_optimiser(model, settings(optimiser="muon"))
+    with pytest.raises(ValueError, match="is not of this model and optimiser"):
+        restore_optimiser(optimiser, model, {name: torch.zeros(shape)}, lambda p, value: value)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam", "nesterov"])

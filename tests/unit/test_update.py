@@ -13,8 +13,9 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import update
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
-from nmtgrid.training.update import Updater, has_fast_bf16, make_optimiser
+from nmtgrid.training.update import Updater, has_fast_bf16
 from tests.unit.tiny_run import Sentences, TinyConfig, TinyModel
 
 CPU = torch.device("cpu")

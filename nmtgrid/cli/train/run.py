@@ -150,7 +150,7 @@ def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
     """Print what is to be known before a training; cut from the log what a resumed run repeats."""
     objective = trainer.weights.objective
     notes = objective.notes if isinstance(objective, Prepared) else ()
-    for note in [*trainer.settings.notes(), *notes]:
+    for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
         console.warn(note)
     for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
         console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")

@@ -39,6 +39,8 @@ class DepthwiseConvolution(nn.Module):
     current row too.
     """
 
+    vector_parameters = ("weight",)
+
     def __init__(
         self, size: int, target_kernel: int, source_kernel: int, *, source_causal: bool = False
     ) -> None:

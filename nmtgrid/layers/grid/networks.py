@@ -213,6 +213,8 @@ class ResidualGatedNetwork(GridNetwork):
     undefined, is a snapshot gate on H^0.
     """
 
+    vector_parameters = ("forward_gates", "snapshot_gates")
+
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__(plan)
         count = len(self.layers)

@@ -38,6 +38,8 @@ class TransparentAttention(nn.Module):
     dropout falls on W + 1/n before the softmax, once for all sentences.
     """
 
+    vector_parameters = ("weight",)
+
     def __init__(self, mixtures: int, states: int, dropout_rate: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(mixtures, states))
@@ -229,7 +231,7 @@ class TransformerSource(ExitModel):
     mixtures: TransparentAttention | None
     encoder_norm: nn.Module
     source_projection: SourceProjection
-    halting_map: nn.Module | None
+    halting_map: nn.Linear | None
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Return the state before the first token, for source [R, S] and lengths [R].
