@@ -14,7 +14,7 @@ import nmtgrid
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
 from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
 from nmtgrid.text.moses import Moses
@@ -224,6 +224,17 @@ def saved(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def check_scores(system: Translator, lines: list[str], translations: list[Translation]) -> None:
+    """Check that what was found has the log-probability that scoring its text gives."""
+    pairs, values = [], []
+    for line, translation in zip(lines, translations, strict=True):
+        if line:
+            pairs.append((line, translation.text))
+            values.append(translation.hypotheses[0].log_probability)
+    # Words in, words out, so the raw text holds exactly the tokens that were found.
+    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+
+
 def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     system = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
@@ -235,18 +246,7 @@ def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     lines = ["a b c", "", "f", "d e d e d"]
     translations = list(system.stream(lines))
     assert system.translate(lines) == [translation.text for translation in translations]
-    pairs = [
-        (line, translation.text)
-        for line, translation in zip(lines, translations, strict=True)
-        if line
-    ]
-    values = [
-        translation.hypotheses[0].log_probability
-        for translation in translations
-        if translation.hypotheses
-    ]
-    # Words in, words out, so the raw text holds exactly the tokens that were found.
-    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+    check_scores(system, lines, translations)
     assert system.score([]) == []
     system = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
     assert len(system.translate(["a b c", "", "d"])) == 3
