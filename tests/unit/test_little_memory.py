@@ -80,4 +80,3 @@ def test_caches_of_shapes_are_small(
     monkeypatch.setenv(names[0], "7")
     nmtgrid.load(tiny_model, device="cpu")
     assert os.environ[names[0]] == "7"
-
