@@ -78,9 +78,9 @@ def find_device(name: str) -> torch.device:
             f"The device `{name}` was asked for, but there are only {count} (from 0).",
             "Give a smaller number.",
         )
-    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a search
-    # or a training on text hardly meets a shape again; a step has far fewer than these. They ask for
-    # the sizes when they first compute.
+    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
+    # search or a training on text hardly meets a shape again; a step has far fewer than these.
+    # They ask for the sizes when they first compute.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if device.type == "cuda":

@@ -112,4 +112,4 @@ def test_streams_and_batches_agree(case: Case, k: float) -> None:
 
 
 def _bounds(sentence: Sentence) -> list[tuple[int, int]]:
-    return list(itertools.pairwise([0, *sentence.ends, len(sentence.words)]))
+    return list(itertools.pairwise([0, *(end for end, _ in sentence.ends), len(sentence.words)]))
