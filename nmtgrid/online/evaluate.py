@@ -113,7 +113,8 @@ def read_sentences(
             # As a stream brings it: each raw word is tokenised and cut into subwords before the
             # next is known.
             raw_words = [part for word in source.split() for part in word_parts(word)]
-            words = [(word, pipeline.source_tokens(word)) for word in raw_words]
+            of_words = pipeline.source_words(" ".join(raw_words))
+            words = list(zip(raw_words, of_words, strict=True))
         else:
             # Tokenised whole, as the training data was; its tokens then count as words.
             tokens = pipeline.source.moses.tokenize(source).split()

@@ -157,6 +157,30 @@ def test_joined_pieces_add_up() -> None:
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
 
 
+def test_what_is_written_late_counts_as_late() -> None:
+    """The first piece was full, which its next word of two units told; the second ended by itself.
+
+    Nothing of the second is written before the end of the first.
+    """
+    pieces = [
+        Hypothesis([7, 8, 9], [-1.0] * 4, -4.0, 0.0, reads=[1, 2, 3, 3]),
+        Hypothesis([7, 8], [-1.0] * 3, -3.0, 0.0, reads=[1, 4, 4]),
+        Hypothesis([7], [-1.0] * 2, -2.0, 0.0, reads=[1, 2]),
+    ]
+    whole = join(pieces, SearchPlan(), sizes=[2, 3, 1], seen=[4, 5, 7])
+    assert whole.reads == [1, 2, 4, 4, 5, 6, 7]
+
+
+def test_progress_is_shown_while_a_long_line_is_translated() -> None:
+    done: list[float] = []
+    system = translator(copier("x@@ x", bpe=True), max_source=10, batch_tokens=500)
+    raw = "x" * 3000
+    stream = system.stream(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
+    _, text, _ = (translation.text for translation in stream)
+    assert len(done) > 5 and max(done) < 1.5 and sum(done) == pytest.approx(3)
+    assert text.replace(" ", "") == raw, "nothing is lost"
+
+
 def test_unknown_words_can_be_copied_and_units_become_words() -> None:
     loaded = copier(WORDS)
     assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
