@@ -56,7 +56,7 @@ class System:
             self.pairs.source_lengths, self.pairs.target_lengths, task["batch_tokens"],
             0, 0, 1,
         )  # fmt: skip
-        self.walk = plan.walk(DataCursor())
+        self.walk = plan.walk(DataCursor.begin())
         self.decoding = load_model(task["model"]).model
         lines = Path(task["test"]["source"]).read_text(encoding="utf-8").splitlines()
         self.sources = [line.split() for line in lines]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import platform
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def is_intel() -> bool:
 def find_device(name: str) -> torch.device:
     """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, or `auto` (a GPU if there is one).
 
-    A GPU becomes torch's current one, and computes fp32 without TF32.
+    A GPU becomes torch's current one, and computes fp32 without TF32. On a CPU the caches of shapes
+    are bounded, unless the environment says how.
 
     Raises DeviceError when it is not there.
     """
@@ -76,6 +78,11 @@ def find_device(name: str) -> torch.device:
             f"The device `{name}` was asked for, but there are only {count} (from 0).",
             "Give a smaller number.",
         )
+    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
+    # search or a training on text hardly meets a shape again; a step has far fewer than these.
+    # They ask for the sizes when they first compute.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if device.type == "cuda":
         if device.index is not None:
             torch.cuda.set_device(device)

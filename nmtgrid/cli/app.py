@@ -70,10 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that spin long while they wait for each other slow the work
     # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
-    # search or a training on text hardly meets a shape again; a step has far fewer than these.
-    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if sys.stderr is None:  # closed by whoever called, as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     end = words.index("--") if "--" in words else len(words)

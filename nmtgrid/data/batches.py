@@ -165,9 +165,14 @@ def pad(rows: list[list[int]]) -> Tensor:
 class DataCursor:
     """The position of a run in its data: the next batch to be read."""
 
-    epoch: Count = 0
-    pool: Count = 0
-    batch: Count = 0
+    epoch: Count
+    pool: Count
+    batch: Count
+
+    @classmethod
+    def begin(cls, epoch: int = 0) -> DataCursor:
+        """Return the beginning of an epoch."""
+        return cls(epoch, 0, 0)
 
 
 class BatchPlan:
@@ -210,7 +215,7 @@ class BatchPlan:
 
     def epoch(self, number: int) -> list[NDArray[Any]]:
         """Return the batches (arrays of indices) of epoch `number`."""
-        return [indices for _, indices in self.walk(DataCursor(number), epochs=1)]
+        return [indices for _, indices in self.walk(DataCursor.begin(number), epochs=1)]
 
     def walk(
         self, start: DataCursor, epochs: int | None = None
@@ -261,8 +266,8 @@ class BatchPlan:
         """Return the cursor of the next pool with usable pairs, or of the next epoch."""
         for later in range(pool + 1, len(pools)):
             if len(self._usable_pairs(pools[later])):
-                return DataCursor(epoch, later)
-        return DataCursor(epoch + 1)
+                return DataCursor(epoch, later, 0)
+        return DataCursor.begin(epoch + 1)
 
     def _is_usable(self, pairs: slice | NDArray[Any]) -> NDArray[Any]:
         source, target = self.source_lengths[pairs], self.target_lengths[pairs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,13 @@ from typing import Any
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
-from nmtgrid.base.io.atomic import reason, remove_folder, remove_stale, temporary_path
+from nmtgrid.base.io.atomic import (
+    link_target,
+    reason,
+    remove_folder,
+    remove_stale,
+    temporary_path,
+)
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory
@@ -136,9 +142,12 @@ def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict
         directory.write(folder, bare)
     try:
         for name in old:
-            (folder / name).unlink(missing_ok=True)
+            link_target(folder / name).unlink(missing_ok=True)
+            if name not in new:
+                (folder / name).unlink(missing_ok=True)
         for name in new:
-            os.replace(building / name, folder / name)
+            # Renamed where a link leads to the same disk, else copied.
+            shutil.move(building / name, link_target(folder / name))
     except OSError as fault:
         raise StorageError(
             f"{folder} could not be completed: {reason(fault)}.", "Run the same command again."

@@ -20,11 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nmtgrid.base.config import from_json, to_json
+from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
 from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import link_target, with_checksum, write_json
-from nmtgrid.base.io.records import Record, Size, check_version, convert_unaltered, fits, read_json
+from nmtgrid.base.io.records import (
+    Count,
+    Record,
+    Size,
+    check_version,
+    convert_unaltered,
+    fits,
+    read_json,
+)
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline
@@ -65,6 +73,7 @@ WEIGHTS = {
     "last": "last.safetensors",
     "average": "average.safetensors",
 }
+_WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 EXITS = "exits.json"
 """Thresholds of early exit, which were tuned on some of these weights."""
 
@@ -73,27 +82,17 @@ class _Versioned(Record):
     format: Any
 
 
-class _Config(Record):
-    """What is read of `config.json`; directories of old versions have no `settings`."""
-
-    arch: str
-    source_vocab_size: Size
-    target_vocab_size: Size
-    model: dict[str, Any]
-    settings: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
-
-
 @dataclasses.dataclass(frozen=True)
 class LengthPercentiles:
     """Lengths of sentences in units, end symbols not counted: 99 % have at most `p99`."""
 
-    p1: int = 0
-    p25: int = 0
-    p50: int = 0
-    p75: int = 0
-    p95: int = 0
-    p99: int = 0
-    longest: int = 0
+    p1: Count = 0
+    p25: Count = 0
+    p50: Count = 0
+    p75: Count = 0
+    p95: Count = 0
+    p99: Count = 0
+    longest: Count = 0
 
     @classmethod
     def of(cls, lengths: NDArray[Any]) -> LengthPercentiles:
@@ -105,12 +104,11 @@ class LengthPercentiles:
         values = numpy.percentile(lengths, shares, method="inverted_cdf")
         return cls(*map(int, values))
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
+    def __post_init__(self) -> None:
+        """Raise ValueError for values that fall."""
         values = dataclasses.astuple(self)
-        if values[0] < 0 or list(values) != sorted(values):
-            return ["they must not be negative, and must not fall."]
-        return []
+        if list(values) != sorted(values):
+            raise ValueError("the lengths must not fall")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +117,17 @@ class TrainingLengths:
 
     source: LengthPercentiles = LengthPercentiles()
     target: LengthPercentiles = LengthPercentiles()
+
+
+class _Config(Record):
+    """What is read of `config.json`; directories of old versions have no `settings`."""
+
+    arch: str
+    source_vocab_size: Size
+    target_vocab_size: Size
+    model: dict[str, Any]
+    settings: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
+    training_lengths: TrainingLengths | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +190,11 @@ def load_model(
     """
     folder = Path(folder)
     config = _read_config(folder)
-    lengths = _read_lengths(folder / "config.json", config.get("training_lengths"))
     try:
         pipeline = Pipeline.load(folder)
         sides = {"source": pipeline.source_vocabulary, "target": pipeline.target_vocabulary}
         for side, vocabulary in sides.items():
-            expected = config[f"{side}_vocab_size"]
+            expected = getattr(config, f"{side}_vocab_size")
             if len(vocabulary) != expected:
                 raise ModelError(
                     f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
@@ -194,8 +202,8 @@ def load_model(
                     "The folder mixes parts of two models; restore its own vocabularies.",
                 )
         path = weights_file(folder, weights)
-        sizes = config["source_vocab_size"], config["target_vocab_size"]
-        make = functools.partial(zoo.from_config, config["arch"], config["model"], *sizes)
+        sizes = config.source_vocab_size, config.target_vocab_size
+        make = functools.partial(zoo.from_config, config.arch, config.model, *sizes)
         try:
             # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
             model = meta_model(make)
@@ -217,9 +225,9 @@ def load_model(
     model.eval()
     if device is not None:
         model.to(device)
-    settings = config.get("settings") or {}
     # Files of other programs, and old ones, have no checksum.
-    return LoadedModel(model, pipeline, settings, folder, weights, facts.get(CHECKSUM), lengths)
+    checksum, lengths = facts.get(CHECKSUM), config.training_lengths
+    return LoadedModel(model, pipeline, config.settings, folder, weights, checksum, lengths)
 
 
 def weights_file(folder: Path, weights: str = "best") -> Path:
@@ -245,7 +253,8 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
     (a reader, exits, the network that chooses them): it takes the values of other tensors where
     the model says which, and stays as drawn where it does not.
 
-    Raises ModelError naming tensors that are missing, left over or of another shape.
+    Raises ModelError naming tensors that are missing, left over, of another shape or type, or that
+    hold what is no finite number.
     """
     try:
         tensors = load_tensors(path)
@@ -262,6 +271,7 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
             if name.split(".")[0] not in present
         }
     _check_fit(expected, {name: list(tensor.shape) for name, tensor in tensors.items()}, path)
+    _check_values(expected, tensors, path)
     # Names by parameter, in the order of the modules; a tied one has several.
     names_of: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -304,7 +314,29 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
         )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _check_values(
+    expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path
+) -> None:
+    """Raise ModelError naming the first tensor with a type or a value that no weight has."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _WEIGHT_TYPES:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{path} does not fit the model: `{name}` has the type {kind}, which no weights "
+                "have.",
+                f"Use {', '.join(str(kind).removeprefix('torch.') for kind in _WEIGHT_TYPES)}.",
+            )
+        # As the model will hold it: a large float64 is infinite in float32. The extremes take one
+        # pass and no memory, and pass NaN on.
+        values = tensor.to(expected[name].dtype)
+        if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
+            raise ModelError(
+                f"{path} is damaged: `{name}` holds NaN or infinity.",
+                "Restore a copy; if a training diverged, train again with a lower learning rate.",
+            )
+
+
+def _read_config(folder: Path) -> _Config:
     advice = "Name one that `train` wrote, or that `import-fairseq` made of a model of fairseq."
     if folder.is_file():
         raise ModelError(f"{folder} is a file, not a model directory.", advice)
@@ -312,22 +344,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"There is no model directory {folder}.", advice)
     path = folder / "config.json"
     try:
-        config: dict[str, Any] = read_json(path)
-        if not fits(config, _Versioned):
+        values = read_json(path)
+        if not fits(values, _Versioned):
             raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
-        check_version(path, config, FORMAT)
-        convert_unaltered(path, config, _Config)
-        return config
+        check_version(path, values, FORMAT)
+        return convert_unaltered(path, values, _Config)
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice or "Is it a model directory?") from fault
-
-
-def _read_lengths(path: Path, values: Any) -> TrainingLengths | None:
-    if values is None:
-        return None
-    try:
-        return from_json(TrainingLengths, values, "training_lengths.")
-    except (ConfigError, AttributeError, TypeError) as fault:
-        raise ModelError(
-            f"{path} is damaged: `training_lengths` makes no sense ({fault}).", "Restore a copy."
-        ) from fault

@@ -32,6 +32,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
+from nmtgrid.text.bpe import word_parts
 from nmtgrid.text.moses import unescape
 from nmtgrid.text.pipeline import Pipeline
 
@@ -55,24 +56,32 @@ class Sentence:
     target: list[int]
     reference: str
     raw_reference: str
-    ends: Sequence[int] = ()
-    """Words before the end of each piece but the last, where the line is too long for one."""
+    ends: Sequence[tuple[int, int]] = ()
+    """Where the line is too long for one piece, the words before the end of each but the last, and
+    those that had come when it was known to end."""
     piece: int = 0
+    seen: int = 0
+    """Units of the line, its end symbol counted, that had come when the piece was known to end."""
 
     def pieces(self) -> list[Sentence]:
         """Return what is translated by itself: the sentence, or the pieces of a long line."""
         if not self.ends:
             return [self]
         parts = []
-        bounds = [0, *self.ends, len(self.words)]
-        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-            units = slice(sum(self.sizes[:start]), sum(self.sizes[:end]))
+        # How many units so many words have.
+        counts = [0, *itertools.accumulate(self.sizes)]
+        start = 0
+        for number, (end, known) in enumerate([*self.ends, (len(self.words), len(self.words))]):
+            units = slice(counts[start], counts[end])
+            is_last = number == len(self.ends)
             parts.append(
                 dataclasses.replace(
                     self, words=self.words[start:end], sizes=self.sizes[start:end],
                     units=self.units[units], source=self.source[units], ends=(), piece=number,
+                    seen=counts[known] + is_last,
                 )
             )  # fmt: skip
+            start = end
         return parts
 
 
@@ -103,7 +112,9 @@ def read_sentences(
         if source_text == "words":
             # As a stream brings it: each raw word is tokenised and cut into subwords before the
             # next is known.
-            words = list(zip(source.split(), pipeline.source_words(source), strict=True))
+            raw_words = [part for word in source.split() for part in word_parts(word)]
+            of_words = pipeline.source_words(" ".join(raw_words))
+            words = list(zip(raw_words, of_words, strict=True))
         else:
             # Tokenised whole, as the training data was; its tokens then count as words.
             tokens = pipeline.source.moses.tokenize(source).split()
@@ -130,18 +141,41 @@ def read_sentences(
     return sentences
 
 
-def _ends_of_pieces(words: list[tuple[str, list[str]]], splitter: OnlineSplitter) -> list[int]:
-    """Return how many words precede the end of each piece but the last."""
+def _ends_of_pieces(
+    words: list[tuple[str, list[str]]], splitter: OnlineSplitter
+) -> list[tuple[int, int]]:
+    """Return the words before the end of each piece but the last, and those that tell of it."""
     ends = []
     units_left = sum(len(units) for _, units in words)
     for index, (word, units) in enumerate(words):
         units_left -= len(units)
         if splitter.begins_piece(len(units)):
-            ends.append(index)
+            ends.append((index, index + 1))
         # Words that have no unit are not worth a piece.
         if splitter.add(word, len(units)) and units_left:
-            ends.append(index + 1)
+            ends.append((index + 1, index + 1))
     return ends
+
+
+def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]:
+    """Return the part of a line's path in each of its pieces.
+
+    A token belongs to the piece whose units are the last that were read before it. Behind its part
+    each piece but the last reads to its own end symbol.
+    """
+    parts: list[list[int]] = []
+    before = 0
+    for piece in pieces:
+        size = len(piece.source)
+        is_last = piece is pieces[-1]
+        part = [
+            reads - before
+            for reads in path
+            if before < reads and (is_last or reads <= before + size)
+        ]
+        parts.append(part if is_last and part else [*part, size + 1])
+        before += size
+    return parts
 
 
 _MOST_CELLS = 1 << 17
@@ -277,12 +311,19 @@ class OnlineDecoder:
         paths: dict[int, list[int]],
         advance: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
-        # Along the oracle's path, which is one of the whole line, no line is split.
-        pieces_of = [[sentence] if paths else sentence.pieces() for sentence in sentences]
+        pieces_of = [sentence.pieces() for sentence in sentences]
+        paths_of = {
+            (piece.line, piece.piece): path
+            for pieces in pieces_of
+            if paths and any(piece.source for piece in pieces)
+            for piece, path in zip(pieces, cut_path(paths[pieces[0].line], pieces), strict=True)
+        }
         translations: dict[tuple[int, int], Hypothesis] = {}
         translator = self.translator
         for group in self._batches([piece for pieces in pieces_of for piece in pieces]):
-            agent = self._agent(setting, [paths.get(piece.line, []) for piece in group])
+            agent = self._agent(
+                setting, [paths_of.get((piece.line, piece.piece), []) for piece in group]
+            )
             batch = self._batch(group)
             with self._precision():
                 nbest_lists = engine.search(
@@ -309,7 +350,7 @@ class OnlineDecoder:
         if not any(sizes):
             return Outcome([], "", "", [], [])
         parts = [translations[piece.line, piece.piece] for piece in pieces]
-        best = join(parts, self.translator.plan, sizes)
+        best = join(parts, self.translator.plan, sizes, [piece.seen for piece in pieces])
         pipeline = self.translator.pipeline
         return Outcome(
             pipeline.target_vocabulary.decode(best.tokens),

@@ -26,7 +26,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
-from nmtgrid.text.bpe import remove_bpe
+from nmtgrid.text.bpe import remove_bpe, word_parts
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -147,7 +147,9 @@ class TokenStream:
         self.reads.append(self._columns)
         self._is_considered = False
         self.is_finished = int(token) == END
-        if not self.is_finished:
+        if self.is_finished:
+            self._states = []  # a line may have thousands of pieces
+        else:
             self.tokens.append(int(token))
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
@@ -223,15 +225,6 @@ class Stream:
         """Return the finished translation as a search would."""
         return self._stream.hypothesis()
 
-    def token_delays(self) -> list[int]:
-        """Return for each target unit how many source units had been read."""
-        return [min(reads, len(self.source)) for reads in self._stream.reads[: len(self.target)]]
-
-    def word_delays(self) -> list[int]:
-        """Return for each target word how many raw source words had arrived."""
-        joiner = self._pipeline.target_joiner
-        return word_delays(self._stream.reads, self.word_sizes, self.target, joiner)
-
     def _words(self, tokens: list[int]) -> list[str]:
         """Return the words that `tokens` complete."""
         joiner = self._pipeline.target_joiner
@@ -280,7 +273,8 @@ class StreamTranslator:
 class LineStream:
     """A raw line being translated: one stream, or one after the other where it is too long.
 
-    Takes raw words and returns tokenised target words, as `Stream` does.
+    Takes raw words and returns tokenised target words, as `Stream` does. Words of more than 1,000
+    characters are several.
     """
 
     def __init__(self, translator: StreamTranslator) -> None:
@@ -288,6 +282,9 @@ class LineStream:
         self._splitter = OnlineSplitter(translator.limits, translator.pipeline.source.moses)
         self.pieces: list[Stream] = [translator.begin_piece()]
         self._piece_has_ended = self._line_has_ended = False
+        self._arrived = 0
+        # Units that had arrived when the end of each piece was known.
+        self._seen: list[int] = []
 
     @property
     def is_long(self) -> bool:
@@ -303,8 +300,12 @@ class LineStream:
         """Take a raw word; return the target words that have become final."""
         if self._line_has_ended:
             return self.pieces[-1].read(word)  # which has ended too
+        return [written for part in word_parts(word) for written in self._read(part)]
+
+    def _read(self, word: str) -> list[str]:
         words: list[str] = []
         size = len(self._translator.pipeline.source.tokens(word))
+        self._arrived += size
         if self._splitter.begins_piece(size) and not self._piece_has_ended:
             words += self._end_piece()
         is_end = self._splitter.add(word, size)
@@ -323,6 +324,7 @@ class LineStream:
 
     def _end_piece(self) -> list[str]:
         self._piece_has_ended = True
+        self._seen.append(self._arrived)
         return self.pieces[-1].end()
 
     @property
@@ -353,4 +355,7 @@ class LineStream:
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation of the whole line as a search would."""
         sizes = [len(piece.source) for piece in self.pieces]
-        return join([piece.hypothesis() for piece in self.pieces], self._translator.plan, sizes)
+        # The last piece ends with the line's end symbol.
+        seen = [*self._seen[: len(sizes) - 1], self._arrived + 1]
+        pieces = [piece.hypothesis() for piece in self.pieces]
+        return join(pieces, self._translator.plan, sizes, seen)

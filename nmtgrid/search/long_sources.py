@@ -132,10 +132,17 @@ class OnlineSplitter:
         return is_end
 
 
-def join(pieces: Sequence[Hypothesis], plan: SearchPlan, sizes: Sequence[int] = ()) -> Hypothesis:
+def join(
+    pieces: Sequence[Hypothesis],
+    plan: SearchPlan,
+    sizes: Sequence[int] = (),
+    seen: Sequence[int] = (),
+) -> Hypothesis:
     """Return the translations of the pieces of one source, one after the other, as one.
 
-    `sizes` are the source units of each piece, for translations that tell how many they had read.
+    For translations that tell how many source units they had read, `sizes` are the units of each
+    piece, and `seen` those of the line that had come when the piece was known to end: with the
+    word behind it where it was full, and the end symbol at the line's end.
     The log-probability of an inner end symbol goes to the token before it (or after, where there
     is none), so that they still add up; alignments stand on the diagonal, an inner source end
     symbol's share goes to the last one. The score is eq. (2.28) of the whole.
@@ -159,15 +166,6 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan, sizes: Sequence[int] = 
     total = sum(piece.log_probability for piece in pieces)
     # Scores of pieces do not add up: each has the norm of its own length.
     norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
-    reads: list[int] | None = None
-    if sizes:
-        reads, before = [], 0
-        for piece, size in zip(pieces, sizes, strict=True):
-            # A piece's own end symbols, in source and target, are none of the line's but for the
-            # last piece: they go as soon as a further piece is added.
-            reads = [min(count, before) for count in reads[:-1]] if before else reads
-            reads += [before + count for count in piece.reads or ()]
-            before += size
     # Of exits and their scores those of inner end symbols are dropped.
     exits = [piece.exits for piece in pieces if piece.exits is not None]
     scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
@@ -179,11 +177,28 @@ def join(pieces: Sequence[Hypothesis], plan: SearchPlan, sizes: Sequence[int] = 
         total,
         total / norm,
         _diagonal([piece.alignment for piece in pieces if piece.alignment is not None]),
-        reads=reads,
+        reads=_joined_reads(pieces, sizes, seen) if sizes else None,
         exits=[n for inner in exits[:-1] for n in inner[:-1]] + exits[-1] if has_exits else None,
         exit_scores=torch.cat([*(s[:-1] for s in scores[:-1]), scores[-1]]) if has_scores else None,
         num_exits=pieces[0].num_exits,
     )
+
+
+def _joined_reads(
+    pieces: Sequence[Hypothesis], sizes: Sequence[int], seen: Sequence[int]
+) -> list[int]:
+    """Return how many units of the line had come when each token of it was written."""
+    reads: list[int] = []
+    before = latest = 0
+    for piece, size, ends in zip(pieces, sizes, seen, strict=True):
+        counts = piece.reads or []
+        # The end symbol of a piece is none of the line's but for the last piece.
+        for count in counts if piece is pieces[-1] else counts[:-1]:
+            # Nothing is written before what stands before it.
+            latest = max(latest, before + count if count <= size else ends)
+            reads.append(latest)
+        before += size
+    return reads
 
 
 def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hypothesis]:

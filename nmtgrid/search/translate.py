@@ -239,11 +239,12 @@ class Translator:
         *,
         prefixes: Iterable[str] | None = None,
         align: bool = False,
-        advance: Callable[[int, int], None] = lambda lines, tokens: None,
+        advance: Callable[[float, int], None] = lambda lines, tokens: None,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, with one window of lines in memory.
 
-        `advance` is called after each batch with the lines and target tokens it has finished.
+        `advance` is called after each batch with the lines, parts of lines in pieces among them,
+        and the target tokens that it has finished.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
         `align` is set and the model does not align, TypeError for one string instead of
@@ -264,7 +265,7 @@ class Translator:
         pictures: Iterable[NDArray[numpy.float32]],
         *,
         align: bool = False,
-        advance: Callable[[int, int], None] = lambda pictures, tokens: None,
+        advance: Callable[[float, int], None] = lambda pictures, tokens: None,
     ) -> Iterator[Translation]:
         """Yield the caption of each picture, given as features [regions, F], in order.
 
@@ -278,7 +279,7 @@ class Translator:
         self,
         pictures: Iterable[NDArray[numpy.float32]],
         align: bool,
-        advance: Callable[[int, int], None],
+        advance: Callable[[float, int], None],
     ) -> Iterator[Translation]:
         numbered = enumerate(
             (check_size(features, self.features) for features in pictures), start=1
@@ -298,7 +299,7 @@ class Translator:
                 yield dataclasses.replace(caption, source_end=False)
 
     def _translations(
-        self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[int, int], None]
+        self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[float, int], None]
     ) -> Iterator[Translation]:
         """Yield the translation of each (line, prefix), window by window."""
         pipeline, options = self.pipeline, self.options
@@ -342,7 +343,7 @@ class Translator:
         return split(units, self.limits, self.pipeline.source.moses)
 
     def _translate(
-        self, lines: list[_Line], align: bool, advance: Callable[[int, int], None]
+        self, lines: list[_Line], align: bool, advance: Callable[[float, int], None]
     ) -> dict[tuple[int, int], list[Hypothesis]]:
         """Return the hypotheses of each (line number, piece of the line) of a window."""
         sides = self.pipeline.source.vocabulary, self.pipeline.target.vocabulary
@@ -352,6 +353,7 @@ class Translator:
                 forced = [] if piece else sides[1].encode(line.prefix)
                 ids = sides[0].encode(line.units[start:end])
                 pieces.append(((line.number, piece), ids, forced))
+        share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
         batches = self._batches([len(ids) for _, ids, _ in pieces])
         for count, indices in enumerate(batches, start=1):
@@ -366,7 +368,7 @@ class Translator:
             nbest_lists = self._search(source, lengths, keys, align, prefixes)
             results.update(zip(names, nbest_lists, strict=True))
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-            advance(sum(piece == 0 for _, piece in names), tokens)
+            advance(sum(share_of_piece[number] for number, _ in names), tokens)
         # Empty lines are in no batch, but they are done too.
         advance(sum(not line.ends for line in lines), 0)
         return results

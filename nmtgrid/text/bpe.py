@@ -93,10 +93,10 @@ class Codes:
             if segments is None:
                 segments = []
                 # The time grows with the square of the length: longer words are cut first.
-                for first in range(0, len(word), _LONGEST_WORD):
+                for part in word_parts(word):
                     if segments:
                         segments[-1] += JOINER
-                    segments += self._bpe.segment_tokens([word[first : first + _LONGEST_WORD]])
+                    segments += self._bpe.segment_tokens([part])
                 # subword-nmt caches each word for ever; ours serves, and is emptied when full.
                 self._bpe.cache.clear()
                 if len(self._cache) >= _LARGEST_CACHE:
@@ -191,6 +191,12 @@ def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | N
     """Return the pair with the largest count, of several the greatest; None where there is none."""
     largest = max(counts.values(), default=None)
     return max((pair for pair, count in counts.items() if count == largest), default=None)
+
+
+def word_parts(word: str) -> list[str]:
+    """Return the parts that a word of more than 1,000 characters is cut into; others are whole."""
+    starts = range(0, max(1, len(word)), _LONGEST_WORD)
+    return [word[start : start + _LONGEST_WORD] for start in starts]
 
 
 def remove_bpe(text: str) -> str:

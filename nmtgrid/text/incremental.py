@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.text import DAMAGED, STANDARD, open_text, read_error
+from nmtgrid.base.io.text import DAMAGED, LONGEST_LINE, STANDARD, open_text, read_error
 from nmtgrid.text.moses import Moses, is_invisible
 
 _BLOCK = 1 << 16
@@ -22,6 +22,8 @@ _BLOCK = 1 << 16
 _LONGEST_WORD = 1 << 22
 _REPLACEMENT = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
+# Characters that are not text, and so large a share of the last ones, make a stream none.
+_MOST_DAMAGED, _DAMAGED_SHARE = 1000, 0.25
 # The bytes that are not UTF-8, as `surrogateescape` decodes them, and NUL, which no text has.
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")
 # Words that are detokenised again with each new one.
@@ -35,7 +37,8 @@ def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str 
 
     Bytes are read as they arrive. What is not UTF-8, and NUL, becomes U+FFFD; `warn` is called
     once for each such line, and when the input ends in the middle of a word or a character. Raises
-    InputError for a file that cannot be read and a damaged archive.
+    InputError for a file that cannot be read, a damaged archive, and for what is no text: too many
+    such characters, an endless word or line.
     """
     splitter = _WordSplitter("standard input" if str(path) == STANDARD else str(path), warn)
     with open_text(path) as file:
@@ -59,6 +62,8 @@ class _WordSplitter:
         self._name, self._warn = name, warn
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._word = ""
+        # Of the line, and of what came last.
+        self._line_length = self._characters = self._damaged = 0
         self._line_is_open = self._has_warned = False
         self._is_first = True
 
@@ -74,6 +79,7 @@ class _WordSplitter:
             yield from self._split(line, line_ends=True)
             yield None
             self.line += 1
+            self._line_length = 0
             self._has_warned = False
         # Half a character opens a line too.
         self._line_is_open = not lines or bool(rest or self._decoder.getstate()[0])
@@ -96,18 +102,36 @@ class _WordSplitter:
         text, count = _NO_TEXT.subn(_REPLACEMENT, text)
         if count:
             self._warn_once("some bytes are no UTF-8 text; each becomes U+FFFD")
-        if len(self._word) > _LONGEST_WORD:
-            raise InputError(
-                f"a word has more than {_LONGEST_WORD:,} characters.",
-                "Is this text? Put spaces between words.",
-                path=self._name,
-                line=self.line,
-            )
+        self._check(len(text), count)
         text = self._word + text
         words, self._word = text.split(), ""
         if words and not line_ends and not text[-1].isspace():
             self._word = words.pop()
         return [word for word in words if not is_invisible(word)]
+
+    def _check(self, length: int, damaged: int) -> None:
+        """Raise InputError where so many further characters, or so many damaged, are no text."""
+        self._characters += length
+        self._damaged += damaged
+        self._line_length += length
+        problem = ""
+        if self._damaged > max(_MOST_DAMAGED, _DAMAGED_SHARE * self._characters):
+            problem = f"{self._damaged:,} of the last {self._characters:,} characters are no UTF-8"
+        elif len(self._word) > _LONGEST_WORD:
+            problem = f"a word has more than {_LONGEST_WORD:,} characters"
+        elif self._line_length > LONGEST_LINE:
+            problem = f"the line has more than {LONGEST_LINE:,} characters"
+        if problem:
+            raise InputError(
+                f"{problem}.",
+                "Is this text? Convert it to UTF-8, with spaces between words, a sentence a line.",
+                path=self._name,
+                line=self.line,
+            )
+        # What came long ago counts less and less.
+        if self._characters > _BLOCK:
+            self._characters //= 2
+            self._damaged //= 2
 
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:

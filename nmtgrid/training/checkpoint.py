@@ -173,6 +173,14 @@ class Checkpoints:
             if path.name.isascii() and path.name.isdigit() and path.is_dir()
         )
 
+    def clear(self) -> None:
+        """Remove all states, and nothing else that may lie there. Raises OSError."""
+        for path in (*self.existing(), *self.folder.glob(".*.part")):
+            shutil.rmtree(path)
+        # It stays if it is a link, or if something else lies in it.
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
     def average(self) -> dict[str, Tensor]:
         """Return the mean of the weights of the newest state and the checkpoints before it.
 

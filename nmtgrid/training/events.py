@@ -35,7 +35,7 @@ class Progress:
     """Counters of a run; part of the saved state. Minutes are those of the whole run."""
 
     update: Count = 0
-    cursor: DataCursor = dataclasses.field(default_factory=DataCursor)
+    cursor: DataCursor = dataclasses.field(default_factory=DataCursor.begin)
     minutes: NonNegative = 0.0
     waited: Count = 0
     """Evaluations since the best one; like `least_loss`, of those that were due."""
@@ -297,15 +297,20 @@ Event = Started | Updated | Gradients | Split | Validated | Saved | Finished
 class Meter:
     """Sums over updates since the last log line; part of the saved state."""
 
-    updates: Count = 0
-    loss: Finite = 0.0
-    nll: NonNegative = 0.0
-    tokens: Count = 0
-    cells: Count = 0
-    pairs: Count = 0
-    seconds: NonNegative = 0.0
-    gradient_norm: NonNegative = 0.0
-    extra: dict[str, Finite] = dataclasses.field(default_factory=dict)
+    updates: Count
+    loss: Finite
+    nll: NonNegative
+    tokens: Count
+    cells: Count
+    pairs: Count
+    seconds: NonNegative
+    gradient_norm: NonNegative
+    extra: dict[str, Finite]
+
+    @classmethod
+    def empty(cls) -> Meter:
+        """Return the sums over no update."""
+        return cls(0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, {})
 
     def __post_init__(self) -> None:
         """Raise ValueError for updates without tokens: rates are per token."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 
 from nmtgrid.base.config import describe, from_json, override, to_json
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
-from nmtgrid.base.io.atomic import reason
+from nmtgrid.base.io.atomic import link_target, reason, remove_folder
 from nmtgrid.base.io.lock import NAME as LOCK
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.records import Record, read_json, read_record
@@ -35,7 +34,7 @@ from nmtgrid.models.directory import (
 )
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
-from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST
+from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.events import StopRequest
 from nmtgrid.training.settings import RunSettings, settings_type
@@ -322,7 +321,7 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
     except BaseException as fault:
         # Also at a signal: a folder with half a description would be in the way of the next run.
         if is_new:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(link_target(folder))
         if not isinstance(fault, OSError):
             raise
         raise ModelError(
@@ -448,10 +447,19 @@ def _is_foreign(config: Path) -> bool:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove what a run left in `folder`."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    for name in _CLEARED[1:]:
-        (folder / name).unlink(missing_ok=True)
+    """Remove what a run left in `folder`, and of links what they name.
+
+    Raises StorageError for what cannot be removed, which a new run would take for its own.
+    """
+    try:
+        Checkpoints(folder).clear()
+        for name in _CLEARED[1:]:
+            link_target(folder / name).unlink(missing_ok=True)
+    except OSError as fault:
+        raise StorageError(
+            f"{fault.filename or folder} could not be removed: {reason(fault)}.",
+            "Remove it yourself, or choose another `--out`.",
+        ) from fault
 
 
 def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:

@@ -148,7 +148,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, training.average)
         self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
-        self.meter = Meter()
+        self.meter = Meter.empty()
         # A checksum tells these pairs, in this order, from others.
         digest = hashlib.sha256()
         for lengths in (train.source_lengths, train.target_lengths):
@@ -356,7 +356,7 @@ class Trainer:
         if self.device.type == "cpu" and progress.update % _GIVE_BACK_EVERY == 0:
             free_memory()
         if progress.update % training.log_updates == 0:
-            meter, self.meter = self.meter, Meter()
+            meter, self.meter = self.meter, Meter.empty()
             minutes = self.stopwatch.minutes
             yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 

@@ -10,13 +10,16 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmtgrid.data.dataset import Split
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths
-from nmtgrid.online.evaluate import OnlineDecoder, Sentence, read_sentences
+from nmtgrid.online.evaluate import OnlineDecoder, Sentence, delays_of_tokens, read_sentences
+from nmtgrid.online.oracle import refuse_oracle
 from nmtgrid.online.policies import WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.search import engine
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -29,6 +32,7 @@ LENGTHS = TrainingLengths(LengthPercentiles(1, 2, 3, 4, 4, 4, 6))
 SENTENCES = ["a b .", "c d e f .", "f !", "b", "a c , e b d c f a ."]
 PLAN = SearchPlan(max_length_a=3, max_length_b=1)
 
+online = [case for case in online_cases() if len(case.settings) < 2]
 of_text = [case for case in basic_cases() if not case.build().traits.source_features]
 
 
@@ -77,22 +81,17 @@ def test_short_lines_and_single_sentences_stay_whole(case: Case) -> None:
     ]
 
 
-def _units(stream: LineStream, words: list[str]) -> list[str]:
-    written = [unit for word in words for unit in stream.read(word)]
-    return written + stream.end()
+def _written(stream: LineStream, words: list[str]) -> list[tuple[str, int]]:
+    """Return each target unit with how many source units had come when it was written."""
+    written = [(unit, n) for n, word in enumerate(words, start=1) for unit in stream.read(word)]
+    return [*written, *((unit, len(words)) for unit in stream.end())]
 
 
-@pytest.mark.parametrize("case", [c for c in online_cases() if len(c.settings) < 2], ids=str)
+@pytest.mark.parametrize("case", online, ids=str)
 @pytest.mark.parametrize("k", [1, 3, math.inf])
 def test_streams_and_batches_agree(case: Case, k: float) -> None:
     translator = _translator(case)
-    lines = [" ".join(SENTENCES), *SENTENCES, "a b c d e f a b c d e f", ""]
-    split = SimpleNamespace(
-        raw_source=lambda: lines, raw_target=lambda: lines, tokenized_target=lambda: lines
-    )
-    sentences = read_sentences(
-        translator.pipeline, cast(Split, split), limits=translator.limits, warn=WARNINGS.append
-    )
+    sentences = _sentences(translator)
     setting = Setting("wait-k", k)
     (decoded,) = OnlineDecoder(translator).run(sentences, [setting])
     agent = WaitK(k)
@@ -101,8 +100,10 @@ def test_streams_and_batches_agree(case: Case, k: float) -> None:
     )
     for sentence, outcome in zip(sentences, decoded.outcomes, strict=True):
         stream = streams.begin()
-        written = _units(stream, sentence.words)
-        assert written == outcome.units == stream.target
+        written = _written(stream, sentence.words)
+        assert [unit for unit, _ in written] == outcome.units == stream.target
+        assert [count for _, count in written] == stream.token_delays()
+        assert stream.token_delays() == delays_of_tokens(sentence, outcome)
         if sentence.source:
             reads = stream.hypothesis().reads
             assert reads == outcome.reads
@@ -111,5 +112,41 @@ def test_streams_and_batches_agree(case: Case, k: float) -> None:
     assert _bounds(sentences[0]) == [(0, 6), (6, 8), (8, 10), (10, 16), (16, 21)]
 
 
+def _sentences(translator: Translator) -> list[Sentence]:
+    lines = [" ".join(SENTENCES), *SENTENCES, "a b c d e f a b c d e f", ""]
+    split = SimpleNamespace(
+        raw_source=lambda: lines, raw_target=lambda: lines, tokenized_target=lambda: lines
+    )
+    return read_sentences(
+        translator.pipeline, cast(Split, split), limits=translator.limits, warn=WARNINGS.append
+    )
+
+
+@pytest.mark.parametrize("case", [c for c in online if not refuse_oracle(c.build())], ids=str)
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_the_oracle_translates_the_same_pieces(
+    case: Case, weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = _translator(case)
+    decoder, sentences = OnlineDecoder(translator), _sentences(translator)
+    settings = [Setting("wait-k", 2), Setting("oracle", weight)]
+    lengths: list[list[int]] = []
+
+    def search(models: object, source: object, source_lengths: Tensor, *more: Any, **options: Any):
+        lengths.append(source_lengths.tolist())
+        return engine.search(models, source, source_lengths, *more, **options)  # type: ignore
+
+    monkeypatch.setattr("nmtgrid.online.evaluate.engine", SimpleNamespace(search=search))
+    for decoded in decoder.run(sentences, settings):
+        seen = sorted(itertools.chain(*lengths))
+        assert seen == sorted(
+            len(piece.source) + 1 for each in sentences for piece in each.pieces() if piece.source
+        )
+        lengths.clear()
+        for sentence, outcome in zip(sentences, decoded.outcomes, strict=True):
+            assert outcome.reads == sorted(outcome.reads)
+            assert max(outcome.reads, default=0) <= len(sentence.source) + 1
+
+
 def _bounds(sentence: Sentence) -> list[tuple[int, int]]:
-    return list(itertools.pairwise([0, *sentence.ends, len(sentence.words)]))
+    return list(itertools.pairwise([0, *(end for end, _ in sentence.ends), len(sentence.words)]))

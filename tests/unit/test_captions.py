@@ -168,6 +168,7 @@ def test_bits_of_bfloat16_and_sizes_of_features() -> None:
 
 
 ONE = torch.ones(2, 3)
+FALLING = torch.tensor([0, 3, 1, 4], dtype=torch.uint64)
 FLAT = {"features": torch.ones(4, 3), "offsets": torch.tensor([0, 1, 4])}
 
 
@@ -190,6 +191,8 @@ FLAT = {"features": torch.ones(4, 3), "offsets": torch.tensor([0, 1, 4])}
             {**FLAT, "offsets": torch.tensor([0, 0, 4]), "ids": torch.arange(2)},
             "`offsets` must rise",
         ),
+        # Differences of unsigned numbers never fall below zero.
+        ({**FLAT, "offsets": FALLING, "ids": torch.arange(3)}, "`offsets` must rise"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, tensors: dict[str, Tensor], words: str) -> None:
@@ -413,6 +416,10 @@ def test_a_manifest_that_speaks_of_other_sources(tmp_path: Path) -> None:
         ({"features": torch.ones(6)}, "lacks"),
         ({"features": torch.ones(6), "offsets": [0, 3], "captions": [0, 1]}, "make no sense"),
         ({"features": torch.ones(6), "offsets": [0, 2], "captions": [0, 0]}, "make no sense"),
+        (
+            {"features": torch.ones(12), "offsets": FALLING, "captions": [0, 1, 2, 3]},
+            "make no sense",
+        ),
         ({"features": torch.ones(6).half(), "offsets": [0, 2], "captions": [0, 1]}, "type F32"),
     ],
 )

@@ -18,7 +18,11 @@ from typing import Any
 import pytest
 
 from nmtgrid.cli.app import main
+from nmtgrid.metrics.latency import latency as mean_latency
 from nmtgrid.models.directory import save_model
+from nmtgrid.online.policies import WaitK
+from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
 from tests.unit.tiny_online import translator
 
@@ -104,11 +108,39 @@ def test_traces_say_when_it_was_read(stream: Stream, tmp_path: Path) -> None:
 def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
     raw = b"a b c d e\nab\n"
     pieces = stream(b"a b\nc d\ne\nab\n", "--k", "1")[1].split("\n")
-    code, text = stream(raw, "--k", "1", "--max-source", "2", "--traces", tmp_path / "t.jsonl")
+    code, text = stream(raw, "--k", "1", "--max-source", "2", "--traces", tmp_path / "t.jsonl",
+                        "--json", tmp_path / "r.json")  # fmt: skip
     assert code == 0 and text == f"{' '.join(pieces[:3])}\n{pieces[3]}\n"
     assert "line 1 has more than 2 source units" in stream.message  # type: ignore[attr-defined]
-    first = next(read_traces(tmp_path / "t.jsonl"))
+    first, second = read_traces(tmp_path / "t.jsonl")
     assert first.reads is not None and first.reads[-1] <= 6 and len(first.source) == 5
+    # Latencies are those of whole lines, as in `online-eval`.
+    delays = [[min(n, len(t.source)) for n in (t.reads or [])[:-1]] for t in (first, second)]
+    expected = mean_latency(delays, [5, len(second.source)])
+    facts = json.loads((tmp_path / "r.json").read_text())
+    assert facts["al"] == pytest.approx(expected.al) and facts["sentences"] == 2
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
+def test_endless_devices_end(stream: Stream, device: str) -> None:
+    code, _ = stream(b"", device, "--k", "1")
+    assert code == 2 and "characters are no UTF-8" in stream.message  # type: ignore[attr-defined]
+
+
+def test_long_words_and_lines_take_little() -> None:
+    """No piece of a word of 3,000 letters has more than 1,000, and no state is kept."""
+    loaded = translator("pervasive")
+    words = ["abc" * 1000, *["a"] * 500]
+    streams = StreamTranslator(
+        loaded.models, loaded.pipeline, WaitK(1), loaded.plan, limits=SourceLimits(10, 10)
+    )
+    line = streams.begin()
+    for word in words:
+        line.read(word)
+    line.end()
+    assert len(line.pieces) > 50 and max(len(piece.source) for piece in line.pieces) <= 1000
+    assert "".join(line.source).replace("@@", "") == "".join(words)
+    assert not any(piece._stream._states for piece in line.pieces)
 
 
 @pytest.mark.parametrize(

@@ -573,9 +573,9 @@ def test_epochs_differ_and_pools_hold_each_pair_once() -> None:
 def test_a_walk_goes_on_from_any_place(pool_size: int) -> None:
     lengths = numpy.random.default_rng(2).integers(1, 9, (2, 200))
     plan = BatchPlan(lengths[0], lengths[1], 60, pool_size=pool_size, block_size=16)
-    whole = list(itertools.islice(plan.walk(DataCursor()), 2 * len(plan.epoch(0)) + 3))
+    whole = list(itertools.islice(plan.walk(DataCursor.begin()), 2 * len(plan.epoch(0)) + 3))
     for taken in range(len(whole)):
-        start = DataCursor() if taken == 0 else whole[taken - 1][0]
+        start = DataCursor.begin() if taken == 0 else whole[taken - 1][0]
         _, following = next(plan.walk(start))
         assert following.tolist() == whole[taken][1].tolist()
 
@@ -583,7 +583,7 @@ def test_a_walk_goes_on_from_any_place(pool_size: int) -> None:
 def test_the_part_of_an_epoch_that_is_done_grows_evenly() -> None:
     lengths = numpy.tile([5, 7, 9, 200], 300)
     plan = BatchPlan(lengths, lengths, 80, max_length=100, pool_size=400, block_size=100)
-    following = [progress for progress, _ in plan.walk(DataCursor(2), epochs=1)]
+    following = [progress for progress, _ in plan.walk(DataCursor.begin(2), epochs=1)]
     each = plan.count / len(following)
     for done, progress in enumerate(following, start=1):
         part = pytest.approx(2 + done / len(following), abs=0.02)
@@ -597,8 +597,8 @@ def test_an_epoch_ends_with_its_last_usable_pair() -> None:
     plan = BatchPlan(lengths[0], lengths[1], 25, pool_size=10, block_size=10)
     is_last = []
     for epoch in range(20):
-        *_, (following, indices) = plan.walk(DataCursor(epoch), epochs=1)
-        assert following == DataCursor(epoch + 1)
+        *_, (following, indices) = plan.walk(DataCursor.begin(epoch), epochs=1)
+        assert following == DataCursor.begin(epoch + 1)
         is_last.append(int(indices[0]) // 10)
     # Either block of usable pairs has come last, with empty ones behind it or not.
     assert set(is_last) == {0, 3}

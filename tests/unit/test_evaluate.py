@@ -21,6 +21,7 @@ from nmtgrid.online.evaluate import (
     Decoded,
     OnlineDecoder,
     Outcome,
+    cut_path,
     delays_of_tokens,
     delays_of_words,
     instances,
@@ -231,6 +232,19 @@ def test_settings() -> None:
     assert UNKNOWN in pair.source
     decoded = OnlineDecoder(translator("pervasive")).run([pair], [Setting("wait-k", 1)])
     assert next(decoded).outcomes[0].reads
+
+
+def test_a_path_is_cut_as_its_line_is() -> None:
+    whole = sentence(1, "a b c d e f", "a")
+    assert cut_path([1, 3, 7], whole.pieces()) == [[1, 3, 7]]
+    # The first piece is full, which the third word tells; the second one's last word ends it.
+    pieces = dataclasses.replace(whole, ends=((2, 3), (4, 4))).pieces()
+    assert [len(piece.source) for piece in pieces] == [2, 2, 2]
+    assert [piece.seen for piece in pieces] == [3, 4, 7]
+    assert cut_path([1, 2, 4, 5, 7], pieces) == [[1, 2, 3], [2, 3], [1, 3]]
+    # Pieces before, between and behind which nothing is written.
+    assert cut_path([7], pieces) == [[3], [3], [3]]
+    assert cut_path([1, 1, 2], pieces) == [[1, 1, 2, 3], [3], [3]]
 
 
 def test_a_stream_writes_the_same_with_the_same_delays() -> None:

@@ -9,6 +9,8 @@ import io
 import json
 import lzma
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +25,20 @@ from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes, learn
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.vocabulary import Vocabulary
+from tests.conftest import PROJECT
 from tests.unit.damage import contents
 
+WRITER = """
+import sys
+from pathlib import Path
+from nmtgrid.base.io.text import open_writer
+with open_writer(Path(sys.argv[1])) as file:
+    print("open", flush=True)
+    for line in sys.stdin.buffer:
+        file.write(line)
+        file.flush()
+        print("written", flush=True)
+"""
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress,
 }  # fmt: skip
@@ -281,3 +295,29 @@ def test_a_dataset_does_not_replace_the_text_it_is_made_of(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="would be replaced"):
         preprocess_files(plan, {"train": [str(data / "text/train")]}, data, overwrite=True)
     assert contents(data) == before
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_of_two_writers_the_last_wins_whole(tmp_path: Path, last: int) -> None:
+    path = tmp_path / "out"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout is not None and writer.stdout.readline() == b"open\n"
+    for line in range(3):
+        for number, writer in enumerate(writers):
+            assert writer.stdin is not None and writer.stdout is not None
+            writer.stdin.write(f"{number} {line}\n".encode())
+            writer.stdin.flush()
+            assert writer.stdout.readline() == b"written\n"
+    assert not path.exists()
+    for number in (1 - last, last):
+        writers[number].communicate()
+        assert writers[number].returncode == 0
+        assert path.read_text() == "".join(f"{number} {line}\n" for line in range(3))
+    assert os.listdir(tmp_path) == ["out"]

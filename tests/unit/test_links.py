@@ -12,6 +12,8 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.atomic import atomic_file, make_folder, write_json, write_text
 from nmtgrid.base.io.text import open_writer
 from nmtgrid.cli.app import main
+from nmtgrid.training.prepare import clear_folder
+from tests.unit.damage import contents
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "text": lambda path: write_text(path, "new\n"),
@@ -111,3 +113,48 @@ def test_datasets_and_models(tmp_path: Path, tiny_model: Path, exists: bool) -> 
     link.symlink_to("target")
     assert main(["preprocess", "--toy", "10", "--out", str(link)]) == 0
     assert link.is_symlink() and (target / "manifest.json").is_file()
+
+
+def test_units_of_a_dataset_go_where_its_links_lead(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert main(["preprocess", "--toy", "10", "--out", str(data)]) == 0
+    learn = ["bpe", "learn", str(data), "--merges"]
+    assert main([*learn, "10"]) == 0
+    links = [data / name for name in ("bpe.codes", "vocab.qa.txt", "train.safetensors")]
+    for link in links:
+        link.rename(elsewhere / link.name)
+        link.symlink_to(f"../elsewhere/{link.name}")
+    before = contents(elsewhere)
+    assert main([*learn, "20"]) == 0
+    assert all(link.is_symlink() and link.is_file() for link in links)
+    after = contents(elsewhere)
+    assert after.keys() == before.keys() and all(after[path] != before[path] for path in before)
+    # Without codes there is nothing for the link to name.
+    assert main(["bpe", "learn", str(data), "--words"]) == 0
+    assert not links[0].is_symlink() and not (elsewhere / "bpe.codes").exists()
+
+
+def test_a_run_is_cleared_where_its_links_lead(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    folder.mkdir()
+    (elsewhere / "000001").mkdir(parents=True)
+    for name in ("notes.txt", "weights", "000001/last.safetensors"):
+        (elsewhere / name).write_text(name)
+    (folder / "checkpoints").symlink_to("../elsewhere")
+    (folder / "model.safetensors").symlink_to("../elsewhere/weights")
+    clear_folder(folder)
+    assert sorted(os.listdir(elsewhere)) == ["notes.txt"], "only what a run wrote"
+    assert (folder / "checkpoints").is_symlink() and (folder / "model.safetensors").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoints/000001"])
+def test_what_a_new_run_would_take_for_its_own_is_told(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("kept")
+    (tmp_path / "model/checkpoints").mkdir(parents=True)
+    (tmp_path / "model" / name).symlink_to(elsewhere)  # a state is no link, a file no folder
+    with pytest.raises(StorageError, match="could not be removed"):
+        clear_folder(tmp_path / "model")
+    assert (elsewhere / "file").read_text() == "kept"

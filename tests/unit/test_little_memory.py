@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import nmtgrid
 from nmtgrid.cli import app
 from tests.conftest import PROJECT
 
@@ -62,13 +63,20 @@ def test_a_limit_too_small_for_torch(tmp_path: Path, limit: int) -> None:
     assert "torch alone needs more" in run.stderr and "ulimit" in run.stderr
 
 
-def test_caches_of_shapes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_of_shapes_are_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
+) -> None:
+    """For the command line and for Python."""
     names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    assert app.main(["--version"]) == 0
+    nmtgrid.load(tiny_model, device="cpu")
+    assert all(0 < int(os.environ.pop(name)) <= 64 for name in names)
+    (tmp_path / "text").write_text("la\n")
+    command = ["decode", str(tiny_model), str(tmp_path / "text"), "--out", str(tmp_path / "out")]
+    assert app.main([*command, "--device", "cpu"]) == 0
     assert all(0 < int(os.environ[name]) <= 64 for name in names)
     monkeypatch.setenv(names[0], "7")
-    assert app.main(["--version"]) == 0
+    nmtgrid.load(tiny_model, device="cpu")
     assert os.environ[names[0]] == "7"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import threading
@@ -20,6 +21,7 @@ from nmtgrid.convert.from_fairseq.checkpoint import open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes
 from nmtgrid.data.captioning.coco import read_captions
 from nmtgrid.models.directory import load_model
+from nmtgrid.text import incremental
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.incremental import stream_words
 from nmtgrid.text.shards import read_shards
@@ -114,6 +116,35 @@ def test_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: 
     path.write_bytes(b"a b\n" + b"x" * ((1 << 20) - 1) + b"\n")
     if reader in ("text", "shards"):
         READERS[reader](path)
+
+
+@pytest.mark.parametrize("before", [0, 100_000])
+@pytest.mark.parametrize("kind", ["NUL", "random", "latin1", "utf16"])
+def test_a_stream_that_is_no_text_ends(tmp_path: Path, kind: str, before: int) -> None:
+    """At once, and after a lot of text; a stream of Latin-1 with few umlauts goes on."""
+    draw, path = random.Random(1), tmp_path / "stream"
+    damaged = {
+        "NUL": bytes(200_000), "random": draw.randbytes(200_000),
+        "latin1": "für über öde Tage ".encode("latin1") * 10_000,
+        "utf16": "Guten Tag\n".encode("utf-16") * 10_000,
+    }  # fmt: skip
+    path.write_bytes(b"Guten Tag\n" * (before // 10) + damaged[kind])
+    count = 0
+    try:
+        for _ in stream_words(path, lambda warning: None):
+            count += 1
+        assert kind == "latin1"
+    except InputError as fault:
+        assert kind != "latin1" and "characters are no UTF-8" in str(fault)
+        assert count < before // 3 + 20_000
+
+
+def test_a_line_of_a_stream_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incremental, "LONGEST_LINE", 1000)
+    path = tmp_path / "stream"
+    path.write_text("la " * 300 + "\n" + "la " * 400_000)
+    with pytest.raises(InputError, match="stream:2: the line has more than 1,000 characters"):
+        list(stream_words(path, pytest.fail))
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

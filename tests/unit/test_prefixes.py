@@ -11,7 +11,7 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from tests.unit.copy_model import copier
 from tests.unit.pipes import piped
-from tests.unit.test_translate import WORDS, saved, translator
+from tests.unit.test_translate import WORDS, check_scores, saved, translator
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -35,17 +35,7 @@ def test_translations_begin_with_their_prefixes(tmp_path: Path, beam: int) -> No
         for hypothesis in translation.hypotheses:
             units = loaded.pipeline.target_tokens(hypothesis.tokens)
             assert units[: len(prefix.split())] == prefix.split()
-    pairs = [
-        (line, translation.text)
-        for line, translation in zip(lines, translations, strict=True)
-        if line
-    ]
-    values = [
-        translation.hypotheses[0].log_probability
-        for translation in translations
-        if translation.hypotheses
-    ]
-    assert loaded.score(pairs) == pytest.approx(values, abs=1e-4)
+    check_scores(loaded, lines, translations)
 
 
 def test_prefixes_are_raw_text_in_pieces_and_may_be_longer_than_the_search_goes() -> None:

@@ -38,8 +38,8 @@ def _read(
 def test_ahead_is_the_same(count: int) -> None:
     """And no thread stays."""
     before = threading.active_count()
-    plain = _read(DataCursor(), count, 7, ahead=False)
-    assert _read(DataCursor(), count, 7, ahead=True) == plain
+    plain = _read(DataCursor.begin(), count, 7, ahead=False)
+    assert _read(DataCursor.begin(), count, 7, ahead=True) == plain
     # A resumed run begins at the place that follows the third update.
     assert _read(plain[2][0], count, 4, ahead=True) == plain[3:]
     assert threading.active_count() == before
@@ -48,12 +48,12 @@ def test_ahead_is_the_same(count: int) -> None:
 def test_shares_make_up_the_update() -> None:
     pairs = Sentences()
     shares = [
-        next(iter(_reader(pairs, DataCursor(), 3, Processes(rank, 2), ahead=False)))
+        next(iter(_reader(pairs, DataCursor.begin(), 3, Processes(rank, 2), ahead=False)))
         for rank in (0, 1)
     ]
     assert shares[0][0] == shares[1][0]
     plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    walk = itertools.islice(plan.walk(DataCursor()), 3)
+    walk = itertools.islice(plan.walk(DataCursor.begin()), 3)
     expected = sorted(int(i) for _, indices in walk for i in indices)
     assert sorted(int(i) for _, part in shares for batch in part for i in batch.indices) == expected
 
@@ -64,14 +64,14 @@ def test_a_fault_while_reading_ahead_is_raised() -> None:
             raise RuntimeError("torn page")
 
     with pytest.raises(RuntimeError, match="torn page"):
-        next(iter(_reader(Broken(), DataCursor(), 1, Processes(), ahead=True)))
+        next(iter(_reader(Broken(), DataCursor.begin(), 1, Processes(), ahead=True)))
 
 
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
     plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    reader = read_batches(pairs, plan, DataCursor(), 2, Processes(), ahead=True)
+    reader = read_batches(pairs, plan, DataCursor.begin(), 2, Processes(), ahead=True)
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

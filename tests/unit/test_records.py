@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from nmtgrid.adaptive.exit_presets import load_exits
-from nmtgrid.base.errors import InputError, NmtgridError, StorageError
+from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, map_arrays, save_tensors
 from nmtgrid.base.io.records import Count, Record, convert, parse_json, read_json, read_record
 from nmtgrid.data import directory
@@ -143,6 +144,52 @@ def test_nonsense_in_folders(folder: Path) -> None:
         read()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ({"source": {"p99": 5}}, "`training_lengths.source`, the lengths must not fall"),
+        ({"source": {"p1": -1}}, "`training_lengths.source.p1` must be at least 0"),
+        ({"target": 3}, "`training_lengths.target` must be an object"),
+        ([], "`training_lengths` must be an object or null"),
+    ],
+)
+def test_lengths_of_training_that_cannot_be(folder: Path, lengths: Any, words: str) -> None:
+    path = folder / "model" / "config.json"
+    before = path.read_text()
+    path.write_text(json.dumps({**values_of(path), "training_lengths": lengths}))
+    with pytest.raises(ModelError, match=words):
+        load_model(path.parent)
+    path.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.index_fill(0, torch.tensor(0), torch.nan), "`{}` holds NaN or infinity"),
+        (lambda t: t.index_fill(0, torch.tensor(0), -torch.inf), "`{}` holds NaN or infinity"),
+        (lambda t: t.double().fill_(1e300), "`{}` holds NaN or infinity"),
+        (lambda t: t.long(), "`{}` has the type int64"),
+        (lambda t: t.bool(), "`{}` has the type bool"),
+        (lambda t: t.half(), ""),
+        (lambda t: t.double(), ""),
+    ],
+)
+def test_weights_are_finite_numbers(
+    folder: Path, change: Callable[[Tensor], Tensor], words: str
+) -> None:
+    path = folder / "model" / "model.safetensors"
+    before = path.read_bytes()
+    tensors = load_tensors(path)
+    name = max(tensors)
+    save_tensors(path, tensors | {name: change(tensors[name])})
+    if words:
+        with pytest.raises(ModelError, match=f"model.safetensors .*{words.format(name)}"):
+            load_model(path.parent)
+    else:
+        load_model(path.parent)
+    path.write_bytes(before)
+
+
 def test_nonsense_in_a_training_state(tmp_path: Path) -> None:
     first = trainer(tmp_path, max_updates=3)
     list(first.run())
@@ -173,6 +220,7 @@ def test_nonsense_in_a_training_state(tmp_path: Path) -> None:
         ({"progress": {"place": {"epoch": 0, "pool": 7, "batch": 0}}}, "no batch of the data"),
         ({"progress": {"place": {"epoch": 10**9, "pool": 0, "batch": 0}}}, "no batch of the data"),
         ({"progress": {"place": 3}}, "`cursor` must be an object"),
+        ({"progress": {"place": {}}}, "`cursor.epoch` is missing"),
         ({"progress": {"saved_update": 9}}, "after the last update"),
         ({"meter": {"updates": 2, "tokens": 0}}, "have no tokens"),
     ],
@@ -189,6 +237,17 @@ def test_a_state_that_cannot_be_is_told(
     with pytest.raises(StorageError, match=words) as caught:
         trainer(tmp_path, max_updates=4).resume()
     assert str(path.parent) in caught.value.problem and "Restore a copy" in caught.value.advice
+
+
+def test_a_state_without_its_sums_is_told(tmp_path: Path) -> None:
+    list(trainer(tmp_path, max_updates=3).run())
+    (path,) = sorted((tmp_path / "checkpoints").glob("*/training.json"))[-1:]
+    values = values_of(path)
+    for lacking in values["meter"]:
+        rest = {name: value for name, value in values["meter"].items() if name != lacking}
+        path.write_text(json.dumps(values | {"meter": rest}))
+        with pytest.raises(StorageError, match=f"`meter.{lacking}` is missing"):
+            trainer(tmp_path, max_updates=4).resume()
 
 
 @pytest.mark.parametrize(
@@ -242,6 +301,8 @@ def test_nonsense_in_headers(tmp_path: Path) -> None:
         ({"log_probabilities": [-1, 1e6]}, r"`log_probabilities\[1\]` must be at most 0.001"),
         ({"alignment": [[10**400, 0, 0], [0, 0, 1]]}, r"`alignment.*\[0\]\[0\]"),
         ({"num_exits": 300_000_000}, "`num_exits` must be at most"),
+        ({"alignment": [[1.5, 0, 0], [0, 0, 1]]}, "shares below 0 or above 1"),
+        ({"alignment": [[0, -0.5, 0], [0, 0, 1]]}, "shares below 0 or above 1"),
     ],
 )
 def test_traces_that_cannot_be(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -86,7 +86,7 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_with(log_probabilities=[-1.0]), "1 numbers where 2 belong"),
         (_with(alignment=[[1.0, 0.0, 0.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0], [0.0, 1.0]]), "not 2 x 3"),
-        (_with(alignment=[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), "negative"),
+        (_with(alignment=[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), "below 0"),
         (_with(alignment=[["x"]]), "not a table"),
         (_with(source_end=0), "`source_end` must be true or false"),
         (_with(source_end=False), "not 2 x 2"),

@@ -14,7 +14,7 @@ import nmtgrid
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
 from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
 from nmtgrid.text.moses import Moses
@@ -157,6 +157,30 @@ def test_joined_pieces_add_up() -> None:
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
 
 
+def test_what_is_written_late_counts_as_late() -> None:
+    """The first piece was full, which its next word of two units told; the second ended by itself.
+
+    Nothing of the second is written before the end of the first.
+    """
+    pieces = [
+        Hypothesis([7, 8, 9], [-1.0] * 4, -4.0, 0.0, reads=[1, 2, 3, 3]),
+        Hypothesis([7, 8], [-1.0] * 3, -3.0, 0.0, reads=[1, 4, 4]),
+        Hypothesis([7], [-1.0] * 2, -2.0, 0.0, reads=[1, 2]),
+    ]
+    whole = join(pieces, SearchPlan(), sizes=[2, 3, 1], seen=[4, 5, 7])
+    assert whole.reads == [1, 2, 4, 4, 5, 6, 7]
+
+
+def test_progress_is_shown_while_a_long_line_is_translated() -> None:
+    done: list[float] = []
+    system = translator(copier("x@@ x", bpe=True), max_source=10, batch_tokens=500)
+    raw = "x" * 3000
+    stream = system.stream(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
+    _, text, _ = (translation.text for translation in stream)
+    assert len(done) > 5 and max(done) < 1.5 and sum(done) == pytest.approx(3)
+    assert text.replace(" ", "") == raw, "nothing is lost"
+
+
 def test_unknown_words_can_be_copied_and_units_become_words() -> None:
     loaded = copier(WORDS)
     assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
@@ -224,6 +248,17 @@ def saved(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def check_scores(system: Translator, lines: list[str], translations: list[Translation]) -> None:
+    """Check that what was found has the log-probability that scoring its text gives."""
+    pairs, values = [], []
+    for line, translation in zip(lines, translations, strict=True):
+        if line:
+            pairs.append((line, translation.text))
+            values.append(translation.hypotheses[0].log_probability)
+    # Words in, words out, so the raw text holds exactly the tokens that were found.
+    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+
+
 def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     system = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
@@ -235,18 +270,7 @@ def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
     lines = ["a b c", "", "f", "d e d e d"]
     translations = list(system.stream(lines))
     assert system.translate(lines) == [translation.text for translation in translations]
-    pairs = [
-        (line, translation.text)
-        for line, translation in zip(lines, translations, strict=True)
-        if line
-    ]
-    values = [
-        translation.hypotheses[0].log_probability
-        for translation in translations
-        if translation.hypotheses
-    ]
-    # Words in, words out, so the raw text holds exactly the tokens that were found.
-    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+    check_scores(system, lines, translations)
     assert system.score([]) == []
     system = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
     assert len(system.translate(["a b c", "", "d"])) == 3

@@ -328,10 +328,15 @@ class _Meter:
     """Counts target tokens and shows their rate on the progress bar."""
 
     bar: Any
+    lines: float = 0
     tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
-    def advance(self, lines: int, tokens: int) -> None:
-        self.tokens += tokens
+    def advance(self, lines: float, tokens: int) -> None:
+        # Sums of parts of lines are rounded.
+        self.lines, self.tokens = round(self.lines + lines, 9), self.tokens + tokens
         rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
-        self.bar.update(self.bar.task_ids[0], advance=lines, note=f"{rate:,.0f} target tokens/s")
+        note = f"{rate:,.0f} target tokens/s"
+        if self.lines % 1:
+            note = f"{self.lines:,.2f} lines, {note}"
+        self.bar.update(self.bar.task_ids[0], completed=self.lines, note=note)

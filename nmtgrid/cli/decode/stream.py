@@ -180,7 +180,7 @@ class _Run:
         self._started = time.perf_counter()
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
-        # Delays and source length of each stream, which latency is the mean over.
+        # Delays and source length of each line, which latency is the mean over.
         self._measured: dict[Unit, list[tuple[list[int], int]]] = {"token": [], "word": []}
 
     def translate(self, words: Iterator[str | None]) -> Iterator[tuple[str, _Line | None]]:
@@ -228,5 +228,6 @@ class _Run:
             exits = (stream.hypothesis().exits if stream.source else None) or []
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
-            self._measured["token"].append((stream.token_delays(), len(stream.source)))
-            self._measured["word"].append((stream.word_delays(), len(stream.word_sizes)))
+        whole = line.stream
+        self._measured["token"].append((whole.token_delays(), len(whole.source)))
+        self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))

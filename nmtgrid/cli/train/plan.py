@@ -206,7 +206,7 @@ def _measured_work(
         settings.training.seed,
     )
     check_usable(plan)
-    walk = itertools.islice(plan.walk(DataCursor(), epochs=1), _SAMPLE)
+    walk = itertools.islice(plan.walk(DataCursor.begin(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
     # The order is drawn anew each epoch, but the first batches of one are like all others.
     pairs = sum(map(len, first)) / max(len(first), 1) * batches.accumulation

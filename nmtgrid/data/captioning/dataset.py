@@ -155,8 +155,8 @@ def _locate_flat(
             names = convert(parse_json(facts.get("ids", "")), list[str | int])
         except ValueError as fault:
             raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path) from fault
-    fits = len(offsets) == len(names) + 1 and offsets[0] == 0 and offsets[-1] == whole.shape[0]
-    if not fits or bool((numpy.diff(offsets) < 1).any()):
+    fits = len(offsets) == len(names) + 1 and offsets[-1] == whole.shape[0]
+    if not (fits and _rises(offsets)):
         raise InputError(
             f"`offsets` must rise from 0 to {whole.shape[0]:,}, one more than the {len(names):,} "
             "pictures of `ids`, each with a region or more.",
@@ -300,4 +300,5 @@ def region_names(count: int) -> list[str]:
 
 def _rises(offsets: NDArray[Any]) -> bool:
     """Whether offsets begin at 0 and each picture has something."""
-    return bool(len(offsets) > 0 and offsets[0] == 0 and (numpy.diff(offsets) > 0).all())
+    # Compared, not subtracted: unsigned numbers would wrap round.
+    return bool(len(offsets) > 0 and offsets[0] == 0 and (offsets[1:] > offsets[:-1]).all())
