@@ -269,4 +269,5 @@ EXITS_HALTING = ObjectiveKind(
     HaltingSettings,
     CompoundLoss,
     takes_samples=False,
+    takes_two_passes=False,
 )

@@ -18,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.likelihood import SiteTargets, both_passes
 from nmtgrid.training.settings import outside
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
@@ -109,13 +109,14 @@ class Aligned(_WithoutPredictor):
         count = model.traits.num_exits
         # Without gradients (validation) there is nothing to scale: one plain pass.
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
+        passes = both_passes(batch, sites)
         scales = gradient_scales(settings.gradient_ratio, count)
         if not settings.gradient_ratio or form == "none":
-            states = model.exit_features(batch, sites)
+            states = model.exit_features(*passes)
         elif form == "printed":
-            states = model.exit_features(batch, sites, scales=scales)
+            states = model.exit_features(*passes, scales=scales)
         else:
-            states = model.exit_features(batch, sites, own=True)
+            states = model.exit_features(*passes, own=True)
         targets = SiteTargets.at(batch, sites)
         weights = exit_weights(settings.weights, count)
         smoothing = settings.label_smoothing
@@ -166,15 +167,17 @@ class Mixed(_WithoutPredictor):
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
-        features = model.features(several, sites)
+        several_passes, site_passes = both_passes(several, sites)
+        features = model.features(several_passes, site_passes)
         targets = SiteTargets.at(several, sites)
         # Exit by exit, because each may have a classifier of its own.
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
             rows_of_exit = (depth == exit).nonzero()[:, 0]
+            features_of_exit = features[(site_passes.depth == exit).nonzero()[:, 0]]
             classifier = classifier_of(model, exit)
             loss, likelihood = targets[rows_of_exit].cross_entropy(
-                features[rows_of_exit], classifier, label_smoothing=self.settings.label_smoothing
+                features_of_exit, classifier, label_smoothing=self.settings.label_smoothing
             )
             total, nll = total + loss / count, nll + likelihood / count
         tokens = int(batch.target_lengths.sum())

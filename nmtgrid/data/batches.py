@@ -38,6 +38,18 @@ class SharedSources:
         """Return the same for a batch of these rows."""
         return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
 
+    def twice(self) -> SharedSources:
+        """Return the same for `Batch.twice`: both passes draw dropout of their own."""
+        # Kept, so that batches which share these sources share the doubled ones too.
+        if "twice" not in self.cache:
+            lengths = self.source_lengths.repeat(2)
+            self.cache["twice"] = SharedSources(torch.cat([self.source] * 2), lengths)
+        doubled: SharedSources = self.cache["twice"]
+        if self.rows is None:
+            return doubled
+        rows = torch.cat([self.rows, self.rows + len(self.source)])
+        return dataclasses.replace(doubled, rows=rows)
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -50,7 +62,8 @@ class Batch:
 
     Objectives add `weights` [B] of the sentences in the loss (None: one each) and `soft_targets`
     [B, T, C], the target distributions (None: target_output). Batches of the same sources encode
-    them once through `shared`.
+    them once through `shared`. `r_drop` is alpha, where each sentence is to be predicted in two
+    passes whose predictions are compared (None: one pass).
     """
 
     source: Tensor
@@ -63,6 +76,7 @@ class Batch:
     weights: Tensor | None = None
     soft_targets: SoftTargets | None = None
     shared: SharedSources | None = None
+    r_drop: float | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -97,6 +111,16 @@ class Batch:
         if self.shared is not None:
             return self
         return dataclasses.replace(self, shared=SharedSources(self.source, self.source_lengths))
+
+    def twice(self) -> Batch:
+        """Return the sentences twice, [2B], for two passes in one, without soft targets."""
+        doubled: dict[str, Any] = {
+            field.name: torch.cat([value, value])
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        shared = None if self.shared is None else self.shared.twice()
+        return dataclasses.replace(self, **doubled, soft_targets=None, shared=shared, r_drop=None)
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
@@ -133,6 +157,7 @@ class Batch:
             None if self.weights is None else self.weights[rows],
             None if self.soft_targets is None else self.soft_targets[rows, :height],
             None if self.shared is None else self.shared.of_rows(rows),
+            self.r_drop,
         )
 
 

@@ -38,6 +38,11 @@ class SoftTargets:
         """Return the targets of some sites."""
         return dataclasses.replace(self, tokens=self.tokens[index], shares=self.shares[index])
 
+    def repeat(self, times: int) -> SoftTargets:
+        """Return the targets of M sites so many times, [times * M, C]."""
+        tokens, shares = self.tokens.repeat(times, 1), self.shares.repeat(times, 1)
+        return dataclasses.replace(self, tokens=tokens, shares=shares)
+
     def subtract_(self, errors: Tensor | None, logits: Tensor, scale: float) -> Tensor:
         """Return the targets' mean logit [M], and subtract `scale` times the targets [M, V].
 

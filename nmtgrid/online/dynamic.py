@@ -165,4 +165,5 @@ DYNAMIC = ObjectiveKind(
     DynamicSettings,
     Dynamic,
     takes_samples=False,
+    takes_two_passes=False,
 )

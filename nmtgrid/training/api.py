@@ -73,6 +73,8 @@ class ObjectiveKind:
     make: Callable[[Any], Objective]
     takes_samples: bool = True
     """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
+    takes_two_passes: bool = True
+    """Whether the loss is taken on both passes of R-Drop (see `both_passes`)."""
 
 
 Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]

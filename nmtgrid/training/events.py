@@ -104,6 +104,19 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
     return ""
 
 
+def share_done(settings: TrainingSettings, progress: Progress, minutes: float) -> float:
+    """Return the share of the run that is over, by the limit that is nearest to its end.
+
+    Epochs count when they are over. Patience cannot be foreseen.
+    """
+    limits = (
+        (progress.update, settings.max_updates),
+        (minutes, settings.max_minutes),
+        (progress.cursor.epoch, settings.max_epochs),
+    )
+    return max(done / limit for done, limit in limits if limit)
+
+
 def minutes_left(
     settings: TrainingSettings,
     progress: Progress,

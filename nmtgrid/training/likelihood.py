@@ -26,12 +26,14 @@ class SiteTargets:
     """Targets of the predictions at M sites.
 
     tokens [M] are the true ones; soft targets [M, C] are there where those are not all; weights [M]
-    are what the sentences of the sites count (None: one each).
+    are what the sentences of the sites count (None: one each). With `r_drop` (alpha) there are two
+    predictions of each site, those of `both_passes`.
     """
 
     tokens: Tensor
     weights: Tensor | None = None
     soft_targets: SoftTargets | None = None
+    r_drop: float | None = None
 
     @classmethod
     def at(cls, batch: Batch, sites: PredictionSites) -> SiteTargets:
@@ -41,6 +43,7 @@ class SiteTargets:
             batch.target_output[cells],
             None if batch.weights is None else batch.weights[sites.sentence],
             None if batch.soft_targets is None else batch.soft_targets[cells],
+            batch.r_drop,
         )
 
     def __getitem__(self, sites: Tensor) -> SiteTargets:
@@ -49,6 +52,7 @@ class SiteTargets:
             self.tokens[sites],
             None if self.weights is None else self.weights[sites],
             None if self.soft_targets is None else self.soft_targets[sites],
+            self.r_drop,
         )
 
     def cross_entropy(
@@ -60,14 +64,35 @@ class SiteTargets:
     ) -> tuple[Tensor, Tensor]:
         """Return the sums (loss, negative log-likelihood) for features [M, D] at the sites.
 
+        [2M, D] with R-Drop, see `linear_cross_entropy`.
         `weights` [M] are the sites' own (None: ones), beside those of their sentences.
         """
         if self.weights is not None:
             weights = self.weights if weights is None else weights * self.weights
         return linear_cross_entropy(
             features, classifier.weight, classifier.bias, self.tokens, weights,
-            label_smoothing=label_smoothing, soft_targets=self.soft_targets,
+            label_smoothing=label_smoothing, soft_targets=self.soft_targets, r_drop=self.r_drop,
         )  # fmt: skip
+
+
+def both_passes(batch: Batch, sites: PredictionSites) -> tuple[Batch, PredictionSites]:
+    """Return what a model is to compute: with R-Drop all sentences and M sites twice.
+
+    So both passes are one batch, [2B] sentences and [2M] sites, in which every sentence draws its
+    own dropout; the second pass comes behind the first.
+    """
+    if batch.r_drop is None:
+        return batch, sites
+
+    def twice(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.repeat(2)
+
+    sentence = torch.cat([sites.sentence, sites.sentence + len(batch)])
+    doubled = dataclasses.replace(
+        sites, sentence=sentence, position=sites.position.repeat(2), reads=twice(sites.reads),
+        depth=twice(sites.depth),
+    )  # fmt: skip
+    return batch.twice(), doubled
 
 
 def site_loss(
@@ -83,7 +108,7 @@ def site_loss(
     """
     # Read before there is work under way that a GPU would have to finish first.
     tokens = int(batch.target_lengths.sum())
-    features = model.features(batch, sites)
+    features = model.features(*both_passes(batch, sites))
     classifier = model.classifier()
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.

@@ -268,6 +268,7 @@ def _prepare(
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
+    check_r_drop(settings, objectives)
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
@@ -368,6 +369,34 @@ def check_smoothing(
         raise ConfigError(
             f"`smoothing.token.vectors`: there is no file and no model directory {vectors}.",
             "Name one, or take `own` vectors.",
+        )
+
+
+def check_r_drop(settings: RunSettings, objectives: Objectives) -> None:
+    """Raise ConfigError where two predictions of a pair cannot differ or be compared."""
+    if not settings.training.r_drop:
+        return
+    kind = objectives.get(settings.objective_name)
+    if not kind.takes_two_passes:
+        raise ConfigError(
+            f"`{kind.name}` learns decisions from one pass over a pair, but R-Drop "
+            "(`training.r_drop`) makes two, whose decisions differ.",
+            "Set `training.r_drop=0`; or train with R-Drop and another objective first, and go on "
+            "from that model with `--init`.",
+        )
+    rates = {
+        field.name: getattr(settings.model, field.name)
+        for field in dataclasses.fields(settings.model)
+        # `transparent_dropout` does nothing unless `transparent` is on.
+        if field.name.endswith("dropout")
+        and getattr(settings.model, field.name.removesuffix("_dropout"), True) is not False
+    }
+    if not any(rates.values()):
+        names = ", ".join(f"`model.{name}`" for name in rates)
+        raise ConfigError(
+            "R-Drop (`training.r_drop`) compares predictions with different dropout, but the model "
+            "has none: both would be the same.",
+            f"Set {names} above 0, or `training.r_drop=0`.",
         )
 
 

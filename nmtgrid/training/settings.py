@@ -246,6 +246,13 @@ class TrainingSettings:
     """Sentences of the validation split that are translated for that (0: all)."""
     save_minutes: float = 10.0
     """Longest time between two saved states."""
+    r_drop: float = 0.0
+    """Alpha of R-Drop: every pair is predicted twice, with different dropout, and the loss grows
+    with alpha times the divergence between the two predictions (published: 5 for translation).
+    0: one pass."""
+    r_drop_from: float = 0.0
+    """Share of the run, by whichever limit of updates, minutes or epochs is nearest, before which
+    there is no R-Drop."""
     log_updates: int = 50
     """Updates between two lines of the log."""
     watch_gradients: int = 0
@@ -270,6 +277,8 @@ class TrainingSettings:
             "beta1", "beta2", "momentum", "muon_momentum", "warmup_fraction", "ema_decay",
         )  # fmt: skip
         faults += outside(self, group, "at least 0 and below 1", *below_one)
+        faults += outside(self, group, "a number from 0 on", "r_drop")
+        faults += outside(self, group, "at least 0 and below 1", "r_drop_from")
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
                 "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
@@ -363,6 +372,8 @@ class RunSettings:
                 "set it to 0 for the losses of appendix E."
             )
         training = self.training
+        if training.r_drop_from and not training.r_drop:
+            notes.append("`training.r_drop_from` has no effect while `training.r_drop` is 0.")
         if training.schedule != "cosine-time" and (
             0 < training.max_updates < training.warmup_updates
         ):

@@ -30,7 +30,15 @@ from nmtgrid.training import events
 from nmtgrid.training.api import Objective
 from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
 from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
-from nmtgrid.training.events import Meter, Progress, StopRequest, Stopwatch, end_reason, is_due
+from nmtgrid.training.events import (
+    Meter,
+    Progress,
+    StopRequest,
+    Stopwatch,
+    end_reason,
+    is_due,
+    share_done,
+)
 from nmtgrid.training.optimiser import (
     LearningRate,
     make_optimiser,
@@ -334,6 +342,9 @@ class Trainer:
         start = self.stopwatch.now()
         cursor, batches = next(reader)
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
+        is_late = share_done(training, progress, self.stopwatch.minutes) >= training.r_drop_from
+        if training.r_drop and is_late:
+            batches = [dataclasses.replace(batch, r_drop=training.r_drop) for batch in batches]
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
         result = self.updater.apply(batches, rate, self.watch if is_watched else None)
         # Only now: an update that fails is not counted, and its batches are read again.

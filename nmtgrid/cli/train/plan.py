@@ -21,7 +21,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.cost_report import TABLE
 from nmtgrid.text.vocabulary import SPECIALS
-from nmtgrid.training.prepare import check_smoothing, check_tie
+from nmtgrid.training.prepare import check_r_drop, check_smoothing, check_tie
 from nmtgrid.training.settings import RunSettings, settings_type
 
 ASSUMED_LENGTH = 25
@@ -48,6 +48,7 @@ def print_plan(
         model = zoo.from_config(settings.arch, settings.model, source_size, target_size)
     # A training makes these checks before its first update: the plan refuses what it would refuse.
     check_smoothing(settings, objectives)
+    check_r_drop(settings, objectives)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
     if dataset is None:
         work = _assumed_work(model, settings)
@@ -76,6 +77,8 @@ def print_plan(
     _print_tables(values, assumed=dataset is None)
     for note in settings.notes():
         console.warn(note)
+    if settings.training.r_drop:
+        console.say("Costs are those of one pass over a pair. R-Drop makes two.")
     if samples:
         console.say(
             f"Costs are those of the true sentences. Smoothing draws {samples:,} more for each, "

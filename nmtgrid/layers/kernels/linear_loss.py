@@ -9,11 +9,15 @@ All training objectives end here; benchmarks/kernels.py compares it with the nai
 # `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so both
 # are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution other
 # than one token (`SoftTargets`) takes the place of `[v = y_i]`.
+#
+# R-Drop has two predictions p and q of each site, whose rows are in the same chunk. With
+# d = log p - log q and K = sum_v p_v d_v the gradient of KL(p||q) + KL(q||p) for the logits of p is
+# `p_v (d_v - K) + p_v - q_v`; that for q is the same with p and q exchanged.
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,6 +42,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     chunk: int | None = None,
     soft_targets: SoftTargets | None = None,
+    r_drop: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -46,13 +51,31 @@ def linear_cross_entropy(
     The products run in the features' dtype, or autocast's where that is on; logits are reduced
     in float32 at least; natural logarithms. chunk counts the features taken at a time; None
     suits the device. The loss is taken against `soft_targets` [M, C] where there are any; the
-    likelihood is that of the targets even so. Raises: ValueError for smoothing outside [0, 1) or
-    a chunk below 1.
+    likelihood is that of the targets even so.
+
+    With `r_drop` (alpha) features are [2M, D], those of a second pass with other dropout behind
+    those of the first. Both sums are then means over the passes p and q, and the loss of a site is
+    (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)), R-Drop (Liang et al., 2021, Eq. 4).
+
+    Departs: that is half of the printed R-Drop loss, which is the sum over the passes; so alpha is
+    the printed one, and the loss is on the scale of one pass.
+
+    Raises: ValueError for smoothing outside [0, 1), a chunk below 1, or another number of features.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
+    passes = 1 if r_drop is None else 2
+    if len(features) != passes * len(targets):
+        raise ValueError(
+            f"features must be {passes} for each target, but are {len(features)} for {len(targets)}"
+        )
+    if r_drop is not None:
+        # Each pass has half of its site's weight.
+        weights = features.new_ones(len(targets)) if weights is None else weights
+        targets, weights = targets.repeat(2), weights.repeat(2) / 2
+        soft_targets = None if soft_targets is None else soft_targets.repeat(2)
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
-    run = _Pass(dtype, label_smoothing, chunk, torch.is_grad_enabled(), soft_targets)
+    run = _Pass(dtype, label_smoothing, chunk, torch.is_grad_enabled(), soft_targets, r_drop)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, run
     )
@@ -77,19 +100,33 @@ def linear_nll(
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
     nll = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
     with torch.autocast(features.device.type, enabled=False):
-        for rows, _, logits in _chunks(features, matrix, shift, chunk):
+        for rows, _, logits in _chunks(features, matrix, shift, _slices(len(nll), chunk)):
             nll[rows] = F.cross_entropy(logits, targets[rows], reduction="none")
             if hits is not None:
                 hits[rows] = logits.argmax(1) == targets[rows]
     return nll
 
 
+Rows = slice | Tensor
+"""The features of a chunk."""
+
+
+def _slices(count: int, chunk: int) -> Iterator[slice]:
+    for start in range(0, count, chunk):
+        yield slice(start, start + chunk)
+
+
+def _pairs(count: int, chunk: int, device: torch.device) -> Iterator[Tensor]:
+    """Yield the rows of some sites' first pass and, behind them, of their second one."""
+    for sites in torch.arange(count // 2, device=device).split(max(1, chunk // 2)):
+        yield torch.cat([sites, sites + count // 2])
+
+
 def _chunks(
-    features: Tensor, matrix: Tensor, shift: Tensor | None, chunk: int
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    features: Tensor, matrix: Tensor, shift: Tensor | None, chunks: Iterable[Rows]
+) -> Iterator[tuple[Rows, Tensor, Tensor]]:
     total = torch.promote_types(matrix.dtype, torch.float32)
-    for start in range(0, len(features), chunk):
-        rows = slice(start, start + chunk)
+    for rows in chunks:
         part = features[rows].to(matrix.dtype)
         yield rows, part, product(part, matrix, shift).to(total)
 
@@ -115,6 +152,7 @@ class _Pass:
     chunk: int
     may_need_gradients: bool
     soft_targets: SoftTargets | None
+    r_drop: float | None = None
     of_features: Tensor | None = None
     of_weight: Tensor | None = None
     of_bias: Tensor | None = None
@@ -136,8 +174,12 @@ class _Pass:
         shift = None if bias is None else bias.to(self.dtype)
         mean_row = weight.mean(0, dtype=total)
         mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
-        uniform, likelihood, against = features.new_zeros(3, dtype=total).unbind()
-        for rows, part, logits in _chunks(features, matrix, shift, self.chunk):
+        uniform, likelihood, against, divergence = features.new_zeros(4, dtype=total).unbind()
+        count = len(features)
+        chunks: Iterable[Rows] = _slices(count, self.chunk)
+        if self.r_drop is not None:
+            chunks = _pairs(count, self.chunk, features.device)
+        for rows, part, logits in _chunks(features, matrix, shift, chunks):
             share, target = weights[rows], targets[rows, None]
             probs = logits.softmax(1)
             # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second
@@ -148,6 +190,11 @@ class _Pass:
                 # The mean logit of all types is the logit of the mean type: one product of [D].
                 mean_logit = part.to(total) @ mean_row + mean_bias
                 uniform += (normaliser - mean_logit) @ share
+            slope = None
+            if self.r_drop is not None:
+                # Before the probabilities are overwritten.
+                distance, slope = _divergence(logits - normaliser[:, None], probs, learns)
+                divergence += distance @ share[: len(distance)]
             errors = probs if learns else None
             if self.soft_targets is not None:
                 against += self._soft_loss(rows, errors, logits, normaliser) @ share
@@ -155,16 +202,22 @@ class _Pass:
                 # Softmax minus the unsmoothed part of the target distribution, in place.
                 errors.scatter_add_(1, target, probs.new_full(target.shape, self.smoothing - 1.0))
             if errors is not None:
+                if slope is not None:
+                    errors.add_(slope, alpha=0.5 * (self.r_drop or 0.0))
                 self._add_gradients(rows, part, share, errors, matrix)
         if self.smoothing and learns:
             self._add_smoothing(features, weights, mean_row)
-        uniform = uniform * self.smoothing
+        loss = uniform * self.smoothing
         if self.soft_targets is not None:
-            return against + uniform, likelihood
-        return likelihood * (1.0 - self.smoothing) + uniform, likelihood
+            loss = against + loss
+        else:
+            loss = likelihood * (1.0 - self.smoothing) + loss
+        if self.r_drop is not None:
+            loss = loss + 0.5 * self.r_drop * divergence
+        return loss, likelihood
 
     def _soft_loss(
-        self, rows: slice, errors: Tensor | None, logits: Tensor, normaliser: Tensor
+        self, rows: Rows, errors: Tensor | None, logits: Tensor, normaliser: Tensor
     ) -> Tensor:
         """Return the unsmoothed part of the loss [m], and turn `errors` into its gradient.
 
@@ -185,13 +238,12 @@ class _Pass:
         return (normaliser - mean) * (1.0 - self.smoothing) + negative_entropy
 
     def _add_gradients(
-        self, rows: slice, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
+        self, rows: Rows, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
     ) -> None:
         # The weights scale [m, D] tensors here, not the errors [m, V].
         narrow = errors.to(part.dtype)
         if self.of_features is not None:
-            self.of_features[rows] = product(narrow, matrix.t())
-            self.of_features[rows].mul_(share[:, None])
+            self.of_features[rows] = product(narrow, matrix.t()).mul_(share[:, None])
         if self.of_weight is not None:
             scaled = (part * share[:, None]).to(part.dtype)
             self.of_weight.add_(product(narrow.t(), scaled.t()))
@@ -208,6 +260,25 @@ class _Pass:
             self.of_weight.sub_(mass, alpha=eps / len(self.of_weight))
         if self.of_bias is not None:
             self.of_bias.sub_(weights.sum() * (eps / len(self.of_bias)))
+
+
+def _divergence(
+    log_probs: Tensor, probs: Tensor, with_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return KL(p || q) + KL(q || p) [m], and its gradient [2m, V] for the logits.
+
+    log_probs and probs are [2m, V], those of p before those of q.
+    """
+    (log_p, log_q), (p, q) = log_probs.chunk(2), probs.chunk(2)
+    difference = log_p.sub_(log_q)
+    of_p, of_q = (p * difference).sum(1), -(q * difference).sum(1)
+    if not with_gradient:
+        return of_p + of_q, None
+    # In the place of the log-probabilities, which nobody reads again.
+    torch.mul(q, 1.0 - of_q[:, None] - difference, out=log_q)
+    difference.add_(1.0 - of_p[:, None]).mul_(p).sub_(q)
+    log_q.sub_(p)
+    return of_p + of_q, log_probs
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
