@@ -1,6 +1,7 @@
 """The fused loss: equal to its plain twin, and small in memory."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from nmtgrid.layers.kernels.linear_loss import (
     linear_cross_entropy,
     linear_nll,
 )
-from tests.unit.plain_kernels import plain_linear_cross_entropy
+from nmtgrid.layers.soft_targets import SoftTargets, VectorDistribution
+from tests.unit.plain_kernels import plain_linear_cross_entropy, plain_r_drop
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -198,3 +200,108 @@ def test_hits_are_where_the_target_is_the_likeliest(chunk: int | None) -> None:
     even = torch.empty(2, dtype=torch.bool)
     linear_nll(torch.ones(2, 1), torch.ones(3, 1), None, torch.tensor([0, 1]), hits=even)
     assert even.tolist() == [True, False]
+
+
+def _soft_targets(targets: Tensor, types: int) -> SoftTargets:
+    """Return mixtures of the targets and their successors, smoothed, with an entropy term."""
+    tokens = torch.stack([targets, (targets + 1) % types], 1)
+    shares = torch.tensor([0.7, 0.3], dtype=torch.float64).expand(tokens.shape)
+    generator = torch.Generator().manual_seed(2)
+    vectors = torch.randn(types, 3, generator=generator, dtype=torch.float64)
+    vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    distribution = VectorDistribution(vectors, 0.5, torch.ones(types, dtype=torch.float64))
+    return SoftTargets(tokens, shares, distribution, 0.4, entropy=0.2)
+
+
+def test_r_drop_by_hand() -> None:
+    # Logits (log 2, 0) and (0, 0): p = (2/3, 1/3), q = (1/2, 1/2); KL(p||q) = 2/3 log 4/3 +
+    # 1/3 log 2/3, KL(q||p) = 1/2 log 3/4 + 1/2 log 3/2.
+    features, weight = torch.tensor([[1.0], [0.0]]), torch.tensor([[math.log(2.0)], [0.0]])
+    loss, likelihood = linear_cross_entropy(features, weight, None, torch.tensor([0]), r_drop=3.0)
+    of_p = 2 / 3 * math.log(4 / 3) + 1 / 3 * math.log(2 / 3)
+    of_q = 1 / 2 * math.log(3 / 4) + 1 / 2 * math.log(3 / 2)
+    expected = -(math.log(2 / 3) + math.log(1 / 2)) / 2
+    assert likelihood.item() == pytest.approx(expected, rel=1e-6)
+    assert loss.item() == pytest.approx(expected + 3 / 4 * (of_p + of_q), rel=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 8, 37, 100, None])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("alpha", [0.0, 5.0])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_r_drop_equals_the_plain_twin(
+    chunk: int | None, smoothing: float, alpha: float, is_plain: bool
+) -> None:
+    """With and without bias, weights of the sites and soft targets."""
+    features, weight, drawn_bias, both_targets, both_weights = _problem(2 * 37)
+    targets = both_targets[:37]
+    bias = None if is_plain else drawn_bias
+    weights = None if is_plain else both_weights[:37]
+    soft_targets = None if is_plain else _soft_targets(targets, len(weight))
+    leaves = [features, weight, *([bias] if bias is not None else [])]
+    arguments = features, weight, bias, targets, weights, smoothing
+    fused = linear_cross_entropy(*arguments, chunk, soft_targets, alpha)
+    plain = plain_r_drop(*arguments, soft_targets, alpha)
+    exact: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(fused, plain, **exact)
+    gradients = torch.autograd.grad(fused[0] * 0.3, leaves)
+    torch.testing.assert_close(gradients, torch.autograd.grad(plain[0] * 0.3, leaves), **exact)
+    with torch.no_grad():
+        value = linear_cross_entropy(*arguments, chunk, soft_targets, alpha)
+    torch.testing.assert_close(value[0], plain[0].detach(), **exact)
+
+
+def test_r_drop_has_the_gradient_of_its_value() -> None:
+    features, weight, bias, targets, weights = _problem(6, 5, 3)
+
+    def loss(*leaves: Tensor) -> Tensor:
+        return linear_cross_entropy(*leaves, targets[:3], weights[:3], 0.1, 2, r_drop=5.0)[0]
+
+    assert torch.autograd.gradcheck(loss, (features, weight, bias))
+
+
+def test_r_drop_of_two_equal_passes_is_one_pass() -> None:
+    features, weight, bias, targets, weights = _problem()
+    one = linear_cross_entropy(features, weight, bias, targets, weights, 0.1)
+    twice = torch.cat([features, features])
+    two = linear_cross_entropy(twice, weight, bias, targets, weights, 0.1, r_drop=7.0)
+    torch.testing.assert_close(two, one)
+    leaves = (features, weight, bias)
+    torch.testing.assert_close(
+        torch.autograd.grad(two[0], leaves), torch.autograd.grad(one[0], leaves)
+    )
+
+
+def test_r_drop_in_bfloat16_reduces_in_float32() -> None:
+    wide = _problem(400, 300, 16)
+    exact = plain_r_drop(*wide[:3], wide[3][:200], None, 0.1, None, 5.0)
+    features, weight, bias = (tensor.detach().float().requires_grad_() for tensor in wide[:3])
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = linear_cross_entropy(features, weight, bias, wide[3][:200], None, 0.1, r_drop=5.0)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact[0].item(), rel=2e-2)
+    for gradient, right in zip(
+        torch.autograd.grad(loss, (features, weight, bias)),
+        torch.autograd.grad(exact[0], wide[:3]),
+        strict=True,
+    ):
+        assert float((gradient.double() - right).norm() / right.norm()) < 2e-2
+
+
+def test_r_drop_holds_the_logits_of_one_chunk() -> None:
+    """Both passes count in a chunk: twice the sites take no more memory."""
+    features, weight, bias, targets, _ = _problem(320, 50, 4)
+    with _Sizes() as sizes:
+        linear_cross_entropy(features, weight, bias, targets[:160], None, 0.1, 16, r_drop=5.0)[
+            0
+        ].backward()
+    assert sizes.largest == max(16 * 50, 320 * 4)
+    assert sizes.products == 3 * 20
+
+
+def test_r_drop_needs_both_passes() -> None:
+    features, weight, bias, targets, _ = _problem(4)
+    with pytest.raises(ValueError, match="2 for each target, but are 4 for 4"):
+        linear_cross_entropy(features, weight, bias, targets, r_drop=1.0)
+    with pytest.raises(ValueError, match="1 for each target, but are 4 for 2"):
+        linear_cross_entropy(features, weight, bias, targets[:2])

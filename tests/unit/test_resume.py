@@ -62,6 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nesterov": {"optimiser": "nesterov"},
     "adam": {"optimiser": "adam"},
     "cosine": {"schedule": "cosine"},
+    "r-drop": {"r_drop": 5.0, "r_drop_from": 0.5},
     "across epochs": {"accumulation": 4, "max_updates": 8},
 }
 

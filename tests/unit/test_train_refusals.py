@@ -110,6 +110,44 @@ def test_nothing_can_count_validations_that_there_are_not() -> None:
     assert notes(max_updates=4000) == ""
     assert notes(max_updates=0, max_epochs=1) == ""
     assert notes(max_updates=9, max_minutes=1, schedule="cosine-time") == ""
+    assert "`training.r_drop_from` has no effect" in notes(r_drop_from=0.5)
+    assert notes(r_drop_from=0.5, r_drop=5.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["training.r_drop=-1"], "`training.r_drop` must be a number from 0 on, but is -1.0"),
+        (["training.r_drop_from=1"], "must be at least 0 and below 1, but is 1.0"),
+        (
+            ["model.dropout=0", "model.embedding_dropout=0", "model.output_dropout=0"],
+            "Set `model.dropout`, `model.embedding_dropout`, `model.output_dropout` above 0",
+        ),
+        (["model.source_causal=true", "model.reader=own"], "`dynamic` learns decisions"),
+    ],
+)
+def test_two_passes_are_refused_where_they_have_no_meaning(
+    data: str, tmp_path: Path, told: list[str], options: list[str], words: str
+) -> None:
+    """Before the run begins, and by the plan of it."""
+    changes = [word for option in ("training.r_drop=5", *options) for word in ("--set", option)]
+    if "reader" in options[-1]:
+        changes += ["--objective", "dynamic"]
+    out = tmp_path / "m"
+    for where in (["--out", out], ["--dry-run"]):
+        assert train(data, *where, "--max-updates", 1, *SMALL, *changes) == 2
+        assert words in told[-1]
+    assert not out.exists()
+
+
+def test_a_model_with_transparent_attention_alone_has_dropout_there(
+    data: str, told: list[str]
+) -> None:
+    options = ["--arch", "transformer", "--dry-run", "--set", "training.r_drop=1"]
+    options += ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
+    assert train(data, *options) == 2
+    assert "the model has none" in told[-1] and "transparent" not in told[-1]
+    assert train(data, *options, "--set", "model.transparent=true") == 0
 
 
 def test_nor_in_data_without_a_validation_split(tmp_path: Path, told: list[str]) -> None:

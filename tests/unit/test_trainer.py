@@ -10,10 +10,17 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import print_event
-from nmtgrid.data.batches import Batch
+from nmtgrid.data.batches import Batch, DataCursor
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.events import Progress, StopRequest, end_reason, is_due, minutes_left
+from nmtgrid.training.events import (
+    Progress,
+    StopRequest,
+    end_reason,
+    is_due,
+    minutes_left,
+    share_done,
+)
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.validate import Score
 from tests.unit.tiny_run import Scores, Sentences, TinyModel, trainer
@@ -228,6 +235,44 @@ def test_limits_and_intervals() -> None:
     assert minutes_left(settings, progress, 1.0, 0.0, 0.01, 30.0) == pytest.approx(0.89)
     # A tenth of an epoch.
     assert minutes_left(settings, progress, 1.0, 1.9, 1.0, 30.0) == pytest.approx(3.0)
+
+
+def test_the_share_of_a_run_goes_by_the_nearest_limit() -> None:
+    settings = TrainingSettings(max_updates=100, max_minutes=5, max_epochs=4)
+    progress = Progress(update=30, cursor=DataCursor(epoch=1))
+    assert share_done(settings, progress, 1.0) == pytest.approx(0.3)
+    assert share_done(settings, progress, 2.0) == pytest.approx(0.4)
+    progress.cursor = DataCursor(epoch=2)
+    assert share_done(settings, progress, 2.0) == pytest.approx(0.5)
+    by_time = TrainingSettings(max_updates=0, max_minutes=5)
+    assert share_done(by_time, progress, 2.0) == pytest.approx(0.4)
+
+
+class Counting(TinyModel):
+    """It keeps how many sentences it has seen in training, pass by pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
+        if self.training:
+            self.seen.append(len(batch))
+        return super().features(batch, sites)
+
+
+def test_r_drop_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    """With two passes over each sentence, tokens and pairs being counted once; never validated."""
+    plain, late = Counting(), Counting()
+    counted = []
+    for name, model, changes in (("plain", plain, {}), ("late", late, {"r_drop_from": 0.6})):
+        run = trainer(
+            tmp_path / name, model=model, max_updates=5, r_drop=5.0 if changes else 0.0, **changes
+        )
+        counted.append([e.tokens for e in run.run() if isinstance(e, events.Updated)])
+    # Three of five updates are 0.6 of the run.
+    assert late.seen == [*plain.seen[:3], 2 * plain.seen[3], 2 * plain.seen[4]]
+    assert counted[0] == counted[1]
 
 
 def test_settings_tell_all_their_faults() -> None:

@@ -1,5 +1,6 @@
 """One update: exact whatever its micro-batches, and whatever does not fit into memory."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -92,11 +93,13 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 @pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("r_drop", [None, 5.0])
 def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
-    fault: Exception, backward: bool
+    fault: Exception, backward: bool, r_drop: float | None
 ) -> None:
     sentences = Sentences()
     batches = [sentences.batch([0, 1]), sentences.batch(range(2, 12))]
+    batches = [dataclasses.replace(batch, r_drop=r_drop) for batch in batches]
     roomy, narrow = fresh(), fresh()
     expected = updater(roomy).apply(batches, 0.0)
     objective = Narrow(150, fault, backward)
