@@ -30,6 +30,7 @@ iwslt14-de-en -
 multi30k -
 paragraphs -
 trust -
+distill -
 slurm -
 quickstart -"
 if [ $# -gt 0 ]; then
