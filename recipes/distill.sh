@@ -15,14 +15,17 @@
 # STUDENT=pervasive, ORIGINALS=1 keeps the original pairs beside the distilled ones, MINUTES=30 of
 # processor time or UPDATES=N for each model, SEED=1, BEAM=5, SPLIT=2000 lines that are translated at a
 # time, JOBS=1 of them side by side, RUNS=runs where the results go. What is done already is not done again:
-# a run that was stopped goes on after the last file of lines that was translated. SMALL=1: tiny models on
-# the toy corpus, students of 40 updates, a teacher of 400.
+# a run that was stopped goes on after the last file of lines that was translated. SMALL=1: tiny models of
+# 40 updates, on the toy corpus.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-if [ "$SMALL" = 1 ]; then ON="${ON:-toy}" SPLIT="${SPLIT:-400}"; fi
+if [ "$SMALL" = 1 ]; then
+    # A tiny Transformer says nothing that ends after so few updates.
+    ON="${ON:-toy}" SPLIT="${SPLIT:-400}" TEACHER_ARCH="${TEACHER_ARCH:-pervasive}"
+fi
 ON="${ON:-multi30k}"
 PRESET="$(preset_of "$ON")"
 TEACHER_ARCH="${TEACHER_ARCH:-transformer}"
@@ -44,9 +47,9 @@ dataset "$ON" "$DATA" "$HERE/text"
 if [ -n "${TEACHER:-}" ]; then
     INVOKED="TEACHER=DIR $INVOKED"
 else
-    TEACHER="$HERE/teacher-$TEACHER_ARCH-seed$SEED"
-    # After 40 updates it would say nothing that ends.
-    train_model "$TEACHER" "$TEACHER_ARCH" "$PRESET" "$SEED" "$((UPDATES * (SMALL == 1 ? 10 : 1)))" "$MINUTES"
+    # Another seed: of one architecture and seed, teacher and student would be the same model.
+    TEACHER="$HERE/teacher-$TEACHER_ARCH-seed$((SEED + 1))"
+    train_model "$TEACHER" "$TEACHER_ARCH" "$PRESET" "$((SEED + 1))" "$UPDATES" "$MINUTES"
 fi
 
 # In parts, so that a run that was stopped has lost one at most: the report is a part's last file.

@@ -29,6 +29,7 @@ ALL = {
     "captions": "",
     "iwslt14-de-en": "",
     "multi30k": "",
+    "distill": "",
     "paragraphs": "",
     "report": "",
     "smoothing": "",
