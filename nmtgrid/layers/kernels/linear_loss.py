@@ -55,7 +55,8 @@ def linear_cross_entropy(
 
     With `r_drop` (alpha) features are [2M, D], those of a second pass with other dropout behind
     those of the first. Both sums are then means over the passes p and q, and the loss of a site is
-    (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)), R-Drop (Liang et al., 2021, section 2.1).
+    (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)): R-Drop, section 2.1 of Liang et al.
+    (2021).
 
     Departs: that is half of the printed R-Drop loss, which is the sum over the passes; so alpha is
     the printed one, and the loss is on the scale of one pass.
