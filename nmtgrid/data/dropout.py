@@ -72,9 +72,11 @@ class ResegmentedPairs:
 
     def batch(self, pairs: NDArray[Any], epoch: int) -> Batch:
         """Return these pairs as one padded batch, as they are in an epoch."""
-        source, target = (_sentences(*self._segment(side, pairs, epoch)) for side in (0, 1))
-        rows = [[part.tolist() for part in sentences] for sentences in (source, target)]
-        return collate(*rows, pairs.tolist())
+        source, target = (
+            [ids.tolist() for ids in _sentences(*self._segment(side, pairs, epoch))]
+            for side in (0, 1)
+        )
+        return collate(source, target, pairs.tolist())
 
     def _segment(
         self, side: int, pairs: NDArray[Any], epoch: int
@@ -101,20 +103,22 @@ def drop_words(batch: Batch, probabilities: Sequence[float], seed: int, epoch: i
     of whole words with 0.1 on either side in Sennrich et al. (2016), who zero their embeddings.
     """
     source, target = probabilities
-    pairs, changed = batch.indices.numpy(), {}
+    pairs = batch.indices.numpy()
     if source:
         keys = _keys(seed, epoch, _WORDS, pairs)
         # The end symbol stays.
         is_word = is_token(batch.source_lengths - 1, batch.source.shape[1])
         is_dropped = is_word & _is_dropped(keys, batch.source.shape[1], source)
-        changed["source"] = batch.source.masked_fill(is_dropped, UNKNOWN)
+        shown = batch.source.masked_fill(is_dropped, UNKNOWN)
+        batch = dataclasses.replace(batch, source=shown)
     if target:
         keys = _keys(seed, epoch, _WORDS + 1, pairs)
         # Words stand behind the begin symbol.
         is_dropped = batch.is_target & _is_dropped(keys, batch.target_input.shape[1], target)
         is_dropped[:, 0] = False
-        changed["target_input"] = batch.target_input.masked_fill(is_dropped, UNKNOWN)
-    return dataclasses.replace(batch, **changed)
+        shown = batch.target_input.masked_fill(is_dropped, UNKNOWN)
+        batch = dataclasses.replace(batch, target_input=shown)
+    return batch
 
 
 def _is_dropped(keys: NDArray[numpy.uint64], size: int, probability: float) -> Tensor:
@@ -125,7 +129,7 @@ def _is_dropped(keys: NDArray[numpy.uint64], size: int, probability: float) -> T
 def _keys(seed: int, epoch: int, stream: int, pairs: NDArray[Any]) -> NDArray[numpy.uint64]:
     """Return a key for the random numbers of each pair, in an epoch."""
     state = numpy.random.SeedSequence([seed, epoch, stream]).generate_state(1, numpy.uint64)
-    return mixed(state, pairs)
+    return mixed(state.astype(numpy.uint64), pairs)
 
 
 def _sentences(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[NDArray[Any]]:

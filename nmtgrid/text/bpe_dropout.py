@@ -47,7 +47,7 @@ def happens(numbers: NDArray[numpy.uint64], probability: float) -> NDArray[numpy
 
 
 class _Decision(NamedTuple):
-    """Whether merge `index` of those that `symbols` allow is made; those at `kept` are.
+    """Whether merge `number` of those that `symbols` allow is made; those at `kept` are.
 
     A merge is its rank times `_POSITIONS` plus its position: numbers sort as BPE makes merges, and
     take less memory and time than pairs.
@@ -55,7 +55,7 @@ class _Decision(NamedTuple):
 
     symbols: tuple[str, ...]
     merges: tuple[int, ...]
-    index: int
+    number: int
     kept: tuple[int, ...]
 
 
@@ -122,7 +122,7 @@ class BpeDropout:
         states = self._state_of_unit[tokens[firsts]]
         for unit in numpy.unique(tokens[firsts][(states == _NEW) & (ends - firsts == 1)]):
             self._state_of_unit[unit] = self._begin((int(unit),))
-        states = self._state_of_unit[tokens[firsts]]
+        states = numpy.asarray(self._state_of_unit[tokens[firsts]])
         several = numpy.flatnonzero(ends - firsts > 1)
         packed = numpy.ascontiguousarray(tokens, numpy.int32).tobytes()
         known = self._state_of_units
@@ -172,17 +172,17 @@ class BpeDropout:
         assert decision is not None
         if self._next[branch ^ 1] != _NEW:
             self._decisions[state] = None  # no longer needed
-        symbols, merges, index, kept = decision
-        rank, position = divmod(merges[index], _POSITIONS)
+        symbols, merges, number, kept = decision
+        rank, position = divmod(merges[number], _POSITIONS)
         if is_made:
             kept = (*kept, position)
-        index += 1
-        has_more = index < len(merges)
+        number += 1
+        has_more = number < len(merges)
         # All places of the first merge that is made are decided on; later merges wait.
-        if kept and not (has_more and merges[index] // _POSITIONS == rank):
+        if kept and not (has_more and merges[number] // _POSITIONS == rank):
             return self._segmentation(_merged(symbols, kept))
         if has_more:
-            return self._add(_Decision(symbols, merges, index, kept))
+            return self._add(_Decision(symbols, merges, number, kept))
         # Each merge was skipped, which ends the word.
         return self._leaf(symbols)
 
@@ -227,7 +227,7 @@ class BpeDropout:
 def _gather(values: array[int], index: NDArray[Any]) -> NDArray[Any]:
     """Return the `values` at these places."""
     # The view does not outlive this: an array that is viewed cannot grow.
-    return numpy.frombuffer(values, values.typecode)[index]
+    return numpy.asarray(numpy.frombuffer(values, values.typecode)[index])
 
 
 def _merged(symbols: tuple[str, ...], positions: tuple[int, ...]) -> tuple[str, ...]:

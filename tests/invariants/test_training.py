@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,7 +117,8 @@ def test_no_gradient_sees_a_dropped_word(case: Case) -> None:
         for changed in (None, is_dropped, is_shown):
             tokens = words if changed is None else torch.where(changed, words % 2 + 4, words)
             assert changed is None or not torch.equal(tokens, words)
-            other = drop_words(dataclasses.replace(batch, **{name: tokens}), rates, 1, 0)
+            words_changed: dict[str, Any] = {name: tokens}
+            other = drop_words(dataclasses.replace(batch, **words_changed), rates, 1, 0)
             model.zero_grad()
             Likelihood(LikelihoodSettings()).loss(model, other).total.backward()
             gradients.append(

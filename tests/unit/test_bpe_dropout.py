@@ -63,7 +63,7 @@ def full_vocabulary(codes: Codes, words: Iterable[str], lacks: Sequence[str] = (
     for word in words:
         parts = {word[i:j] for i, j in itertools.combinations(range(len(word) + 1), 2)}
         units |= parts | {f"{part}@@" for part in parts}
-    return Vocabulary(sorted(units - set(lacks)))
+    return Vocabulary(sorted(units - {*lacks, "<unk>"}))
 
 
 def segment(
@@ -202,3 +202,12 @@ def test_no_sentences_and_empty_ones() -> None:
         tokens, counts = dropout.segment(numpy.array(ids, int), numpy.array(lengths, int), keys)
         assert counts.tolist() == [3 * length for length in lengths]
         assert UNKNOWN not in tokens
+
+
+def test_an_unknown_word_is_not_the_word_that_its_symbol_spells() -> None:
+    """Though these codes would join the characters of `<unk>`."""
+    codes = Codes(["< u", "<u n", "<un k", "<unk ></w>"])
+    assert codes.segment(["<unk>"]) == ["<unk>"]
+    vocabulary = full_vocabulary(codes, ["<unk>", "low"])
+    dropout = BpeDropout(codes, vocabulary, 1.0)
+    assert segment(dropout, vocabulary, [["<unk>"]]) == [["<unk>"]]

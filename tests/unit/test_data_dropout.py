@@ -101,10 +101,9 @@ def test_an_epoch_has_all_pairs_with_their_words_within_the_limits(dataset: Data
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_side_alone(dataset: Dataset, side: int) -> None:
     train = dataset.split("train")
-    rates = [0.0, 0.0]
-    rates[side] = 0.5
+    source, target = (0.5, 0.0) if side == 0 else (0.0, 0.5)
     every = numpy.arange(len(train))
-    changed = texts(dataset, resegmented(dataset, *rates).batch(every, 0))
+    changed = texts(dataset, resegmented(dataset, source, target).batch(every, 0))
     plain = texts(dataset, train.batch(every))
     assert changed[1 - side] == plain[1 - side] and changed[side] != plain[side]
 
