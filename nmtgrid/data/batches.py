@@ -200,6 +200,10 @@ class DataCursor:
         return cls(epoch, 0, 0)
 
 
+EpochLengths = Callable[[NDArray[Any], int], tuple[NDArray[Any], NDArray[Any]]]
+"""Returns the source and target lengths that pairs have in an epoch."""
+
+
 class BatchPlan:
     """The batches of each epoch and their order.
 
@@ -210,6 +214,9 @@ class BatchPlan:
     small. All is a function of (seed, epoch): a run resumes exactly at any `DataCursor`. Lengths
     are given without end symbols and counted with them. Pairs longer than `max_length` (0: no
     limit) on a side, or empty on one, are skipped; `skipped` says how many.
+
+    `resegmented` returns the lengths that pairs [N] have in an epoch, where those change: batches
+    are cut by them. They are positive and keep to `max_length` where the given ones do.
     """
 
     def __init__(
@@ -221,6 +228,7 @@ class BatchPlan:
         max_length: int = 0,
         seed: int = 1,
         *,
+        resegmented: EpochLengths | None = None,
         pool_size: int = 1_000_000,
         block_size: int = 1000,
     ) -> None:
@@ -228,10 +236,17 @@ class BatchPlan:
         self.target_lengths = numpy.asarray(target_lengths)
         self.max_tokens, self.max_cells = max_tokens, max_cells
         self.max_length, self.seed = max_length, seed
+        self._resegmented = resegmented
         self.pool_size, self.block_size = pool_size, min(block_size, pool_size)
         usable = self._is_usable(slice(None))
         self.count = int(usable.sum())
         self.skipped = len(usable) - self.count
+
+    def epoch_lengths(self, pairs: NDArray[Any], epoch: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the source and target lengths of these pairs [N] in an epoch."""
+        if self._resegmented is not None:
+            return self._resegmented(pairs, epoch)
+        return self.source_lengths[pairs], self.target_lengths[pairs]
 
     def lengths(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the source and target lengths of the pairs that are not skipped."""
@@ -283,7 +298,10 @@ class BatchPlan:
         return cursor.epoch + min(1.0, pools + batches)
 
     def cells(self, indices: NDArray[Any]) -> int:
-        """Return the grid cells of the batch of these pairs, padding and end symbols included."""
+        """Return the grid cells of the batch of these pairs, padding and end symbols included.
+
+        By their given lengths, whatever the epoch.
+        """
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
         return len(indices) * (int(height) + 1) * (int(width) + 1)
 
@@ -312,10 +330,9 @@ class BatchPlan:
         generator = numpy.random.default_rng([self.seed, epoch, pool + 1])
         # The sort is stable: pairs of equal lengths are grouped anew in each epoch.
         generator.shuffle(pairs)
-        batches = cut_by_length(
-            self.source_lengths, self.target_lengths, pairs, self.max_tokens, self.max_cells
-        )
-        return [batches[index] for index in generator.permutation(len(batches))]
+        lengths = self.epoch_lengths(pairs, epoch)
+        batches = cut_by_length(*lengths, numpy.arange(len(pairs)), self.max_tokens, self.max_cells)
+        return [pairs[batches[index]] for index in generator.permutation(len(batches))]
 
 
 def check_usable(plan: BatchPlan) -> None:

@@ -119,6 +119,19 @@ class Split:
         """Return the ids of target sentence `index`."""
         return _sentence(self.target_tokens, self.target_offsets, index)
 
+    def tokens(self, side: int, pairs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the ids of side 0 or 1 of these pairs, one after the other, and the lengths."""
+        tokens, offsets = (
+            (self._source, self._source_offsets)
+            if side == 0
+            else (self.target_tokens, self.target_offsets)
+        )
+        firsts = numpy.asarray(offsets[pairs])
+        lengths = numpy.asarray(offsets[pairs + 1]) - firsts
+        # How far each sentence's ids move from where they lie to where they go.
+        shifts = numpy.repeat(firsts - (numpy.cumsum(lengths) - lengths), lengths)
+        return numpy.asarray(tokens[numpy.arange(lengths.sum()) + shifts]), lengths
+
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch:
         """Return the pairs `indices` as one padded batch."""
         pairs = list(map(int, indices))

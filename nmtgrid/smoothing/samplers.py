@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.soft_targets import TargetDistribution
-from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS
+from nmtgrid.text.vocabulary import BEGIN, PAD, SPECIALS, UNKNOWN
 from nmtgrid.training.settings import Vocabulary
 
 _SPECIAL = len(SPECIALS)
@@ -187,6 +187,8 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     output = tokens.flatten(0, 1)
     shifted = torch.full_like(output, BEGIN)
     shifted[:, 1:] = output[:, :-1]
+    # Word dropout shows samples as it shows the truth; an unknown token never changes anyway.
+    shifted = shifted.masked_fill(several.target_input == UNKNOWN, UNKNOWN)
     return dataclasses.replace(
         several,
         target_input=shifted.masked_fill(~several.is_target, PAD),

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from subword_nmt.apply_bpe import BPE
+from subword_nmt.apply_bpe import BPE, check_vocab_and_split
 from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, update_pair_statistics
 
 from nmtgrid.base.errors import ConfigError, InputError
@@ -23,8 +23,9 @@ from nmtgrid.base.io.text import read_lines
 
 JOINER = "@@"
 _HEADER = "#version: 0.2"
+WORD_END = "</w>"
 _JOINED = re.compile(rf"{JOINER}( |$)")
-_LONGEST_WORD = 1000
+LONGEST_WORD = 1000
 _LARGEST_CACHE = 200_000
 _LEAST_COUNT = 2
 
@@ -104,6 +105,30 @@ class Codes:
                 self._cache[word] = segments
             subwords.extend(segments)
         return subwords
+
+    def symbols(self, word: str) -> tuple[str, ...]:
+        """Return what the merges of `word` begin with: its characters and the mark of its end."""
+        if self._bpe.version == (0, 1):
+            return (*word, WORD_END)
+        return (*word[:-1], word[-1] + WORD_END)
+
+    def rank(self, pair: tuple[str, str]) -> int | None:
+        """Return how many merges come before that of two symbols; None where there is none."""
+        rank: int | None = self._bpe.bpe_codes.get(pair)
+        return rank
+
+    def units(self, symbols: Sequence[str], vocabulary: Container[str]) -> list[str]:
+        """Return the subwords of a word that is merged to `symbols`.
+
+        Those that the `vocabulary` lacks are split, as long as a merge can be undone.
+        """
+        *first, last = symbols
+        # With codes of version 0.1 the mark can be a symbol of its own.
+        segments = [*first, last.removesuffix(WORD_END)] if last != WORD_END else first
+        *first, last = check_vocab_and_split(
+            segments, self._bpe.bpe_codes_reverse, vocabulary, JOINER
+        )
+        return [*(segment + JOINER for segment in first), last]
 
 
 def learn(
@@ -195,8 +220,8 @@ def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | N
 
 def word_parts(word: str) -> list[str]:
     """Return the parts that a word of more than 1,000 characters is cut into; others are whole."""
-    starts = range(0, max(1, len(word)), _LONGEST_WORD)
-    return [word[start : start + _LONGEST_WORD] for start in starts]
+    starts = range(0, max(1, len(word)), LONGEST_WORD)
+    return [word[start : start + LONGEST_WORD] for start in starts]
 
 
 def remove_bpe(text: str) -> str:

@@ -22,6 +22,7 @@ from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.records import Record, read_json, read_record
 from nmtgrid.data import directory
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.data.dropout import ResegmentedPairs
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import (
@@ -267,6 +268,7 @@ def _prepare(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
             "validations.", "Leave that out, or make the dataset with `--valid`.",
         )  # fmt: skip
+    resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
     check_r_drop(settings, objectives)
     model = build_model(settings, dataset)
@@ -287,6 +289,7 @@ def _prepare(
     trainer = Trainer(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes,
+        resegmented=resegmented,
     )  # fmt: skip
     if not resume and processes.count > 1:
         # All processes have drawn the same weights; what they drop out differs from here on.
@@ -406,6 +409,33 @@ def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:
     pipeline = dataset.pipeline
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
     return zoo.from_config(settings.arch, settings.model, *sizes)
+
+
+def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | None:
+    """Return the training pairs under BPE-dropout; None where there is none of it.
+
+    Raises ConfigError where the dataset has nothing that the dropout of `settings` could drop.
+    """
+    batches, pipeline = settings.batches, dataset.pipeline
+    if dataset.pictures is not None and (any(batches.bpe_dropout) or batches.source_word_dropout):
+        raise ConfigError(
+            f"The sources of {dataset.path} are pictures: `batches.source_bpe_dropout`, "
+            "`target_bpe_dropout` and `source_word_dropout` are for translation.",
+            "Leave them out; `batches.target_word_dropout` works with captions too.",
+        )
+    if not any(batches.bpe_dropout):
+        return None
+    if pipeline.facts.subwords == "words":
+        raise ConfigError(
+            "`batches.source_bpe_dropout` and `target_bpe_dropout` skip merges of BPE, but the "
+            f"units of {dataset.path} are words.",
+            f"Run `nmtgrid bpe learn {dataset.path}` without `--words`, or set both to 0; "
+            "`batches.source_word_dropout` works with words too.",
+        )
+    return ResegmentedPairs(
+        dataset.split("train"), pipeline, batches.bpe_dropout,
+        seed=settings.training.seed, max_length=batches.max_length,
+    )  # fmt: skip
 
 
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:

@@ -341,10 +341,34 @@ class BatchSettings:
     """Training pairs with more tokens on either side are skipped, counted and told."""
     accumulation: int = 1
     """Batches of an update."""
+    source_bpe_dropout: float = 0.0
+    """BPE-dropout (Provilkov et al. 2020): probability that a merge is skipped when source words
+    are segmented, anew in each epoch; 0.1 is usual. A training sentence that would exceed
+    max_length so keeps its plain segmentation."""
+    target_bpe_dropout: float = 0.0
+    """The same of target words."""
+    source_word_dropout: float = 0.0
+    """Probability that training shows `<unk>` to the model in place of a source token."""
+    target_word_dropout: float = 0.0
+    """The same of the target tokens that it reads; those that it predicts stay."""
+
+    @property
+    def bpe_dropout(self) -> tuple[float, float]:
+        """BPE-dropout of both sides."""
+        return self.source_bpe_dropout, self.target_bpe_dropout
+
+    @property
+    def word_dropout(self) -> tuple[float, float]:
+        """Word dropout of both sides."""
+        return self.source_word_dropout, self.target_word_dropout
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         faults = outside(self, "batches", "a number above 0", "max_tokens", "accumulation")
+        bpe = ("source_bpe_dropout", "target_bpe_dropout")
+        words = ("source_word_dropout", "target_word_dropout")
+        faults += outside(self, "batches", "from 0 to 1", *bpe)
+        faults += outside(self, "batches", "at least 0 and below 1", *words)
         return faults + outside(self, "batches", "a number from 0 on", "max_cells", "max_length")
 
 

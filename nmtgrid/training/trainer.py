@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.records import convert
 from nmtgrid.data.batches import Batch, BatchPlan, DataCursor, check_usable
+from nmtgrid.data.dropout import ResegmentedPairs, drop_words
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import Objective
@@ -69,8 +70,22 @@ class Pairs(Protocol):
     def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
+def plan_batches(
+    train: Pairs, settings: RunSettings, resegmented: ResegmentedPairs | None
+) -> BatchPlan:
+    """Return the batches of a run. Raises DataError where no pair is left."""
+    batches = settings.batches
+    plan = BatchPlan(
+        train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
+        batches.max_length, settings.training.seed,
+        resegmented=None if resegmented is None else resegmented.lengths,
+    )  # fmt: skip
+    check_usable(plan)
+    return plan
+
+
 def read_batches(
-    pairs: Pairs,
+    read_batch: Callable[[NDArray[Any], int], Batch],
     plan: BatchPlan,
     cursor: DataCursor,
     count: int,
@@ -81,17 +96,23 @@ def read_batches(
     """Yield this process' batches of each update, with the cursor that follows them.
 
     An update has `count` batches of `plan` over all `processes`, from `cursor` on. For a GPU those
-    of the next update are read `ahead`, in a thread, into pinned memory.
+    of the next update are read `ahead`, in a thread, into pinned memory. `read_batch` returns the
+    batch of some pairs in an epoch.
     """
-    walk = plan.walk(cursor)
+    walk, epoch = plan.walk(cursor), cursor.epoch
     is_pinned = ahead and torch.cuda.is_available()
 
     def read() -> tuple[DataCursor, list[Batch]]:
-        steps = [next(walk) for _ in range(count)]
+        nonlocal epoch
+        steps = []
+        for _ in range(count):
+            following, indices = next(walk)
+            steps.append((indices, epoch))
+            epoch = following.epoch
         # Every process walks the whole plan and reads its share, so that none has to send any.
-        own = processes.share([plan.cells(indices) for _, indices in steps])
-        batches = [pairs.batch(steps[index][1]) for index in own]
-        return steps[-1][0], [batch.pinned() if is_pinned else batch for batch in batches]
+        own = processes.share([plan.cells(indices) for indices, _ in steps])
+        batches = [read_batch(*steps[index]) for index in own]
+        return following, [batch.pinned() if is_pinned else batch for batch in batches]
 
     if not ahead:
         while True:
@@ -110,8 +131,9 @@ def read_batches(
 class Trainer:
     """Trains `model` on `train`; the model directory `folder` gets weights and states.
 
-    `validator` scores weights (None: no validation, the last weights count). `resume()` before
-    `run()` goes on from the newest saved state.
+    `validator` scores weights (None: no validation, the last weights count). `resegmented` are the
+    pairs of `train` under BPE-dropout. `resume()` before `run()` goes on from the newest saved
+    state.
     """
 
     def __init__(
@@ -127,19 +149,17 @@ class Trainer:
         validator: Validator | None = None,
         stop: StopRequest | None = None,
         processes: Processes = ALONE,
+        resegmented: ResegmentedPairs | None = None,
     ) -> None:
         self.model, self.train, self.settings = model.to(device), train, settings
+        self.resegmented = resegmented
         self.lock: FolderLock | None = None  # of `folder`, released when the run ends
         self.device, self.bf16, self.validator = device, bf16, validator
         self.processes = processes
         # Drawn by one seed, but perhaps on unlike machines: those of the first process count.
         self.processes.broadcast([*model.parameters(), *model.buffers()])
         training, batches = settings.training, settings.batches
-        self.plan = BatchPlan(
-            train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
-            batches.max_length, training.seed,
-        )  # fmt: skip
-        check_usable(self.plan)
+        self.plan = plan_batches(train, settings, resegmented)
         # One process alone has the weights whole, whatever `shard` says.
         self.weights = Weights(model, objective)
         if training.shard and self.processes.count > 1:
@@ -298,7 +318,7 @@ class Trainer:
         """Train, from the second event to the last."""
         training, progress, stopwatch = self.settings.training, self.progress, self.stopwatch
         reader = read_batches(
-            self.train, self.plan, progress.cursor, self._batches, self.processes,
+            self._read, self.plan, progress.cursor, self._batches, self.processes,
             ahead=self.device.type == "cuda",
         )  # fmt: skip
         # A run that was stopped just before a validation catches up on it.
@@ -335,6 +355,17 @@ class Trainer:
             cider=best.cider,
             best_criterion=best.criterion,
         )
+
+    def _read(self, indices: NDArray[Any], epoch: int) -> Batch:
+        """Return the batch of these pairs as the model sees them in an epoch."""
+        rates = self.settings.batches.word_dropout
+        if self.resegmented is None:
+            batch = self.train.batch(indices)
+        else:
+            batch = self.resegmented.batch(indices, epoch)
+        if any(rates):
+            batch = drop_words(batch, rates, self.settings.training.seed, epoch)
+        return batch
 
     def _update(self, reader: Iterator[tuple[DataCursor, list[Batch]]]) -> Iterator[events.Event]:
         """Do one update."""

@@ -1,6 +1,8 @@
 """Laws of training: an interrupted run is the same run, and micro-batches add up."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.data.batches import Batch
+from nmtgrid.data.dropout import drop_words
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
+from nmtgrid.text.vocabulary import UNKNOWN
 from nmtgrid.training import events
 from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
@@ -58,10 +62,13 @@ def _trainer(
         max_updates=4, warmup_updates=3, ema_decay=0.9, ema_updates=1, log_updates=1,
         save_minutes=0.0, validate_epochs=0, learning_rate=0.01,
     )  # fmt: skip
-    settings = RunSettings(
-        case.arch, training=training, batches=BatchSettings(max_tokens=24, accumulation=2)
-    )
     model = case.build(dropout=0.2)
+    # Word dropout draws too: of the source only where it has words.
+    batches = BatchSettings(
+        max_tokens=24, accumulation=2, target_word_dropout=0.2,
+        source_word_dropout=0.0 if model.traits.source_features else 0.2,
+    )  # fmt: skip
+    settings = RunSettings(case.arch, training=training, batches=batches)
     objective = Likelihood(LikelihoodSettings())
     sentences = readable(Sentences(), model)
     return Trainer(model, objective, sentences, settings, folder, torch.device("cpu"), stop=stop)
@@ -98,6 +105,35 @@ def test_two_and_two_updates_are_four(case: Case, optimiser: Optimiser, tmp_path
     assert differing == []
     two = torch.cat([t.flatten().double() for t in _saved(first).values()])
     assert not torch.equal(two, torch.cat([t.flatten().double() for t in expected.values()]))
+
+
+@every_architecture
+def test_no_gradient_sees_a_dropped_word(case: Case) -> None:
+    """Whatever word stood there, loss and gradients are the same; elsewhere they are not."""
+    model = case.build()
+    batch = batch_for(model, (7, 4, 1, 9), (3, 8, 5, 2))
+    rates = (0.0 if model.traits.source_features else 0.5, 0.5)
+    names = [name for name, rate in zip(("source", "target_input"), rates, strict=True) if rate]
+    dropped = drop_words(batch, rates, 1, 0)
+    torch.manual_seed(3)
+    for name in names:
+        words, is_dropped = getattr(batch, name), getattr(dropped, name) == UNKNOWN
+        is_dropped &= words != UNKNOWN
+        is_shown = ~is_dropped & (words > UNKNOWN)
+        assert bool(is_dropped.any()) and bool(is_shown.any())
+        gradients = []
+        for changed in (None, is_dropped, is_shown):
+            tokens = words if changed is None else torch.where(changed, words % 2 + 4, words)
+            assert changed is None or not torch.equal(tokens, words)
+            words_changed: dict[str, Any] = {name: tokens}
+            other = drop_words(dataclasses.replace(batch, **words_changed), rates, 1, 0)
+            model.zero_grad()
+            Likelihood(LikelihoodSettings()).loss(model, other).total.backward()
+            gradients.append(
+                torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            )
+        own, same, differs = gradients
+        assert torch.equal(own, same) and not torch.equal(own, differs)
 
 
 @every_case

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy
@@ -513,7 +514,7 @@ def test_percentiles_of_lengths() -> None:
 
 def plan(count: int = 300, **changes: int) -> BatchPlan:
     lengths = numpy.random.default_rng(1).integers(1, 30, (2, count))
-    settings = {"max_tokens": 120, "max_cells": 1500, **changes}
+    settings: dict[str, Any] = {"max_tokens": 120, "max_cells": 1500, **changes}
     return BatchPlan(lengths[0], lengths[1], **settings)
 
 

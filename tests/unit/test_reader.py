@@ -19,7 +19,9 @@ def _reader(
     pairs: Sentences, start: DataCursor, updates: int, processes: Processes, *, ahead: bool
 ) -> Iterator[tuple[DataCursor, list[Batch]]]:
     plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    return read_batches(pairs, plan, start, updates, processes, ahead=ahead)
+    return read_batches(
+        lambda indices, epoch: pairs.batch(indices), plan, start, updates, processes, ahead=ahead
+    )
 
 
 def _read(
@@ -70,8 +72,7 @@ def test_a_fault_while_reading_ahead_is_raised() -> None:
 @pytest.mark.gpu
 def test_pinned_batches_are_the_same() -> None:
     pairs = Sentences()
-    plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, 20)
-    reader = read_batches(pairs, plan, DataCursor.begin(), 2, Processes(), ahead=True)
+    reader = _reader(pairs, DataCursor.begin(), 2, Processes(), ahead=True)
     _, batches = next(iter(reader))
     assert batches[0].source.is_pinned()
     assert torch.equal(batches[0].to(torch.device("cuda")).source.cpu(), batches[0].source)

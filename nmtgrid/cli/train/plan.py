@@ -15,14 +15,15 @@ from nmtgrid.base import console
 from nmtgrid.base.config import describe, meanings, to_json
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
-from nmtgrid.data.batches import BatchPlan, DataCursor, check_usable
+from nmtgrid.data.batches import DataCursor
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.cost_report import TABLE
 from nmtgrid.text.vocabulary import SPECIALS
-from nmtgrid.training.prepare import check_r_drop, check_smoothing, check_tie
+from nmtgrid.training.prepare import check_r_drop, check_smoothing, check_tie, resegment
 from nmtgrid.training.settings import RunSettings, settings_type
+from nmtgrid.training.trainer import plan_batches
 
 ASSUMED_LENGTH = 25
 """Tokens on each side of a pair, end symbol included, where no data tell."""
@@ -199,25 +200,16 @@ def _measured_work(
     model: TranslationModel, settings: RunSettings, dataset: Dataset
 ) -> dict[str, float]:
     """Return what an update on the training pairs costs, estimated from a sample of them."""
-    split, batches = dataset.split("train"), settings.batches
-    plan = BatchPlan(
-        split.source_lengths,
-        split.target_lengths,
-        batches.max_tokens,
-        batches.max_cells,
-        batches.max_length,
-        settings.training.seed,
-    )
-    check_usable(plan)
+    plan = plan_batches(dataset.split("train"), settings, resegment(settings, dataset))
     walk = itertools.islice(plan.walk(DataCursor.begin(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
     # The order is drawn anew each epoch, but the first batches of one are like all others.
-    pairs = sum(map(len, first)) / max(len(first), 1) * batches.accumulation
+    pairs = sum(map(len, first)) / max(len(first), 1) * settings.batches.accumulation
     # Batches hold pairs of like lengths: each of them adds some to the sample.
     sample = numpy.concatenate(first)
     sample = sample[:: max(1, len(sample) // _SAMPLE)]
     # The cost is no linear function of the lengths: a mean over pairs, not that of the mean pair.
-    source, target = split.source_lengths[sample] + 1, split.target_lengths[sample] + 1
+    source, target = (lengths + 1 for lengths in plan.epoch_lengths(sample, 0))
     flops = [
         model.report(float(source_length), float(target_length)).flops_per_pair
         for source_length, target_length in zip(source, target, strict=True)
