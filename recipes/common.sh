@@ -29,7 +29,7 @@ for variable in SMALL ON TOY SYSTEMS ARCHS DECODERS LOSSES SKIPS PRESET SEED SEE
     POOLINGS SHAPES EMBEDDINGS GROWTHS BEAM BEAMS SPLIT \
     TRAIN_K K THRESHOLDS AGENTS STARTS SENTENCES WATCH LAMBDAS SIGMAS LAMBDAS_SEQUENCE SWEEP_LAMBDAS \
     SWEEP_FOR SWEEP_SIGMAS SAMPLES FINALISTS BATCH CLOCK ALLOW TOKEN_ALPHA TOKEN_TEMPERATURE NEIGHBOURS RARITY \
-    SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS TEACHER_ARCH STUDENT ORIGINALS SETS; do
+    SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS TEACHER_ARCH STUDENT ORIGINALS ARCH NAME SETS; do
     case "${!variable-}" in
     "") ;;
     *[!a-zA-Z0-9_.,:/=-]*) INVOKED+="$variable=\"${!variable}\" " ;;
@@ -356,12 +356,13 @@ tiny() {
 # `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for so many
 # updates or minutes (see `limits`) with these options and those of SETS, unless it is there.
 train_model() {
-    local model="$1" arch="$2" preset="$3" seed="$4"
+    local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
+    if [ "${RESUME:-0}" = 1 ] && [ -e "$model/config.json" ]; then begin=--resume; fi
     tiny "$arch"
     limits "$5" "$6"
     shift 6
-    run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" --overwrite \
+    run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" "$begin" \
         "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
     run mv "$model.train.json" "$model/done.json"
 }
@@ -406,16 +407,16 @@ all_done() {
 $(tail -n 5 "${failed[0]}")"
 }
 
-# `train_and_score PRESET`: train the one Pervasive Attention MODEL, a folder that ends in -seed$SEED, on
-# $DATA for MINUTES, and translate the test split with a beam of BEAM (5).
+# `train_and_score PRESET`: train the one MODEL of the architecture ARCH (pervasive), a folder that ends in
+# -seed$SEED, on $DATA for MINUTES, and translate the test split with a beam of BEAM (5).
 train_and_score() {
     local limit=()
     if [ "${UPDATES:-0}" = 0 ]; then limit=(--max-minutes "$MINUTES"); fi
-    train_model "$MODEL" pervasive "$1" "$SEED" "${UPDATES:-0}" 0 "${limit[@]}"
+    train_model "$MODEL" "${ARCH:-pervasive}" "$1" "$SEED" "${UPDATES:-0}" 0 "${limit[@]}"
     translate "$MODEL" test "${BEAM:-5}"
     run python "$PROJECT/recipes/pervasive_table.py" scores "$1=${MODEL%-seed*}" --seeds "$SEED" \
         --out "$MODEL/table"
-    record one-model "Pervasive Attention alone" "$MODEL/table.json"
+    record "one-model${NAME:+-$NAME}" "One model${NAME:+, $NAME}" "$MODEL/table.json"
 }
 
 # `record EXPERIMENT TITLE TABLE.json`: keep what an experiment gave, for RESULTS.md.

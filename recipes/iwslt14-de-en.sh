@@ -12,20 +12,22 @@
 # PRESET=iwslt14-de-en. The preset is the publication's model, meant for a GPU (34.67 with beam 5; 50,000
 # updates, an estimated 8 hours at 20 TFLOP/s): two CPU cores take hours for an epoch of it.
 # PRESET=iwslt14-de-en-small is a small model that learns something within an hour there. SMALL=1: 40 updates
-# of a tiny model, on the toy corpus without NMTGRID_DATA.
+# of a tiny model, on the toy corpus without NMTGRID_DATA. ARCH=pervasive, SETS="--set ..." beside the preset,
+# NAME=word for the folder and the record of such a run; RESUME=1 goes on with a run that was cut off.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
 ON=iwslt14-de-en
+read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-60}"
 SEED="${SEED:-1}"
 PRESET="${PRESET:-iwslt14-de-en}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/iwslt14-de-en"
 DATA="$HERE/data"
-MODEL="$HERE/model-$PRESET-seed$SEED"
+MODEL="$HERE/${NAME:-model}-$PRESET-seed$SEED"
 
 environment
 dataset "$ON" "$DATA" "$HERE"
