@@ -167,14 +167,14 @@ class Mixed(_WithoutPredictor):
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
-        several_passes, site_passes = both_passes(several, sites)
-        features = model.features(several_passes, site_passes)
+        features = model.features(*both_passes(several, sites))
+        passes = features.unflatten(0, (-1, len(sites)))
         targets = SiteTargets.at(several, sites)
         # Exit by exit, because each may have a classifier of its own.
         total = nll = torch.zeros((), device=features.device)
         for exit in range(1, model.traits.num_exits + 1):
             rows_of_exit = (depth == exit).nonzero()[:, 0]
-            features_of_exit = features[(site_passes.depth == exit).nonzero()[:, 0]]
+            features_of_exit = passes[:, rows_of_exit].flatten(0, 1)
             classifier = classifier_of(model, exit)
             loss, likelihood = targets[rows_of_exit].cross_entropy(
                 features_of_exit, classifier, label_smoothing=self.settings.label_smoothing

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from tests.invariants.helpers import (
 from tests.unit.plain_kernels import plain_r_drop
 
 ALPHA = 5.0
-CHANGES = {
+CHANGES: dict[str, dict[str, Any]] = {
     "wait-k-sampled": {"paths": 2},
     "exits-mixed": {"sequences": 2},
     "exits-aligned": {"gradient_ratio": 2.0},

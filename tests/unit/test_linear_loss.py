@@ -254,8 +254,9 @@ def test_r_drop_equals_the_plain_twin(
 def test_r_drop_has_the_gradient_of_its_value() -> None:
     features, weight, bias, targets, weights = _problem(6, 5, 3)
 
-    def loss(*leaves: Tensor) -> Tensor:
-        return linear_cross_entropy(*leaves, targets[:3], weights[:3], 0.1, 2, r_drop=5.0)[0]
+    def loss(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        arguments = features, weight, bias, targets[:3], weights[:3]
+        return linear_cross_entropy(*arguments, 0.1, 2, r_drop=5.0)[0]
 
     assert torch.autograd.gradcheck(loss, (features, weight, bias))
 

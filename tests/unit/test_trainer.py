@@ -265,10 +265,8 @@ def test_r_drop_begins_where_it_is_told_to(tmp_path: Path) -> None:
     """With two passes over each sentence, tokens and pairs being counted once; never validated."""
     plain, late = Counting(), Counting()
     counted = []
-    for name, model, changes in (("plain", plain, {}), ("late", late, {"r_drop_from": 0.6})):
-        run = trainer(
-            tmp_path / name, model=model, max_updates=5, r_drop=5.0 if changes else 0.0, **changes
-        )
+    for name, model, alpha in (("plain", plain, 0.0), ("late", late, 5.0)):
+        run = trainer(tmp_path / name, model=model, max_updates=5, r_drop=alpha, r_drop_from=0.6)
         counted.append([e.tokens for e in run.run() if isinstance(e, events.Updated)])
     # Three of five updates are 0.6 of the run.
     assert late.seen == [*plain.seen[:3], 2 * plain.seen[3], 2 * plain.seen[4]]
