@@ -132,7 +132,9 @@ def test_the_oracle_translates_the_same_pieces(
     settings = [Setting("wait-k", 2), Setting("oracle", weight)]
     lengths: list[list[int]] = []
 
-    def search(models: object, source: object, source_lengths: Tensor, *more: Any, **options: Any):
+    def search(
+        models: object, source: object, source_lengths: Tensor, *more: Any, **options: Any
+    ) -> Any:
         lengths.append(source_lengths.tolist())
         return engine.search(models, source, source_lengths, *more, **options)  # type: ignore
 

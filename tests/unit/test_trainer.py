@@ -239,10 +239,10 @@ def test_limits_and_intervals() -> None:
 
 def test_the_share_of_a_run_goes_by_the_nearest_limit() -> None:
     settings = TrainingSettings(max_updates=100, max_minutes=5, max_epochs=4)
-    progress = Progress(update=30, cursor=DataCursor(epoch=1))
+    progress = Progress(update=30, cursor=DataCursor.begin(1))
     assert share_done(settings, progress, 1.0) == pytest.approx(0.3)
     assert share_done(settings, progress, 2.0) == pytest.approx(0.4)
-    progress.cursor = DataCursor(epoch=2)
+    progress.cursor = DataCursor.begin(2)
     assert share_done(settings, progress, 2.0) == pytest.approx(0.5)
     by_time = TrainingSettings(max_updates=0, max_minutes=5)
     assert share_done(by_time, progress, 2.0) == pytest.approx(0.4)
