@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.models import zoo
 from nmtgrid.models.api import Classifier, TranslationModel
 from nmtgrid.training import optimiser as optimiser_module
 from nmtgrid.training.optimiser import (
@@ -103,6 +104,30 @@ def test_hidden_matrices_map_features_to_features() -> None:
     model = Hidden()
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert [names[parameter] for parameter in model.hidden_matrices()] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("arch", "overrides", "others", "maps"),
+    [
+        ("pervasive", {}, "convolution.weight", "grid_map"),
+        ("pervasive", {"skip": "residual-gated"}, "_gates", "narrow.weight"),
+        ("transformer", {"transparent": True, "norm": "pre"}, "mixtures", "source_projection"),
+        ("transformer", {"exits": "tied", "halting": "multinomial"}, "halting_map", "input_map"),
+        ("convrnn", {"convolution": "depthwise"}, "window.weight", "recurrent"),
+        ("convrnn", {"convolution": "full"}, "embedding", "window.weight"),
+        ("pervasive-densenet", {}, "embedding", "convolution.weight"),
+        ("convs2s", {}, "position_weight", "convolution.weight"),
+    ],
+)
+def test_what_layers_of_the_zoo_have_two_dimensions_for(
+    arch: str, overrides: dict[str, Any], others: str, maps: str
+) -> None:
+    """Mixing weights, gains of several layers and kernels of one feature each are no maps."""
+    model = zoo.build(arch, overrides=overrides, source_vocab_size=9, target_vocab_size=9)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    hidden = {names[parameter] for parameter in model.hidden_matrices()}
+    assert any(others in name for name in names.values())
+    assert not any(others in name for name in hidden) and any(maps in name for name in hidden)
 
 
 def newton_schulz(x: float) -> float:
