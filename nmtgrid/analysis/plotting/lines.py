@@ -66,6 +66,8 @@ class Panel:
     """Where to draw a thin line across."""
     whole: bool = False
     """Whether only whole numbers are named under the axis."""
+    places: Sequence[str] = ()
+    """Names of x = 0, 1, 2, ..., where these are no numbers on a scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,10 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
             markersize=2.6, solid_capstyle="round",
         )  # fmt: skip
     axes.set_xlim(0.0, 1.008 * max([1e-9, *(x for line in panel.lines for x in line.x)]))
+    if panel.places:
+        names = [wrapped(name, 14) for name in panel.places]
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlim(-0.4, len(names) - 0.6)
     if panel.whole:
         axes.locator_params(axis="x", integer=True)
     least, most = _limits(panel)
