@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,7 +37,7 @@ from nmtgrid.training.checkpoint import FOLDER as CHECKPOINTS
 from nmtgrid.training.prepare import METRICS
 from recipes.results import machine, software
 from recipes.tune_plan import PlanError, Sweep, Training, parse
-from recipes.tune_table import bits, ranked, report
+from recipes.tune_table import bits, described, ranked, report
 
 Record = dict[str, Any]
 _PAUSE = 0.2
@@ -87,11 +87,6 @@ def check(sweep: Sweep) -> list[int]:
     if faults:
         raise PlanError("\n".join(f"{fault}\n       (with {at})" for fault, at in faults.items()))
     return sizes
-
-
-def described(settings: Mapping[str, str]) -> str:
-    """Return settings as a text for people."""
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 class Trainings:
@@ -186,7 +181,7 @@ class Trainings:
         left = self._left * (time.monotonic() - self._start) / self._trained / 60
         console.say(
             f"[{self._ended} of {self._total}] rung {training.rung.number}, "
-            f"{described(training.settings)}: {outcome}; about {left:.0f} minutes left"
+            f"{described(training.settings)}: {outcome}; about {left:.1f} minutes left"
         )
         return record
 

@@ -134,7 +134,8 @@ class Sweep:
             )
         if self.mode == "random" and not self.draws:
             raise PlanError("MODE=random draws settings: say how many, DRAWS=N.")
-        if len(self.indices()) > MOST_SETTINGS:
+        # No list is longer than sys.maxsize, not even one to draw from.
+        if self.combinations > sys.maxsize or len(self.indices()) > MOST_SETTINGS:
             raise PlanError(
                 f"the grid has {self.combinations:,} settings, more than {MOST_SETTINGS:,}: draw "
                 "some of them by DRAWS=N with MODE=random or halving."

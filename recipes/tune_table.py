@@ -22,7 +22,7 @@ from recipes.tune_plan import Settings, Sweep, short_names
 Record = dict[str, Any]
 _STRONG, _PALE = 0, 5
 """Indices of looks: a colour, and grey."""
-_OTHERS = "other settings"
+_BEST, _OTHERS = "best settings", "other settings"
 _LOSS = "validation loss (nats per target token)"
 _COLUMNS = {
     "rung": "rung", "budget": "budget", "updates": "updates", "minutes": "minutes",
@@ -73,6 +73,11 @@ def table_rows(records: Sequence[Record]) -> list[Record]:
     return rows
 
 
+def described(settings: Mapping[str, str]) -> str:
+    """Return settings as a text for people."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
 def bits(nats: float) -> float:
     """Return a loss in bits."""
     return nats / math.log(2)
@@ -92,7 +97,7 @@ def report(sweep: Sweep, records: Sequence[Record]) -> int:
     write_text(sweep.out / "table.md", table_of(rows))
     for record in records:
         if record["outcome"] == "failed":
-            console.warn(f"`{record['command']}` failed: {record['reason']}")
+            console.warn(f"{described(record['settings'])} failed: {record['reason']}")
     best = best_run(records)
     if best is None:
         console.error("No run came to its end.", f"Their logs are in {sweep.out / 'runs'}.")
@@ -123,22 +128,25 @@ def draw(records: Sequence[Record], grid: Mapping[str, Sequence[str]], path: Pat
     assert best is not None
     finished = [record for record in records if record["outcome"] == "finished"]
     short = short_names(grid)
-    label = "best: " + ", ".join(f"{short[name]} {best['settings'][name]}" for name in grid)
+    title = "Best: " + ", ".join(f"{short[name]} {best['settings'][name]}" for name in grid)
     curves = []
-    for record in finished:
+    # The best first, as in the legend.
+    for record in sorted(finished, key=lambda record: record["settings"] != best["settings"]):
         is_best = record["settings"] == best["settings"]
-        name, style = (label, _STRONG) if is_best else (_OTHERS, _PALE)
+        name, style = (_BEST, _STRONG) if is_best else (_OTHERS, _PALE)
         curve = record["curve"]
         curves.append(
             Line(name, curve["minutes"], curve["nll"], style, faint=not is_best, mark=True)
         )
-    panels = [Panel("All runs", "minutes of the run", _LOSS, curves)]
+    # The budgets of rungs grow by a factor: on a linear scale the first would be one line.
+    rungs = len({record["rung"] for record in finished})
+    panels = [Panel(title, "minutes of the run", _LOSS, curves, logarithmic_x=rungs > 1)]
     # All settings have one budget there; later rungs have the best alone.
     first = [record for record in finished if record["rung"] == 1]
     panels += [
         Panel(
-            f"{name}, each run for {records[0]['budget']}", name, _LOSS,
-            marginal_lines(first, name, values, best["settings"], label), places=values,
+            f"{short[name]}, {len(first)} runs of {records[0]['budget']}", name, _LOSS,
+            marginal_lines(first, name, values, best["settings"]), places=values,
         )
         for name, values in grid.items()
         if len(values) > 1
@@ -147,7 +155,7 @@ def draw(records: Sequence[Record], grid: Mapping[str, Sequence[str]], path: Pat
 
 
 def marginal_lines(
-    records: Sequence[Record], name: str, values: Sequence[str], best: Settings, label: str
+    records: Sequence[Record], name: str, values: Sequence[str], best: Settings
 ) -> list[Line]:
     """Return the losses over the values of a setting; lines join runs that differ in it alone."""
     groups: dict[str, tuple[list[float], list[float]]] = {}
@@ -160,7 +168,7 @@ def marginal_lines(
                 y.append(record["valid_nll"])
     return [
         Line(
-            label if others == own else _OTHERS, x, y,
+            _BEST if others == own else _OTHERS, x, y,
             _STRONG if others == own else _PALE, faint=others != own, mark=True,
         )
         for others, (x, y) in groups.items()
