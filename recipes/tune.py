@@ -243,7 +243,6 @@ def run(sweep: Sweep, trainings: Trainings) -> list[Record]:
             break
         if rung.number > 1:
             console.say(f"Rung {rung.number}: the best {len(chosen)} for {rung.budget}.")
-        chosen.sort()
         ended = trainings.train([sweep.training(*one, rung) for one in chosen])
         records += ended
         chosen = [chosen[place] for place in ranked(ended)]

@@ -36,7 +36,7 @@ _DIGITS = {"valid_nll": ".4f", "valid_bits": ".4f", "tokens_per_second": ",.0f"}
 def ranked(records: Sequence[Record]) -> list[int]:
     """Return the places of the runs that finished, the least loss first.
 
-    Of runs with one loss the first in the grid comes first.
+    Runs with one loss keep their order: that of the rung before, or of the grid.
     """
     finished = [place for place, record in enumerate(records) if record["outcome"] == "finished"]
     return sorted(finished, key=lambda place: float(records[place]["valid_nll"]))

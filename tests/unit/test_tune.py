@@ -327,6 +327,14 @@ def test_ties_go_to_the_first_of_the_grid(tmp_path: Path, trained: Any) -> None:
     assert [name for name, _ in fake.calls[6:]] == ["30 1/0.1", "30 1/0.2", "90 1/0.1"]
 
 
+def test_ties_of_later_rungs_go_to_who_was_ahead(tmp_path: Path, trained: Any) -> None:
+    def loss(settings: dict[str, str], updates: int) -> float:
+        return -by_rate(settings, updates) if updates < 30 else 1.0
+
+    fake, _ = trained(sweep(out=tmp_path), loss)
+    assert [name for name, _ in fake.calls[6:]] == ["30 1/0.2", "30 1/0.1", "90 1/0.2"]
+
+
 def test_side_by_side(tmp_path: Path, trained: Any) -> None:
     fake, records = trained(sweep(out=tmp_path, jobs=4), by_rate)
     assert fake.most == 4 and len(records) == 9
