@@ -28,9 +28,9 @@
 # picture are $RUNS/tune-SWEEP/table.{md,json,png}. Killed and begun again, the recipe skips what has ended,
 # failed runs too (RETRY=1 tries them again), and resumes what was being trained. A run that fails, as
 # where the loss is not finite, is recorded and the others go on. The models may be removed, the records not.
-# SWEEP=NAME (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by side, each on
-# one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy corpus, four
-# settings, two rungs, at most 40 updates.
+# SWEEP=NAME (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
+# side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
+# corpus, four settings, two rungs, at most 40 updates.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -69,4 +69,4 @@ run python "$PROJECT/recipes/tune.py" "${WORDS[@]}"
 if [ "$DRY_RUN" != 0 ]; then
     "${PYTHON:-python3}" "$PROJECT/recipes/tune_plan.py" "${WORDS[@]}"
 fi
-record tune "Settings tuned on $ON" "$HERE/table.json"
+record tune "Tuned settings" "$HERE/table.json"

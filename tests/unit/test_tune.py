@@ -181,7 +181,7 @@ def test_the_order_of_runs(losses: list[float | None], expected: list[int]) -> N
 
 def test_the_best_is_of_the_last_rung() -> None:
     records = [
-        record(1.0, a="x"), record(2.0, a="y"), record(None, a="z"), record(3.0, a="w"),
+        record(1.0, a="x"), record(2.0, a="y"), record(None, a="z"), record(1.6, a="w"),
         record(1.5, 2, a="y"), record(1.7, 2, a="x"),
     ]  # fmt: skip
     best = tune_table.best_run(records)
@@ -226,7 +226,7 @@ def test_the_picture(tmp_path: Path, rungs: int, monkeypatch: pytest.MonkeyPatch
     curves, marginal = drawn
     assert "a 2, b x" in curves.title and curves.logarithmic_x == (rungs == 2)
     assert [line.faint for line in curves.lines] == [False] * rungs + [True]
-    assert marginal.places == ["1", "2", "3"] and len(marginal.lines) == 1
+    assert marginal.places == ["1", "2", "3"] and [[*line.x] for line in marginal.lines] == [[0, 1]]
 
 
 class Fake:
