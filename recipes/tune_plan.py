@@ -1,8 +1,8 @@
 """The plan of recipes/tune.sh: which settings are trained, for how long, and how many go on.
 
 python recipes/tune_plan.py DATA --out FOLDER --grid GRID ... -- OPTION...
-    Print the commands of the first rung and the sizes of the others. Trains nothing, and needs
-    nothing but Python: `--dry-run` works before anything is installed.
+    Print the commands of the first rung and one of each other. Trains nothing, and needs nothing
+    but Python: `--dry-run` works before anything is installed.
 
 Successive halving is Jamieson and Talwalkar's (2016), the inner loop of Hyperband: all settings
 are trained with a small budget, the best 1/eta of them with eta times as much, until one has the
@@ -269,12 +269,16 @@ def main() -> int:
         print(f"error: {fault}", file=sys.stderr)
         return 2
     for index, settings in enumerate(sweep.settings()):
-        training = sweep.training(index, settings, first)
-        out = sweep.out / "runs" / training.name
-        print("$", shlex.join(sweep.command(training, out)))
+        _print_command(sweep, index, settings, first)
     for rung in later:
-        print(f"Then the best {rung.count} of them for {rung.budget}.")
+        print(f"Then the best {rung.count} of them for {rung.budget}, as this one:")
+        _print_command(sweep, 0, sweep.settings()[0], rung)
     return 0
+
+
+def _print_command(sweep: Sweep, index: int, settings: Settings, rung: Rung) -> None:
+    training = sweep.training(index, settings, rung)
+    print("$", shlex.join(sweep.command(training, sweep.out / "runs" / training.name)))
 
 
 if __name__ == "__main__":
