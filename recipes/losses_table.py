@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
+from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
 
@@ -61,13 +63,8 @@ def _seed(scores: Path) -> int:
 
 def minutes_of(metrics: Path, epoch: int) -> float:
     """Return how long training on `epoch` target tokens takes, validation not counted."""
-    seconds = tokens = 0.0
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "updated":
-            tokens += event["tokens"]
-            seconds += event["tokens"] / event["tokens_per_second"]
-    return seconds / tokens * epoch / 60
+    rate = read_run(metrics, "").tokens_per_second
+    return epoch / rate / 60 if rate else math.nan
 
 
 def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> str:

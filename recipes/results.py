@@ -69,8 +69,7 @@ def keep(experiment: str, title: str, table: Path, command: str) -> Record:
         "small": "SMALL=1" in command.split(),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "software": f"nmtgrid {nmtgrid.__version__}, torch {metadata.version('torch')}, "
-        f"Python {platform.python_version()}",
+        "software": software(),
         "rows": rows_of(table),
     }
 
@@ -87,6 +86,12 @@ def machine() -> str:
     if facts.is_file() and (found := re.search(r"model name\s*: (.+)", facts.read_text())):
         name = found[1]
     return f"{name}, {os.cpu_count()} cores, no GPU"
+
+
+def software() -> str:
+    """Return the versions that a result rests on."""
+    torch, python = metadata.version("torch"), platform.python_version()
+    return f"nmtgrid {nmtgrid.__version__}, torch {torch}, Python {python}"
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -243,7 +248,7 @@ def _ours(record: Record) -> str:
     for row in record["rows"][:MOST_ROWS]:
         parts.setdefault(str(row.get(PART, "")), []).append(row)
     tables = [
-        (f"{name.replace('_', ' ').capitalize()}:\n\n" if name else "") + _table(rows)
+        (f"{name.replace('_', ' ').capitalize()}:\n\n" if name else "") + table_of(rows)
         for name, rows in parts.items()
         if not name or len(_names(rows)) > 1
     ]
@@ -259,8 +264,8 @@ def _ours(record: Record) -> str:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
-    """Return rows as a table."""
+def table_of(rows: Sequence[Row]) -> str:
+    """Return rows as a table in Markdown."""
     names = _names(rows)
     lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
     lines += [[_cell(row, name) for name in names] for row in rows]

@@ -31,6 +31,7 @@ multi30k -
 paragraphs -
 trust -
 distill -
+tune -
 slurm -
 quickstart -"
 if [ $# -gt 0 ]; then

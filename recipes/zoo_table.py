@@ -13,6 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.analysis.training_curves import read_run
+
 COLUMNS = {
     "system": "system",
     "parameters": "parameters",
@@ -46,7 +48,7 @@ def row(model: Path) -> dict[str, Any]:
         "greedy": greedy["bleu_tokenized"],
         "beam5": beam5["bleu_tokenized"],
         "chrf": beam5["chrf"],
-        "training_speed": _speed(model / "metrics.jsonl"),
+        "training_speed": read_run(model / "metrics.jsonl", model.name).tokens_per_second,
         "decoding_speed": greedy["tokens_per_second"],
         "signature": beam5["signature_bleu_tokenized"],
     }
@@ -71,16 +73,6 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if name.endswith("speed") else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _speed(path: Path) -> float:
-    """Return the mean training speed over all logged updates, target tokens per second."""
-    speeds: list[float] = [
-        record["tokens_per_second"]
-        for record in map(json.loads, path.read_text().splitlines())
-        if record["event"] == "updated"
-    ]
-    return len(speeds) / sum(1.0 / speed for speed in speeds)
 
 
 def _read(path: Path) -> dict[str, Any]:

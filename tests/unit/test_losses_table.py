@@ -16,10 +16,11 @@ def _model(folder: Path, seed: int, bleu: float, **more: float) -> str:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"settings": {"training": {"seed": seed}}}))
     (folder / "test.json").write_text(json.dumps({"bleu_tokenized": bleu, **more}))
+    updated = {"event": "updated", "nll": 1, "learning_rate": 1, "gradient_norm": 1}
     events = [
-        {"event": "updated", "tokens": 10, "tokens_per_second": 2},
-        {"event": "validated", "seconds": 1000},
-        {"event": "updated", "tokens": 30, "tokens_per_second": 2},
+        {"update": 1, "minutes": 1, **updated, "tokens": 10, "tokens_per_second": 2},
+        {"update": 1, "minutes": 20, "event": "validated", "nll": 1, "seconds": 1000},
+        {"update": 2, "minutes": 21, **updated, "tokens": 30, "tokens_per_second": 2},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return str(folder / "test.json")

@@ -35,6 +35,7 @@ ALL = {
     "smoothing": "",
     "transparent": "",
     "trust": "",
+    "tune": "",
     "zoo": "",
 }
 Completed = subprocess.CompletedProcess[str]

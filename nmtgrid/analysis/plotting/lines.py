@@ -66,6 +66,9 @@ class Panel:
     """Where to draw a thin line across."""
     whole: bool = False
     """Whether only whole numbers are named under the axis."""
+    places: Sequence[str] = ()
+    """Names of x = 0, 1, 2, ..., where these are no numbers on a scale."""
+    logarithmic_x: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,9 +134,7 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
             zorder=2 if line.faint else 3, marker="o" if line.mark or len(line.x) < 4 else "",
             markersize=2.6, solid_capstyle="round",
         )  # fmt: skip
-    axes.set_xlim(0.0, 1.008 * max([1e-9, *(x for line in panel.lines for x in line.x)]))
-    if panel.whole:
-        axes.locator_params(axis="x", integer=True)
+    _scale_x(axes, panel)
     least, most = _limits(panel)
     if panel.logarithmic:
         axes.set_yscale("log")
@@ -156,6 +157,25 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
         second.set_yticks([], minor=True)
         second.yaxis.set_major_formatter(log_label)
         second.set_ylabel(panel.exponential)
+
+
+def _scale_x(axes: Axes, panel: Panel) -> None:
+    x = [x for line in panel.lines for x in line.x]
+    if panel.places:
+        axes.set_xticks(range(len(panel.places)), [wrapped(name, 14) for name in panel.places])
+        axes.set_xlim(-0.4, len(panel.places) - 0.6)
+    elif panel.logarithmic_x:
+        least = min((value for value in x if value > 0), default=0.1)
+        most = max([least, *x])
+        axes.set_xscale("log")
+        axes.set_xlim(least / 1.1, most * 1.1)
+        axes.set_xticks(log_ticks(least, most, 7))
+        axes.set_xticks([], minor=True)
+        axes.xaxis.set_major_formatter(log_label)
+    else:
+        axes.set_xlim(0.0, 1.008 * max([1e-9, *x]))
+        if panel.whole:
+            axes.locator_params(axis="x", integer=True)
 
 
 def _limits(panel: Panel) -> tuple[float, float]:

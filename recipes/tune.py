@@ -1,0 +1,304 @@
+"""The sweep of recipes/tune.sh: checks all settings, trains, and writes table and picture.
+
+python recipes/tune.py DATA --out FOLDER --grid GRID ... -- OPTION...
+    FOLDER/runs/NAME is a model directory, NAME.json its record and NAME.log what its training
+    said; FOLDER/table.{md,json,png} has all settings, best first. What comes behind `--` are
+    options of `nmtgrid train` for every run. Begun again, it trains nothing twice.
+
+Exit codes: 0; 1 if no run came to its end; 2 for wrong input; 128 + signal if interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from nmtgrid.analysis.training_curves import read_run, summary
+from nmtgrid.base import console
+from nmtgrid.base.errors import DataError, InputError, NmtgridError, StorageError
+from nmtgrid.base.io.atomic import digest, make_folder, write_json
+from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.records import read_json
+from nmtgrid.cli import app
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.training.checkpoint import FOLDER as CHECKPOINTS
+from nmtgrid.training.prepare import METRICS
+from recipes.results import machine, software
+from recipes.tune_plan import PlanError, Sweep, Training, parse
+from recipes.tune_table import bits, described, ranked, report
+
+Record = dict[str, Any]
+_PAUSE = 0.2
+"""Seconds between two looks at what is running."""
+
+
+class Interrupted(Exception):
+    """A signal ended the sweep; `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__()
+
+
+def check(sweep: Sweep) -> list[int]:
+    """Return the parameters of each setting's model, by `train --dry-run`.
+
+    Raises PlanError with the faults of all settings that it refuses, each fault once.
+    """
+    if not len(Dataset.open(sweep.data).split("valid")):
+        raise DataError(f"{sweep.data} has no validation pairs, by which settings are compared.")
+    last, sizes = sweep.schedule()[-1], []
+    faults: dict[str, str] = {}
+    warnings: dict[str, None] = {}
+    for index, settings in enumerate(sweep.settings()):
+        training = sweep.training(index, settings, last)
+        words = ["train", str(sweep.data), *training.options, "--dry-run", "--json", "-"]
+        with (
+            # A report is written as bytes.
+            contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as output,
+            contextlib.redirect_stderr(io.StringIO()) as messages,
+        ):
+            code = app.main(words)
+        lines = messages.getvalue().splitlines()
+        if code >= 128:
+            raise Interrupted(code - 128)
+        if code:
+            start = next((n for n, line in enumerate(lines) if line.startswith("error: ")), 0)
+            fault = "\n".join(lines[start:]).removeprefix("error: ")
+            faults.setdefault(fault, described(settings))
+            continue
+        warnings |= dict.fromkeys(line for line in lines if line.startswith("warning: "))
+        output.seek(0)
+        sizes.append(json.load(output)["parameters"])
+    for warning in warnings:
+        console.warn(warning.removeprefix("warning: "))
+    if faults:
+        raise PlanError("\n".join(f"{fault}\n       (with {at})" for fault, at in faults.items()))
+    return sizes
+
+
+class Trainings:
+    """The runs of a sweep: trains those without a record, `sweep.jobs` of them side by side."""
+
+    def __init__(self, sweep: Sweep, sizes: Sequence[int]) -> None:
+        self.sweep, self.sizes = sweep, sizes
+        self.folder = sweep.out / "runs"
+        self.signals: list[int] = []
+        self._running: dict[subprocess.Popen[bytes], Training] = {}
+        rungs = sweep.schedule()
+        self._total = sum(rung.count for rung in rungs)
+        self._left = sum(rung.count * rung.budget.amount for rung in rungs)
+        self._ended, self._trained, self._start = 0, 0.0, time.monotonic()
+
+    def record(self, training: Training) -> Record | None:
+        """Return the record of a run that has ended, unless it failed and is tried again."""
+        path = self._path(training, "json")
+        if not path.exists():
+            return None
+        record: Record = read_json(path)
+        is_kept = record.get("outcome") == "finished" or not self.sweep.retry
+        return record if is_kept else None
+
+    def train(self, trainings: Sequence[Training]) -> list[Record]:
+        """Return the records of these runs, trained where they have none.
+
+        A run that fails is recorded, and the others go on. Raises Interrupted at a signal, once
+        all that was running has saved its state, StorageError where a record cannot be written.
+        """
+        make_folder(self.folder)
+        records = {training.index: self.record(training) for training in trainings}
+        waiting = deque(training for training in trainings if records[training.index] is None)
+        for training in trainings:
+            if records[training.index] is not None:
+                self._advance(training, was_trained=False)
+        try:
+            while (waiting and not self.signals) or self._running:
+                while waiting and len(self._running) < self.sweep.jobs and not self.signals:
+                    self._begin(waiting.popleft())
+                time.sleep(_PAUSE)
+                for process in [one for one in self._running if one.poll() is not None]:
+                    training = self._running.pop(process)
+                    if not self.signals or process.returncode == 0:
+                        records[training.index] = self._end(training, process.returncode)
+        finally:
+            # Where the sweep itself fails, no training is left behind.
+            self.stop()
+            for process in self._running:
+                process.wait()
+        if self.signals:
+            raise Interrupted(self.signals[0])
+        return [record for record in records.values() if record is not None]
+
+    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """Ask all that is running to save and end; also the handler of signals."""
+        if number:
+            self.signals.append(number)
+            console.say("Stopping: what is being trained saves its state.")
+        for process in self._running:
+            process.terminate()
+
+    def _path(self, training: Training, ending: str) -> Path:
+        return self.folder / f"{training.name}.{ending}"
+
+    def _begin(self, training: Training) -> None:
+        model, log = self.folder / training.name, self._path(training, "log")
+        # Of an earlier start of the sweep that was killed alone, a training may still go on.
+        FolderLock(model, "recipes/tune.py").release()
+        states = model / CHECKPOINTS
+        way = "--resume" if states.is_dir() and any(states.iterdir()) else "--overwrite"
+        words = [*self.sweep.command(training, model)[1:], way]
+        verb = "goes on" if way == "--resume" else "begins"
+        console.say(f"{described(training.settings)} {verb} ({training.rung.budget}; {log})")
+        with open(log, "ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "nmtgrid", *words], stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file,
+                # Ctrl-C reaches this program alone, which passes it on once: twice would not save.
+                start_new_session=True,
+            )  # fmt: skip
+        self._running[process] = training
+
+    def _end(self, training: Training, code: int) -> Record:
+        record = self._result(training, code)
+        write_json(self._path(training, "json"), record)
+        self._advance(training, was_trained=True)
+        loss = record["valid_nll"]
+        outcome = f"failed: {record['reason']}"
+        if record["outcome"] == "finished":
+            outcome = f"validation {loss:.4f} nats, {bits(loss):.4f} bits per token"
+        left = self._left * (time.monotonic() - self._start) / self._trained / 60
+        console.say(
+            f"[{self._ended} of {self._total}] rung {training.rung.number}, "
+            f"{described(training.settings)}: {outcome}; about {left:.1f} minutes left"
+        )
+        return record
+
+    def _advance(self, training: Training, *, was_trained: bool) -> None:
+        amount = training.rung.budget.amount
+        self._ended += 1
+        self._left -= amount
+        self._trained += amount * was_trained
+
+    def _result(self, training: Training, code: int) -> Record:
+        """Return the record of a run that ended with `code`."""
+        rung, model = training.rung, self.folder / training.name
+        record: Record = {
+            "settings": training.settings,
+            "rung": rung.number,
+            "budget": str(rung.budget),
+            "seed": self.sweep.seed,
+            "parameters": self.sizes[training.index],
+            "command": shlex.join(self.sweep.command(training, "MODEL")),
+            "outcome": "failed" if code else "finished",
+            "exit_code": code,
+            "reason": self._last_words(training, code) if code else "",
+            "valid_nll": None,
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "software": software(),
+        }
+        try:
+            run = read_run(model / METRICS, training.name)
+        except (InputError, StorageError) as fault:
+            # A training that failed at once has no log.
+            return record | {"outcome": "failed", "reason": record["reason"] or str(fault)}
+        facts = summary(run)
+        names = ("updates", "minutes", "tokens_per_second", "best_update", "valid_bleu")
+        record |= {name: facts[name] for name in names} | {"valid_nll": facts["valid_loss"]}
+        points = [row for row in run.validation if row["nll"] == row["nll"]]
+        record["curve"] = {name: [row[name] for row in points] for name in ("minutes", "nll")}
+        if not code and record["valid_nll"] is None:
+            record |= {"outcome": "failed", "reason": "no validation gave a finite loss"}
+        return record
+
+    def _last_words(self, training: Training, code: int) -> str:
+        """Return the error that a training ended with, or by which signal."""
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        lines = self._path(training, "log").read_text("utf-8", "replace").splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else f"exit code {code}"
+
+
+def run(sweep: Sweep, trainings: Trainings) -> list[Record]:
+    """Train rung by rung; return all records. Only the validation loss decides who goes on."""
+    records: list[Record] = []
+    chosen = list(enumerate(sweep.settings()))
+    for rung in sweep.schedule():
+        # Fewer than planned where too many have failed.
+        chosen = chosen[: rung.count]
+        if not chosen:
+            break
+        if rung.number > 1:
+            console.say(f"Rung {rung.number}: the best {len(chosen)} for {rung.budget}.")
+        ended = trainings.train([sweep.training(*one, rung) for one in chosen])
+        records += ended
+        chosen = [chosen[place] for place in ranked(ended)]
+    return records
+
+
+def check_same_data(sweep: Sweep) -> None:
+    """Raise StorageError where the runs in the sweep's folder were trained on other data."""
+    # The sizes and checksums of its files: a dataset that is made again is the same.
+    path, data = sweep.out / "sweep.json", digest(Dataset.open(sweep.data).manifest["files"])
+    if path.exists():
+        if read_json(path)["data"] != data:
+            raise StorageError(
+                f"The runs in {sweep.out} were trained on other data than {sweep.data}.",
+                "Name the sweep differently (NAME=...), or remove that folder.",
+            )
+        return
+    write_json(path, {"data": data})
+
+
+@contextlib.contextmanager
+def _signals(trainings: Trainings) -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and the end of the terminal end the sweep in an orderly way inside."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, trainings.stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main() -> int:
+    """Run the command line."""
+    try:
+        sweep = parse(sys.argv[1:])
+        rungs = sweep.schedule()
+        sizes = check(sweep)
+        plan = ", then ".join(f"{rung.count} for {rung.budget}" for rung in rungs)
+        console.say(f"Settings: {plan} each; {sweep.jobs} side by side.")
+        make_folder(sweep.out)
+        with FolderLock(sweep.out, "recipes/tune.py"):
+            check_same_data(sweep)
+            trainings = Trainings(sweep, sizes)
+            with _signals(trainings):
+                records = run(sweep, trainings)
+            return report(sweep, records)
+    except PlanError as fault:
+        console.error(str(fault))
+    except NmtgridError as fault:
+        console.error(fault.problem, fault.advice)
+    except Interrupted as fault:
+        console.say("Interrupted. The same command goes on from here.")
+        return 128 + fault.number
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

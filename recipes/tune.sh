@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Tune settings of a training on your corpus: a grid, random draws of it, or successive halving.
+#
+#   DATA=DIR ARCH=pervasive PRESET=multi30k MINUTES=30 bash recipes/tune.sh
+#                                          DIR is a dataset of `nmtgrid preprocess` and `nmtgrid bpe`
+#   ON=multi30k bash recipes/tune.sh       a corpus of the recipes, downloaded or from NMTGRID_DATA
+#   MODE=random DRAWS=8 bash recipes/tune.sh             eight settings of the grid, each in full
+#   bash recipes/tune.sh --dry-run         prints the commands of the first rung
+#
+# GRID names settings and values, as `nmtgrid train --set` takes them; all combinations are compared:
+#   GRID="training.learning_rate=0.004,0.008,0.012 model.dropout=0.2,0.3"
+# or is a file with one of them on each line. What `train --dry-run` refuses is refused before anything
+# is trained. MODE=grid trains each combination with the full budget, MODE=random DRAWS of them, and
+# MODE=halving (the default; of DRAWS, or all) follows Jamieson and Talwalkar (2016): all are trained with
+# a small budget, the best 1/ETA (a third) of them with ETA times as much, until one has the full budget;
+# RUNGS=N begins later, so that there are N rungs at most. Each rung trains anew, its schedule as long as
+# its budget: a rate that has decayed to the end of a short run cannot go on as that of a long one, and
+# what is compared at a rung are whole trainings. That costs at most ETA / (ETA - 1) times what resuming
+# would (1.5), in all (number of rungs) x (settings) / ETA^(rungs - 1) full runs: 27 settings take four.
+#
+# The budget of a run is MINUTES=30 of processor time, so that runs compare on a shared machine, or
+# UPDATES=N; the schedule is a cosine over it, unless GRID or SETS say otherwise. Runs are compared by their
+# validation loss alone, never by a test set or BLEU. With one seed, differences as small as those between
+# seeds mean nothing: train the finalists with `--seeds`. Device hours: the budget times the full runs; by
+# default one and a half, of one CPU core.
+#
+# Of each run $RUNS/tune-NAME/runs has the model directory, a record (JSON) and what it said; table and
+# picture are $RUNS/tune-NAME/table.{md,json,png}. Killed and begun again, the recipe skips what has ended,
+# failed runs too (RETRY=1 tries them again), and resumes what was being trained. A run that fails, as
+# where the loss is not finite, is recorded and the others go on. The models may be removed, the records not.
+# NAME (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
+# side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
+# corpus, four settings, two rungs, at most 40 updates.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+ARCH="${ARCH:-pervasive}"
+if [ "$SMALL" = 1 ]; then
+    ON="${ON:-toy}"
+    GRID="${GRID:-training.learning_rate=0.01,0.02 model.dropout=0.1,0.3}"
+fi
+GRID="${GRID:-training.learning_rate=0.004,0.008,0.016 model.dropout=0.1,0.2,0.3}"
+MINUTES="${MINUTES:-30}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+read -r -a SETS <<<"${SETS:-}"
+
+environment
+if [ -n "${DATA:-}" ]; then
+    # A record is read elsewhere, where this folder is not.
+    INVOKED="DATA=DIR $INVOKED"
+    ON="${NAME:-$(basename "$DATA")}"
+    HERE="$RUNS/tune-$ON"
+else
+    CORPUS="${ON:-multi30k}"
+    ON="${NAME:-$CORPUS}"
+    HERE="$RUNS/tune-$ON" PRESET="${PRESET:-$(preset_of "$CORPUS")}"
+    DATA="$HERE/data"
+    dataset "$CORPUS" "$DATA" "$HERE/text"
+fi
+tiny "$ARCH"
+WORDS=("$DATA" --out "$HERE" --arch "$ARCH" --preset "${PRESET:-}" --grid "$GRID"
+    --mode "${MODE:-halving}" --draws "${DRAWS:-0}" --eta "${ETA:-3}" --rungs "${RUNGS:-0}"
+    --updates "${UPDATES:-0}" --minutes "$MINUTES" --seed "${SEED:-1}" --jobs "${JOBS:-1}")
+if [ "${RETRY:-0}" = 1 ]; then WORDS+=(--retry); fi
+WORDS+=(-- "${TINY[@]}" "${SETS[@]}")
+run python "$PROJECT/recipes/tune.py" "${WORDS[@]}"
+if [ "$DRY_RUN" != 0 ]; then
+    "${PYTHON:-python3}" "$PROJECT/recipes/tune_plan.py" "${WORDS[@]}"
+fi
+record tune "Tuned settings" "$HERE/table.json"
