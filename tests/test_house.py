@@ -242,7 +242,8 @@ def test_the_changelog_tells_of_this_version(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in RECIPES if name not in ("quickstart", "slurm", "small", "test")]
+    "name",
+    [name for name in RECIPES if name not in ("quickstart", "slurm", "small", "test", "trust")],
 )
 def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> None:
     """`--dry-run` prints the commands and touches nothing."""
