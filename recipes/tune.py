@@ -178,7 +178,7 @@ class Trainings:
         outcome = f"failed: {record['reason']}"
         if record["outcome"] == "finished":
             outcome = f"validation {loss:.4f} nats, {bits(loss):.4f} bits per token"
-        left = self._left * (time.monotonic() - self._start) / self._trained / 60
+        left = max(0.0, self._left) * (time.monotonic() - self._start) / self._trained / 60
         console.say(
             f"[{self._ended} of {self._total}] rung {training.rung.number}, "
             f"{described(training.settings)}: {outcome}; about {left:.1f} minutes left"
