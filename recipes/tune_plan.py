@@ -159,7 +159,7 @@ class Sweep:
 
     def _combination(self, index: int) -> Settings:
         chosen: Settings = {}
-        for name, values in reversed(self.grid.items()):
+        for name, values in reversed([*self.grid.items()]):
             index, place = divmod(index, len(values))
             chosen[name] = values[place]
         return dict(reversed(chosen.items()))

@@ -4,12 +4,14 @@ import dataclasses
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nmtgrid.analysis.plotting import lines
 from nmtgrid.base.errors import StorageError
 from nmtgrid.cli.app import main
 from recipes import tune, tune_plan, tune_table
@@ -59,8 +61,8 @@ def test_minutes_are_divided_too() -> None:
 
 @pytest.mark.parametrize(("updates", "minutes"), [(120, 0.0), (7, 0.0), (0, 2.5), (0, 30.0)])
 def test_budgets_are_those_of_all_recipes(updates: int, minutes: float) -> None:
-    lines = f"source {PROJECT}/recipes/common.sh; limits {updates} {minutes:g}; echo ${{LIMIT[@]}}"
-    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True)
+    script = f"source {PROJECT}/recipes/common.sh; limits {updates} {minutes:g}; echo ${{LIMIT[@]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     own = Budget(updates, minutes).options()
     assert sorted(done.stdout.split()) == sorted(own)
 
@@ -212,11 +214,10 @@ def test_the_picture(tmp_path: Path, rungs: int, monkeypatch: pytest.MonkeyPatch
     records = [record(2.0, a="1", b="x"), record(1.0, a="2", b="x"), record(None, a="3", b="x")]
     records += [record(0.5, 2, a="2", b="x")] * (rungs - 1)
     drawn: list[Any] = []
-    real = tune_table.draw_panels
 
     def draw_panels(panels: Any, path: Path) -> None:
         drawn.extend(panels)
-        real(panels, path)
+        lines.draw_panels(panels, path)
 
     monkeypatch.setattr(tune_table, "draw_panels", draw_panels)
     path = tmp_path / "table.png"
@@ -233,7 +234,7 @@ class Fake:
     """Trainings that end at once: their losses, and what was called."""
 
     def __init__(self, loss: Callable[[dict[str, str], int], float | int]) -> None:
-        self.loss, self.calls, self.running, self.most = loss, [], 0, 0
+        self.loss, self.running, self.most = loss, 0, 0
         self.calls: list[tuple[str, str]] = []
 
     def __call__(self, words: Sequence[str], **_: Any) -> Any:
@@ -249,11 +250,11 @@ class Fake:
             folder.with_name(f"{folder.name}.log").write_text("update 1\nerror: It broke.\n")
         else:
             folder.mkdir(exist_ok=True)
-            lines = [
+            events = [
                 {"event": "validated", "update": updates, "minutes": updates / 10, "nll": loss},
                 {"event": "finished", "update": updates, "minutes": updates / 10},
             ]
-            text = "".join(f"{json.dumps(line)}\n" for line in lines)
+            text = "".join(f"{json.dumps(line)}\n" for line in events)
             (folder / "metrics.jsonl").write_text(text)
         self.running += 1
         self.most = max(self.most, self.running)
@@ -286,10 +287,12 @@ def by_rate(settings: dict[str, str], updates: int) -> float:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Fake, list[dict[str, Any]]]]:
     monkeypatch.setattr(tune, "_PAUSE", 0.0)
+    # Which asks a program of its own where there are GPUs.
+    monkeypatch.setattr(tune, "machine", lambda: "a machine")
 
     def run(asked: Sweep, loss: Callable[[dict[str, str], int], float | int]) -> Any:
         fake = Fake(loss)
-        monkeypatch.setattr(tune.subprocess, "Popen", fake)
+        monkeypatch.setattr(subprocess, "Popen", fake)
         trainings = tune.Trainings(asked, [1000] * len(asked.settings()))
         return fake, tune.run(asked, trainings)
 
@@ -417,7 +420,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _main(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(tune.sys, "argv", ["tune.py", *map(str, words)])
+    monkeypatch.setattr(sys, "argv", ["tune.py", *map(str, words)])
     return tune.main()
 
 
